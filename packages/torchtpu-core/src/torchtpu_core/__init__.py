@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `tpu` device of PyTorch: device, runtime, lowering tables, chip models, plugins."""

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random bits for lowerings: counter-based, from the generator's (seed, offset).
+
+The generator's state is an operand of the program, so a program with dropout is
+compiled once. The 128-bit state is mixed to a Philox key; XLA's Philox then gives
+bits that depend on the element's index alone, not on fusion or on the eager mode.
+
+Reference: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+def _mix(z: jax.Array) -> jax.Array:
+    """SplitMix64's finaliser: a bijection on uint64 in which every input bit matters."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@dataclass(slots=True)
+class Rng:
+    """One op's stream of random bits.
+
+    Attributes:
+        seed: uint64 scalar, the generator's seed.
+        offset: uint64 scalar, the generator's offset for this op.
+        draws: how many times bits were drawn; each draw has its own key.
+    """
+
+    seed: jax.Array
+    offset: jax.Array
+    draws: int = 0
+
+    def bits(self, shape: tuple[int, ...], dtype: np.dtype = np.dtype(np.uint32)) -> jax.Array:
+        """Uniform random bits, `shape`, of an unsigned integer dtype (8 to 64 bits)."""
+        self.draws += 1
+        golden = np.uint64(0x9E3779B97F4A7C15)
+        key = _mix(self.seed + golden) ^ _mix(self.offset * np.uint64(2) + np.uint64(1) + golden)
+        key = _mix(key + np.uint64(self.draws) * golden)
+        state = jnp.stack([key, jnp.zeros((), np.uint64)])
+        _, out = lax.rng_bit_generator(
+            state, shape, dtype=dtype, algorithm=lax.RandomAlgorithm.RNG_PHILOX
+        )
+        return out
+
+    def uniform(self, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+        """Uniform numbers in [0, 1), `shape`, float32 or float64, full mantissa resolution."""
+        if np.dtype(dtype) == np.float64:
+            return (self.bits(shape, np.dtype(np.uint64)) >> np.uint64(11)).astype(
+                np.float64
+            ) * np.float64(2.0**-53)
+        return (self.bits(shape) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+
+    def normal(self, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+        """Standard normal numbers, `shape`, float32 or float64, by the inverse error function."""
+        dtype = np.dtype(dtype)
+        half_step = dtype.type(2.0**-54 if dtype == np.float64 else 2.0**-25)
+        u = self.uniform(shape, dtype) + half_step
+        return dtype.type(np.sqrt(2.0)) * lax.erf_inv(dtype.type(2.0) * u - dtype.type(1.0))
