@@ -124,6 +124,10 @@ def _lifted(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
     return lower
 
 
+#: CPU PyTorch converts a float to these by way of int32, so that -1.0 becomes 255, not 0.
+_NARROW_INTEGERS = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.uint16, np.int16))
+
+
 def cast(x: Operand, dtype: np.dtype) -> jax.Array:
     """`x` as an array of `dtype` (0-d for numbers); float to integer truncates as in C."""
     if isinstance(x, Scalar):
@@ -132,8 +136,12 @@ def cast(x: Operand, dtype: np.dtype) -> jax.Array:
         return jnp.asarray(np.asarray(x).astype(dtype))
     if x.dtype == dtype:
         return x
+    if dtype == np.bool_:
+        return x != np.zeros((), x.dtype)
     if dtypes.is_complex(x.dtype) and not dtypes.is_complex(dtype):
         x = lax.real(x)
+    if dtypes.is_floating(x.dtype) and np.dtype(dtype) in _NARROW_INTEGERS:
+        x = x.astype(np.int32)
     return x.astype(dtype)
 
 

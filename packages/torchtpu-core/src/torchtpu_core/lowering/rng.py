@@ -45,7 +45,7 @@ class Rng:
         self.draws += 1
         golden = np.uint64(0x9E3779B97F4A7C15)
         key = _mix(self.seed + golden) ^ _mix(self.offset * np.uint64(2) + np.uint64(1) + golden)
-        key = _mix(key + np.uint64(self.draws) * golden)
+        key = _mix(key + np.uint64(self.draws * int(golden) % 2**64))
         state = jnp.stack([key, jnp.zeros((), np.uint64)])
         _, out = lax.rng_bit_generator(
             state, shape, dtype=dtype, algorithm=lax.RandomAlgorithm.RNG_PHILOX
@@ -63,6 +63,8 @@ class Rng:
     def normal(self, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
         """Standard normal numbers, `shape`, float32 or float64, by the inverse error function."""
         dtype = np.dtype(dtype)
-        half_step = dtype.type(2.0**-54 if dtype == np.float64 else 2.0**-25)
-        u = self.uniform(shape, dtype) + half_step
-        return dtype.type(np.sqrt(2.0)) * lax.erf_inv(dtype.type(2.0) * u - dtype.type(1.0))
+        # 2u - 1 + half a step is exact and strictly inside (-1, 1); u + half a step
+        # would round to 1, whose inverse is infinite, once in 2^24 draws.
+        half_step = dtype.type(2.0**-53 if dtype == np.float64 else 2.0**-24)
+        centred = dtype.type(2.0) * self.uniform(shape, dtype) - dtype.type(1.0) + half_step
+        return dtype.type(np.sqrt(2.0)) * lax.erf_inv(centred)

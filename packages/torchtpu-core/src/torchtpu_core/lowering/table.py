@@ -38,6 +38,8 @@ class Lowering:
         reason: host only: why it cannot run on the device.
         static: names of ``Scalar`` arguments compiled as constants instead of
             passed as run-time operands.
+        runtime: names of ``float`` and ``int`` arguments passed as run-time
+            operands instead of compiled as constants (a learning rate).
         random: the function takes ``rng`` (`torchtpu_core.lowering.rng.Rng`)
             as a keyword and the recorder advances the generator.
         mutates: arguments that are written although the schema does not say
@@ -51,6 +53,7 @@ class Lowering:
     None, a list is a list; a ``Scalar`` is a Python number if it equals the schema's
     default or is named in `static`, else a run-time
     `torchtpu_core.lowering.promotion.Scalar` (in compiled graphs always a number);
+    a ``Scalar[]`` is a list of such run-time scalars unless it is named in `static`;
     a dtype is a ``torch.dtype``; all else is plain Python. It returns one array, a
     tuple of arrays, or a list for ``Tensor[]``.
 
@@ -69,6 +72,7 @@ class Lowering:
     function: Callable[..., Any] | None = None
     reason: str = ""
     static: frozenset[str] = frozenset()
+    runtime: frozenset[str] = frozenset()
     random: bool = False
     mutates: tuple[str, ...] = ()
     mutates_if: str | None = None
@@ -90,6 +94,7 @@ def native(
     function: Callable[..., Any],
     *,
     static: Iterable[str] = (),
+    runtime: Iterable[str] = (),
     random: bool = False,
     mutates: tuple[str, ...] = (),
     mutates_if: str | None = None,
@@ -100,6 +105,7 @@ def native(
         kind=Kind.NATIVE,
         function=function,
         static=frozenset(static),
+        runtime=frozenset(runtime),
         random=random,
         mutates=mutates,
         mutates_if=mutates_if,

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+
 from torchtpu_core.lowering import checks, dtypes
 from torchtpu_core.lowering.promotion import Scalar
 from torchtpu_core.lowering.rng import Rng
@@ -35,7 +36,7 @@ def to_jax(x: torch.Tensor) -> jax.Array:
     """A copy of a CPU tensor as a JAX array, of the same dtype (call under x64)."""
     x = x.detach().resolve_conj().resolve_neg().contiguous()
     target = dtypes.to_numpy(x.dtype)
-    if x.dtype == torch.bfloat16 or x.dtype.itemsize == 1 and x.dtype.is_floating_point:
+    if x.dtype == torch.bfloat16 or (x.dtype.itemsize == 1 and x.dtype.is_floating_point):
         raw = {1: torch.uint8, 2: torch.int16}[x.dtype.itemsize]
         return jnp.asarray(x.view(raw).numpy().view(target).copy())
     return jnp.asarray(x.numpy().copy())
@@ -70,10 +71,19 @@ def _convert(argument: Any, value: Any, row: Lowering) -> Any:
         return to_jax(value)
     if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
         return [None if v is None else to_jax(v) for v in value]
-    is_scalar = kind in ("number", "Optional[number]")
+    is_scalar = kind in ("number", "Optional[number]") or argument.name in row.runtime
+    if kind == "List[number]" and argument.name not in row.static:
+        return [_scalar(v) for v in value]
     if is_scalar and value == argument.default_value:
         return value
-    if is_scalar and isinstance(value, (bool, int, float)) and argument.name not in row.static:
+    if (is_scalar and argument.name not in row.static) or kind in ("Tensor", "Optional[Tensor]"):
+        return _scalar(value)
+    return value
+
+
+def _scalar(value: Any) -> Any:
+    """A number as a run-time scalar, as a wrapped number is passed; a complex one as it is."""
+    if isinstance(value, (bool, int, float)):
         return Scalar(type(value), jnp.asarray(pack(value)))
     return value
 
@@ -143,16 +153,35 @@ def assert_close(actual: Any, expected: Any) -> None:
 
 
 def check(overload: str, *args: Any, table: Iterable[Lowering], **kwargs: Any) -> None:
-    """Assert that the table's row for `overload` gives what CPU PyTorch gives."""
+    """Assert that the table's row for `overload` gives what CPU PyTorch gives.
+
+    Where the schema marks arguments as written, their new values are compared too,
+    after the returns that are not those arguments themselves.
+    """
     row = next(r for r in table if r.overload == overload)
     namespace, _, rest = overload.partition("::")
     name, _, variant = rest.partition(".")
     op = getattr(getattr(getattr(torch.ops, namespace), name), variant or "default")
-    expected = op(*[_cloned(a) for a in args], **{k: _cloned(v) for k, v in kwargs.items()})
+    args_, kwargs_ = [_cloned(a) for a in args], {k: _cloned(v) for k, v in kwargs.items()}
+    expected = op(*args_, **kwargs_)
+    written = _written(overload, args_, kwargs_)
+    if written:
+        returns = expected if isinstance(expected, tuple) else (expected,)
+        fresh = [r for r in returns if r is not None and all(r is not w for w in written)]
+        expected = tuple(fresh + written) if len(fresh + written) > 1 else written[0]
     actual = lower(row, args, kwargs)
     if isinstance(expected, tuple) and isinstance(actual, list):
         actual = actual[: len(expected)]
     assert_close(actual, expected)
+
+
+def _written(overload: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The values of the arguments that the schema marks as written, in order."""
+    found = []
+    for i, argument in enumerate(schema(overload).arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(args[i] if i < len(args) else kwargs.get(argument.name))
+    return found
 
 
 @functools.singledispatch

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator.h"
+
+#include "device.h"
+#include "trace.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
+namespace torchtpu {
+namespace {
+
+// Addresses start above user space's canonical half, so reading one faults cleanly
+// instead of returning somebody's memory.
+std::atomic<uintptr_t> next_address{uintptr_t{1} << 60};
+constexpr uintptr_t kAlignment = 256;
+
+struct Registry {
+  std::mutex mutex;
+  std::map<uintptr_t, Slot*> slots;  // by first address
+};
+
+Registry& registry() {
+  static auto* the_registry = new Registry();
+  return *the_registry;
+}
+
+Slot* find_by_address(const void* address) {
+  auto& all = registry();
+  std::lock_guard<std::mutex> guard(all.mutex);
+  auto it = all.slots.upper_bound(reinterpret_cast<uintptr_t>(address));
+  if (it == all.slots.begin()) {
+    return nullptr;
+  }
+  --it;
+  return reinterpret_cast<uintptr_t>(address) < it->first + it->second->nbytes() ? it->second
+                                                                                  : nullptr;
+}
+
+void delete_slot(void* context) {
+  auto* slot = static_cast<Slot*>(context);
+  if (slot->address() != nullptr) {
+    auto& all = registry();
+    std::lock_guard<std::mutex> guard(all.mutex);
+    all.slots.erase(reinterpret_cast<uintptr_t>(slot->address()));
+  }
+  delete slot;
+}
+
+struct DeviceAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t nbytes) override { return new_data_ptr(current_device(), nbytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void*, const void*, size_t) const override {
+    TORCH_CHECK(false,
+                "The memory of a tpu storage has no host address to copy from. "
+                "Use tensor.clone() or tensor.cpu().");
+  }
+};
+
+struct Pinned {
+  std::mutex mutex;
+  std::map<uintptr_t, size_t> ranges;
+};
+
+Pinned& pinned() {
+  static auto* the_pinned = new Pinned();
+  return *the_pinned;
+}
+
+void delete_pinned(void* address) {
+  {
+    std::lock_guard<std::mutex> guard(pinned().mutex);
+    pinned().ranges.erase(reinterpret_cast<uintptr_t>(address));
+  }
+  c10::GetDefaultCPUAllocator()->raw_deleter()(address);
+}
+
+struct PinnedAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t nbytes) override {
+    c10::DataPtr data = c10::GetDefaultCPUAllocator()->allocate(nbytes);
+    void* address = data.get();
+    if (address == nullptr) {
+      return data;
+    }
+    data.release_context();
+    std::lock_guard<std::mutex> guard(pinned().mutex);
+    pinned().ranges[reinterpret_cast<uintptr_t>(address)] = nbytes;
+    return {address, address, &delete_pinned, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &delete_pinned; }
+  void copy_data(void* to, const void* from, size_t count) const override {
+    default_copy_data(to, from, count);
+  }
+};
+
+}  // namespace
+
+c10::DataPtr new_data_ptr(c10::DeviceIndex device, size_t nbytes) {
+  void* address = nullptr;
+  if (nbytes > 0) {
+    uintptr_t span = (nbytes + kAlignment - 1) / kAlignment * kAlignment;
+    address = reinterpret_cast<void*>(next_address.fetch_add(span));
+  }
+  auto* slot = new Slot(device, nbytes, address);
+  if (address != nullptr) {
+    std::lock_guard<std::mutex> guard(registry().mutex);
+    registry().slots.emplace_hint(registry().slots.end(), reinterpret_cast<uintptr_t>(address), slot);
+  }
+  return {address, slot, &delete_slot, c10::Device(c10::DeviceType::PrivateUse1, device)};
+}
+
+c10::Allocator* device_allocator() {
+  static DeviceAllocator allocator;
+  return &allocator;
+}
+
+Slot* slot_of(const c10::Storage& storage) {
+  const c10::DataPtr& data = storage.data_ptr();
+  if (data.get_deleter() == &delete_slot) {
+    return static_cast<Slot*>(data.get_context());
+  }
+  Slot* slot = data.get() == nullptr ? nullptr : find_by_address(data.get());
+  TORCH_CHECK(slot != nullptr || storage.nbytes() == 0,
+              "A tensor says it is on 'tpu' but its storage was not made by torchtpu. "
+              "Create it with torch.empty(..., device='tpu') or tensor.to('tpu').");
+  if (slot == nullptr) {
+    thread_local Slot empty(0, 0, nullptr);
+    return &empty;
+  }
+  return slot;
+}
+
+void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
+  Slot* old = slot_of(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)));
+  c10::DataPtr data = new_data_ptr(old->device(), nbytes);
+  ValuePtr value = old->get();
+  if (value && nbytes > 0) {
+    static_cast<Slot*>(data.get_context())->exchange(resized_value(value, nbytes));
+  }
+  storage->set_data_ptr(std::move(data));
+  storage->set_nbytes(nbytes);
+}
+
+c10::DeviceIndex device_of_address(const void* address) {
+  Slot* slot = find_by_address(address);
+  return slot == nullptr ? c10::DeviceIndex(-1) : slot->device();
+}
+
+c10::Allocator* pinned_allocator() {
+  static PinnedAllocator allocator;
+  return &allocator;
+}
+
+bool is_pinned(const void* address) {
+  std::lock_guard<std::mutex> guard(pinned().mutex);
+  auto it = pinned().ranges.upper_bound(reinterpret_cast<uintptr_t>(address));
+  if (it == pinned().ranges.begin()) {
+    return false;
+  }
+  --it;
+  return reinterpret_cast<uintptr_t>(address) < it->first + std::max<size_t>(it->second, 1);
+}
+
+}  // namespace torchtpu

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Storages of the device: a DataPtr whose context is a Slot and whose data pointer
+// is an address nobody may read, unique to the storage.
+#pragma once
+
+#include "value.h"
+
+#include <ATen/core/TensorBase.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
+
+namespace torchtpu {
+
+// A new storage's DataPtr on `device` (which exists), with nothing written yet.
+c10::DataPtr new_data_ptr(c10::DeviceIndex device, size_t nbytes);
+
+// The allocator PyTorch asks for `tpu` memory; allocates on the current device.
+c10::Allocator* device_allocator();
+
+// The slot behind a storage; also for storages that share ours through DLPack.
+// Throws if the storage does not belong to this device.
+Slot* slot_of(const c10::Storage& storage);
+inline Slot* slot_of(const at::TensorBase& tensor) { return slot_of(tensor.storage()); }
+
+// Changes a storage's size and keeps its contents (torch.Storage.resize_).
+void resize_storage(c10::StorageImpl* storage, size_t nbytes);
+
+// The device whose storage covers an address, or -1.
+c10::DeviceIndex device_of_address(const void* address);
+
+// Page-locked memory for fast transfers. XLA's CPU client needs none: plain memory,
+// remembered so that is_pinned() answers truthfully.
+c10::Allocator* pinned_allocator();
+bool is_pinned(const void* address);
+
+}  // namespace torchtpu

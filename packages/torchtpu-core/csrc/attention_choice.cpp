@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernel F.scaled_dot_product_attention uses: the fused one where its lowering
+// applies, PyTorch's composed math otherwise.
+#include <ATen/Context.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+
+namespace torchtpu {
+namespace {
+
+int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+               const std::optional<at::Tensor>& mask, double /*dropout*/, bool /*is_causal*/,
+               std::optional<double> /*scale*/, bool enable_gqa) {
+  bool fused = at::globalContext().userEnabledOverrideableSDP() && query.dim() == 4 &&
+               key.dim() == 4 && value.dim() == 4 && !enable_gqa && query.size(1) == key.size(1) &&
+               query.numel() > 0 && key.numel() > 0 && at::isFloatingType(query.scalar_type()) &&
+               (!mask.has_value() || !mask->defined() || mask->scalar_type() == query.scalar_type() ||
+                mask->scalar_type() == c10::kBool);
+  return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
+}
+
+}  // namespace
+}  // namespace torchtpu
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &torchtpu::choose)
+}  // namespace at::native

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// torchtpu_core._C: what the Python side may ask of the device.
+#include "allocator.h"
+#include "copies.h"
+#include "deferred.h"
+#include "device.h"
+#include "generator.h"
+#include "hooks.h"
+#include "op_info.h"
+#include "recorder.h"
+#include "trace.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace torchtpu {
+namespace {
+
+void bind_ops(py::module_& m) {
+  m.def("register_op", [](const std::string& overload, py::object row, const py::dict& options) {
+    register_op(make_op_info(overload, std::move(row), options));
+  }, "Serve an overload by a row of a lowering table.");
+  m.def("set_copy_op", [](py::object row) {
+    py::dict options;
+    options["structural"] = true;
+    set_copy_op(make_op_info("aten::copy_", std::move(row), options));
+  }, "The row that copies within a device.");
+  m.def("set_mode", [](bool present, bool flush_each, bool synchronous) {
+    mode_policy().present = present;
+    mode_policy().flush_each = flush_each;
+    mode_policy().synchronous = synchronous;
+  }, py::arg("present"), py::arg("flush_each"), py::arg("synchronous"));
+  m.def("set_observer", &set_observer);
+  py::class_<OpInfo>(m, "Call", "A Python function on arrays, callable on tensors.")
+      .def(py::init([](const std::string& name, py::object row, bool random) {
+        static std::atomic<int64_t> next_uid{int64_t{1} << 40};
+        auto info = std::make_unique<OpInfo>();
+        info->name = name;
+        info->row = row.release();
+        info->random = random;
+        info->prepare = py::none().release();
+        info->uid = next_uid.fetch_add(1);
+        return info.release();
+      }), py::arg("name"), py::arg("row"), py::arg("random") = false)
+      .def("__call__", &record_call, py::arg("tensors"), py::arg("scalars"), py::arg("written"),
+           py::arg("out_specs"), py::keep_alive<0, 1>());
+}
+
+void bind_device(py::module_& m) {
+  m.def("register_backend", [] {
+    register_guard();
+    register_hooks();
+  }, "Register guard, allocator and hooks; once per process.");
+  m.def("ensure_started", &ensure_started, py::call_guard<py::gil_scoped_release>());
+  m.def("is_started", &is_started);
+  m.def("in_bad_fork", &in_bad_fork);
+  m.def("device_count", [] { return static_cast<int>(device_count()); });
+  m.def("current_device", [] { return static_cast<int>(current_device()); });
+  m.def("exchange_device", [](int device) {
+    return static_cast<int>(exchange_device(static_cast<c10::DeviceIndex>(device)));
+  });
+  m.def("check_device", [](int device) {
+    check_device(static_cast<c10::DeviceIndex>(std::clamp(device, -1, kMaxDevices - 1)));
+  });
+  m.def("synchronize", [](int device) { synchronize(static_cast<c10::DeviceIndex>(device)); },
+        py::call_guard<py::gil_scoped_release>());
+  m.def("default_generator", [](int device) {
+    return default_generator(static_cast<c10::DeviceIndex>(device));
+  });
+  m.def("device_time_ps", [](int device) { return device_time_ps(static_cast<c10::DeviceIndex>(device)); });
+  m.def("add_device_time", [](int device, int64_t duration_ps) {
+    add_device_time(static_cast<c10::DeviceIndex>(device), duration_ps);
+  });
+  m.def("user_line", [] { return current_user_line().describe(); });
+}
+
+void bind_memory(py::module_& m) {
+  m.def("memory_counters", [](int device) {
+    auto& counters = memory_counters(static_cast<c10::DeviceIndex>(device));
+    py::dict values;
+    values["allocated"] = counters.allocated.load();
+    values["peak"] = counters.peak.load();
+    values["allocations"] = counters.allocations.load();
+    values["frees"] = counters.frees.load();
+    return values;
+  });
+  m.def("reset_peak_memory", [](int device) {
+    auto& counters = memory_counters(static_cast<c10::DeviceIndex>(device));
+    counters.peak.store(counters.allocated.load());
+  });
+  m.def("set_memory_limit", [](int device, int64_t bytes) {
+    set_memory_limit(static_cast<c10::DeviceIndex>(device), bytes);
+  });
+  m.def("run_counters", [] {
+    auto& counters = run_counters();
+    py::dict values;
+    values["ops"] = counters.ops.load();
+    values["runs"] = counters.runs.load();
+    values["memory_hits"] = counters.hits.load();
+    values["compiles"] = counters.compiles.load();
+    values["donated_bytes"] = counters.donated_bytes.load();
+    return values;
+  });
+  m.def("signature_count", &signature_count);
+  m.def("clear_programs", &clear_programs);
+}
+
+void bind_values(py::module_& m) {
+  m.def("array_of", &array_of, "The jax.Array behind a tpu tensor, in the tensor's shape.");
+  m.def("tensor_of", [](py::object array, int device, const std::vector<int64_t>& sizes,
+                        c10::ScalarType dtype) {
+    return tensor_of(std::move(array), static_cast<c10::DeviceIndex>(device), sizes, dtype);
+  }, "A tpu tensor around a jax.Array that nobody else modifies.");
+}
+
+}  // namespace
+}  // namespace torchtpu
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "The compiled part of the tpu device.";
+  torchtpu::bind_device(m);
+  torchtpu::bind_ops(m);
+  torchtpu::bind_memory(m);
+  torchtpu::bind_values(m);
+}

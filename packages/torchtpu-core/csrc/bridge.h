@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls from C++ into torchtpu_core.runtime.bridge, the one Python module it knows.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+namespace torchtpu {
+
+namespace py = pybind11;
+
+// A function of torchtpu_core.runtime.bridge, looked up once. The GIL is held.
+py::object bridge(const char* name);
+
+}  // namespace torchtpu

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a boxed call to key words and operands.
+#include "device.h"
+#include "signature.h"
+
+#include <c10/core/WrapDimMinimal.h>
+
+namespace torchtpu {
+namespace {
+
+// Tags that start an argument's words; no tag equals a c10 enum on purpose.
+enum Tag : int64_t {
+  kNone = 100, kBool, kInt, kDouble, kComplex, kString, kIntList, kDoubleList, kBoolList,
+  kOther, kTensorTag, kListTag, kScalarTag, kUndefinedTag,
+};
+
+int64_t bits_of(double value) {
+  int64_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+class Reader {
+ public:
+  Reader(const OpInfo& op, Call& call, std::vector<ArgSpec>* specs)
+      : op_(op), call_(call), specs_(specs) {}
+
+  void read(const OpArg& arg, const c10::IValue& value) {
+    ArgSpec spec;
+    spec.arg = &arg;
+    if (arg.role == ArgRole::kGenerator || value.isDevice() ||
+        (arg.role == ArgRole::kDropped && arg.name == "non_blocking")) {
+      spec.kind = ArgSpec::kAbsent;
+      if (value.isDevice() && value.toDevice().type() == kTpu && value.toDevice().has_index()) {
+        see_device(value.toDevice());
+      }
+    } else if (arg.role == ArgRole::kOut) {
+      spec.kind = ArgSpec::kAbsent;
+      read_out(value);
+    } else if (value.isTensor()) {
+      read_tensor(arg, value.toTensor(), spec);
+    } else if (value.isTensorList()) {
+      read_list(arg, value, spec);
+    } else if (is_optional_tensor_list(value)) {
+      read_list(arg, value, spec);
+    } else if (is_runtime_scalar(arg, value)) {
+      read_scalar(value.toScalar(), -1, spec);
+    } else {
+      read_constant(value);
+      spec.kind = arg.role == ArgRole::kDropped ? ArgSpec::kAbsent : ArgSpec::kConstant;
+      spec.constant = value;
+    }
+    if (specs_ != nullptr) {
+      specs_->push_back(std::move(spec));
+    }
+  }
+
+ private:
+  static bool is_optional_tensor_list(const c10::IValue& value) {
+    if (!value.isList()) {
+      return false;
+    }
+    const auto type = value.toList().elementType();
+    return type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::TensorType;
+  }
+
+  static bool is_runtime_scalar(const OpArg& arg, const c10::IValue& value) {
+    if (arg.role == ArgRole::kRuntime) {
+      return value.isDouble() || value.isInt() || value.isBool();
+    }
+    if (!arg.number || arg.role != ArgRole::kValue || !(value.isDouble() || value.isInt() || value.isBool())) {
+      return false;
+    }
+    return arg.default_value.isNone() || !same_number(value, arg.default_value);
+  }
+
+  static bool same_number(const c10::IValue& a, const c10::IValue& b) {
+    if (!(b.isDouble() || b.isInt() || b.isBool())) {
+      return false;
+    }
+    return a.toScalar().toDouble() == b.toScalar().toDouble();
+  }
+
+  void see_device(c10::Device device) {
+    if (call_.device < 0) {
+      call_.device = device.index();
+    }
+    TORCH_CHECK(call_.device == device.index(),
+                "Expected all tensors to be on the same device, but found at least two devices, tpu:",
+                static_cast<int>(call_.device), " and tpu:", static_cast<int>(device.index()),
+                "! (when checking arguments of ", op_.name, ")");
+  }
+
+  void push_meta(const at::Tensor& tensor) {
+    call_.key.push_back(kTensorTag | (static_cast<int64_t>(tensor.scalar_type()) << 16) |
+                        (tensor.dim() << 32));
+    for (int64_t size : tensor.sizes()) {
+      call_.key.push_back(size);
+    }
+    for (int64_t stride : tensor.strides()) {
+      call_.key.push_back(stride);
+    }
+  }
+
+  void read_tensor(const OpArg& arg, const at::Tensor& tensor, ArgSpec& spec) {
+    if (!tensor.defined()) {
+      call_.key.push_back(kUndefinedTag);
+      spec.kind = ArgSpec::kConstant;
+      return;
+    }
+    if (tensor.device().type() == kTpu) {
+      see_device(tensor.device());
+      push_meta(tensor);
+      spec.kind = ArgSpec::kTensor;
+      spec.index.push_back(static_cast<int>(call_.tensors.size()));
+      call_.tensors.push_back(&tensor);
+      return;
+    }
+    bool host_scalar = tensor.device().is_cpu() && tensor.dim() == 0 && !arg.written;
+    TORCH_CHECK(host_scalar,
+                "Expected all tensors to be on the same device, but found at least two devices, tpu:",
+                static_cast<int>(call_.device < 0 ? current_device() : call_.device), " and ",
+                tensor.device(), "! (when checking argument '", arg.name, "' of ", op_.name,
+                "). Move it with .to('tpu').");
+    bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+    if (tensor.is_complex()) {
+      auto number = tensor.item().toComplexDouble();
+      call_.key.append({kComplex, bits_of(number.real()), bits_of(number.imag()),
+                        static_cast<int64_t>(tensor.scalar_type()), wrapped});
+      spec.kind = ArgSpec::kConstant;
+      spec.constant = c10::IValue(number);
+      return;
+    }
+    read_scalar(tensor.item(), wrapped ? -1 : static_cast<int>(tensor.scalar_type()), spec);
+  }
+
+  void read_list(const OpArg& arg, const c10::IValue& value, ArgSpec& spec) {
+    spec.kind = ArgSpec::kTensorList;
+    const auto list = value.toListRef();
+    call_.key.push_back(kListTag | (static_cast<int64_t>(list.size()) << 16));
+    for (const c10::IValue& item : list) {
+      if (item.isNone() || !item.toTensor().defined()) {
+        call_.key.push_back(kUndefinedTag);
+        spec.index.push_back(-1);
+        continue;
+      }
+      ArgSpec element;
+      read_tensor(arg, item.toTensor(), element);
+      TORCH_CHECK(element.kind == ArgSpec::kTensor,
+                  "Expected all tensors to be on the same device, but found a cpu tensor in '",
+                  arg.name, "' of ", op_.name, ". Move it with .to('tpu').");
+      spec.index.push_back(element.index[0]);
+    }
+  }
+
+  void read_out(const c10::IValue& value) {
+    auto one = [&](const at::Tensor& tensor) {
+      TORCH_CHECK(tensor.device().type() == kTpu, "Expected out tensor to be on device tpu, but it is on ",
+                  tensor.device(), " (out= argument of ", op_.name, ").");
+      see_device(tensor.device());
+      push_meta(tensor);
+    };
+    if (value.isTensor()) {
+      one(value.toTensor());
+      return;
+    }
+    for (const c10::IValue& item : value.toListRef()) {
+      one(item.toTensor());
+    }
+  }
+
+  void read_scalar(const at::Scalar& number, int dtype, ArgSpec& spec) {
+    spec.kind = ArgSpec::kScalar;
+    spec.scalar_kind = number.isBoolean() ? 'b' : number.isFloatingPoint() ? 'f' : 'i';
+    spec.scalar_dtype = dtype;
+    spec.index.push_back(static_cast<int>(call_.scalars.size()));
+    call_.key.push_back(kScalarTag | (static_cast<int64_t>(spec.scalar_kind) << 16) |
+                        (static_cast<int64_t>(dtype + 1) << 32));
+    call_.scalars.push_back(number.isFloatingPoint() ? pack_double(number.toDouble())
+                                                     : pack_int(number.toLong()));
+  }
+
+  void read_constant(const c10::IValue& value) {
+    auto& key = call_.key;
+    if (value.isNone()) {
+      key.push_back(kNone);
+    } else if (value.isBool()) {
+      key.push_back(kBool | (static_cast<int64_t>(value.toBool()) << 16));
+    } else if (value.isInt()) {
+      key.append({kInt, value.toInt()});
+    } else if (value.isDouble()) {
+      key.append({kDouble, bits_of(value.toDouble())});
+    } else if (value.isComplexDouble()) {
+      auto number = value.toComplexDouble();
+      key.append({kComplex, bits_of(number.real()), bits_of(number.imag())});
+    } else if (value.isString()) {
+      push_bytes(kString, value.toStringRef());
+    } else if (value.isIntList()) {
+      auto list = value.toIntVector();
+      key.append({kIntList, static_cast<int64_t>(list.size())});
+      key.append(list.begin(), list.end());
+    } else if (value.isList()) {
+      const auto list = value.toListRef();
+      key.append({kOther, static_cast<int64_t>(list.size())});
+      for (const auto& item : list) {
+        read_constant(item);
+      }
+    } else {
+      key.append({kOther, static_cast<int64_t>(value.hash().toInt())});
+    }
+  }
+
+  void push_bytes(Tag tag, const std::string& bytes) {
+    call_.key.append({tag, static_cast<int64_t>(bytes.size())});
+    for (size_t i = 0; i < bytes.size(); i += sizeof(int64_t)) {
+      int64_t word = 0;
+      std::memcpy(&word, bytes.data() + i, std::min(sizeof(word), bytes.size() - i));
+      call_.key.push_back(word);
+    }
+  }
+
+  const OpInfo& op_;
+  Call& call_;
+  std::vector<ArgSpec>* specs_;
+};
+
+}  // namespace
+
+ScalarWords pack_bits(uint64_t bits) {
+  return {{static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32), 0}};
+}
+
+ScalarWords pack_int(int64_t value) {
+  ScalarWords packed = pack_bits(static_cast<uint64_t>(value));
+  auto single = static_cast<float>(value);
+  std::memcpy(&packed.words[2], &single, sizeof(single));
+  return packed;
+}
+
+ScalarWords pack_double(double value) {
+  ScalarWords packed = pack_bits(static_cast<uint64_t>(bits_of(value)));
+  auto single = static_cast<float>(value);
+  std::memcpy(&packed.words[2], &single, sizeof(single));
+  return packed;
+}
+
+void canonicalise(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Call& call,
+                  std::vector<ArgSpec>* specs) {
+  call.key.push_back(op.uid);
+  Reader reader(op, call, specs);
+  for (size_t i = 0; i < args.size(); ++i) {
+    reader.read(op.args[i], args[i]);
+  }
+  if (call.device < 0) {
+    call.device = current_device();
+  }
+}
+
+}  // namespace torchtpu

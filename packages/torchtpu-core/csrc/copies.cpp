@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "copies.h"
+
+#include "allocator.h"
+#include "deferred.h"
+#include "device.h"
+#include "recorder.h"
+
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+namespace torchtpu {
+namespace {
+
+OpInfo*& copy_op() {
+  static OpInfo* op = nullptr;
+  return op;
+}
+
+void copy_within_device(const at::Tensor& from, const at::Tensor& to) {
+  torch::jit::Stack stack{to, from, false};
+  record_op(*copy_op(), *copy_op()->handle, &stack);
+}
+
+bool covers_storage(const at::Tensor& tensor) {
+  return tensor.storage_offset() == 0 && tensor.numel() > 0 &&
+         tensor.nbytes() == slot_of(tensor)->nbytes() && is_dense(tensor.sizes(), tensor.strides());
+}
+
+// Gives `to` the contents of an array of its shape and dtype.
+void assign(const at::Tensor& to, py::object array) {
+  if (covers_storage(to)) {
+    auto value = c10::make_intrusive<Value>(
+        intern_geometry(to.sizes(), to.strides(), to.scalar_type()), to.device().index());
+    value->set_array(array.release().ptr());
+    note_launch(value);
+    slot_of(to)->exchange(std::move(value));
+    return;
+  }
+  at::Tensor whole = tensor_of(std::move(array), to.device().index(), to.sizes(), to.scalar_type());
+  py::gil_scoped_release release;
+  copy_within_device(whole, to);
+}
+
+void host_to_device(const at::Tensor& from, const at::Tensor& to) {
+  at::Tensor source = from.to(to.scalar_type()).expand(to.sizes()).contiguous().resolve_conj().resolve_neg();
+  if (source.requires_grad()) {
+    source = source.detach();
+  }
+  py::gil_scoped_acquire gil;
+  drop_dead_references();
+  assign(to, bridge("to_device")(source, static_cast<int>(to.device().index())));
+}
+
+void device_to_host(const at::Tensor& from, const at::Tensor& to) {
+  py::object keep_alive;
+  at::Tensor source = host_view(from, keep_alive);
+  to.copy_(source);
+  py::gil_scoped_acquire gil;
+  source.reset();
+  keep_alive = py::object();
+}
+
+void device_to_device(const at::Tensor& from, const at::Tensor& to) {
+  at::Tensor source = from.expand(to.sizes());
+  if (from.device().index() == to.device().index()) {
+    copy_within_device(source, to);
+    return;
+  }
+  at::Tensor staged = source;
+  if (source.scalar_type() != to.scalar_type()) {
+    staged = source.to(to.scalar_type());
+  }
+  py::gil_scoped_acquire gil;
+  assign(to, bridge("to_other_device")(array_of(staged), static_cast<int>(to.device().index())));
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
+  ensure_started();
+  if (to.numel() == 0) {
+    return to;
+  }
+  at::Tensor source = from;
+  if (from.device().type() == kTpu && from.is_conj() != to.is_conj()) {
+    source = at::conj_physical(from.conj());  // conj() clears the bit, so this computes
+    return copy_from(source, to.is_conj() ? to.conj() : to, false);
+  }
+  if (from.device().type() == kTpu && to.device().type() == kTpu) {
+    device_to_device(source, to);
+  } else if (to.device().type() == kTpu) {
+    host_to_device(source, to);
+  } else {
+    device_to_host(source, to);
+  }
+  return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (to.sizes() != from.sizes()) {
+    to.resize_(from.sizes());
+  }
+  return copy_from(from, to, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.numel() > 0, "Cannot take the item of an empty tensor.");
+  at::Tensor host = at::empty({}, tensor.options().device(c10::kCPU));
+  copy_from(tensor.reshape({}), host, false);
+  return host.item();
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("_copy_from", &copy_from);
+  library.impl("_copy_from_and_resize", &copy_from_and_resize);
+  library.impl("_local_scalar_dense", &local_scalar_dense);
+}
+
+}  // namespace
+
+void set_copy_op(std::unique_ptr<OpInfo> info) { copy_op() = info.release(); }
+
+at::Tensor host_view(const at::Tensor& tensor, py::object& keep_alive) {
+  ensure_started();
+  auto options = tensor.options().device(c10::kCPU).requires_grad(false);
+  ValuePtr value = slot_of(tensor)->get();
+  if (!value || tensor.numel() == 0) {
+    return at::empty_strided(tensor.sizes(), tensor.strides(), options).zero_();
+  }
+  if (Trace* producer = value->trace.load()) {
+    flush(*producer, "host read");
+  }
+  raise_deferred(tensor.device().index());
+  const Geometry& geometry = *value->geometry;
+  void* address = nullptr;
+  {
+    py::gil_scoped_acquire gil;
+    drop_dead_references();
+    auto pair = bridge("host_buffer")(concrete_array(value)).cast<py::tuple>();
+    address = reinterpret_cast<void*>(pair[0].cast<uintptr_t>());
+    keep_alive = pair[1];
+  }
+  at::Tensor base = at::from_blob(address, geometry.sizes, options.dtype(geometry.dtype));
+  at::Tensor seen = base;
+  if (geometry.sizes != Dims(tensor.sizes().begin(), tensor.sizes().end()) ||
+      c10::IntArrayRef(geometry.strides) != tensor.strides() || geometry.dtype != tensor.scalar_type()) {
+    if (!geometry.row_major) {
+      base = at::empty_strided(geometry.sizes, geometry.strides, base.options()).copy_(base);
+    }
+    at::Tensor flat = base.as_strided({geometry.numel}, {1}, 0);
+    if (geometry.dtype != tensor.scalar_type()) {
+      flat = flat.is_complex() ? at::from_blob(flat.data_ptr(),
+                                               {geometry.nbytes / static_cast<int64_t>(tensor.element_size())},
+                                               options).clone()
+                               : flat.view(tensor.scalar_type());
+    }
+    seen = flat.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  }
+  return tensor.is_neg() ? seen._neg_view() : tensor.is_conj() ? seen.conj() : seen;
+}
+
+py::object array_of(const at::Tensor& tensor) {
+  ensure_started();
+  at::Tensor whole = tensor;
+  ValuePtr value = slot_of(tensor)->get();
+  bool identity = value && value->geometry->row_major &&
+                  plan_view(value->geometry, tensor.sizes(), tensor.strides(), tensor.storage_offset(),
+                            tensor.scalar_type()).kind == PlanKind::kIdentity;
+  if (!identity || tensor.is_conj() || tensor.is_neg()) {
+    py::gil_scoped_release release;
+    whole = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+    whole.copy_(tensor.detach());
+    value = slot_of(whole)->get();
+  }
+  if (!value) {
+    return bridge("zeros")(tensor.sizes().vec(), py::cast(tensor.scalar_type()),
+                           static_cast<int>(tensor.device().index()));
+  }
+  return concrete_array(value);
+}
+
+at::Tensor tensor_of(py::object array, c10::DeviceIndex device, c10::IntArrayRef sizes,
+                     c10::ScalarType dtype) {
+  Dims strides(sizes.size());
+  int64_t stride = 1;
+  for (int dim = static_cast<int>(sizes.size()) - 1; dim >= 0; --dim) {
+    strides[dim] = stride;
+    stride *= std::max<int64_t>(sizes[dim], 1);
+  }
+  at::Tensor tensor = new_tensor(device, sizes, strides, dtype);
+  if (tensor.numel() > 0) {
+    auto value = c10::make_intrusive<Value>(intern_geometry(sizes, strides, dtype), device);
+    value->set_array(array.release().ptr());
+    note_launch(value);
+    slot_of(tensor)->exchange(std::move(value));
+  }
+  return tensor;
+}
+
+}  // namespace torchtpu

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "deferred.h"
+
+#include "value.h"
+
+#include <deque>
+#include <mutex>
+
+namespace torchtpu {
+namespace {
+
+struct Check {
+  py::object flags;
+  py::object program;
+  std::vector<UserLine> lines;
+};
+
+struct Deferred {
+  std::mutex mutex;
+  std::deque<Check> checks[kMaxDevices];
+  std::atomic<int> pending{0};
+};
+
+Deferred& deferred() {
+  static auto* the_deferred = new Deferred();
+  return *the_deferred;
+}
+
+constexpr size_t kLimit = 256;
+
+// Raises if a check failed; the GIL is held.
+void read(const Check& check) {
+  py::object failed = bridge("failed_check")(check.program, check.flags);
+  if (failed.is_none()) {
+    return;
+  }
+  auto tuple = failed.cast<py::tuple>();
+  auto node = tuple[2].cast<size_t>();
+  std::string line = node < check.lines.size() ? check.lines[node].describe() : "";
+  bridge("raise_check")(tuple[0], tuple[1], line);
+}
+
+}  // namespace
+
+void defer(c10::DeviceIndex device, py::object flags, py::object program,
+           std::vector<UserLine> lines) {
+  size_t size;
+  {
+    std::lock_guard<std::mutex> guard(deferred().mutex);
+    auto& checks = deferred().checks[device];
+    checks.push_back({std::move(flags), std::move(program), std::move(lines)});
+    deferred().pending.fetch_add(1);
+    size = checks.size();
+  }
+  if (size > kLimit) {
+    raise_deferred(device);
+  }
+}
+
+void raise_deferred(c10::DeviceIndex device) {
+  if (deferred().pending.load() == 0) {
+    return;
+  }
+  py::gil_scoped_acquire gil;
+  std::deque<Check> checks;
+  {
+    std::lock_guard<std::mutex> guard(deferred().mutex);
+    checks.swap(deferred().checks[device]);
+    deferred().pending.fetch_sub(static_cast<int>(checks.size()));
+  }
+  for (const Check& check : checks) {
+    read(check);
+  }
+}
+
+}  // namespace torchtpu

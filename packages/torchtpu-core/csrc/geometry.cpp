@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "geometry.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace torchtpu {
+namespace {
+
+struct Interner {
+  std::mutex mutex;
+  std::unordered_multimap<uint64_t, std::unique_ptr<Geometry>> table;
+  int64_t next_id = 1;
+};
+
+Interner& interner() {
+  static auto* the_interner = new Interner();
+  return *the_interner;
+}
+
+uint64_t hash_words(uint64_t seed, c10::IntArrayRef words) {
+  for (int64_t word : words) {
+    seed = (seed ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
+    seed ^= seed >> 29;
+  }
+  return seed;
+}
+
+bool contiguous(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  int64_t expected = 1;
+  for (int64_t dim = static_cast<int64_t>(sizes.size()) - 1; dim >= 0; --dim) {
+    if (sizes[dim] != 1 && strides[dim] != expected) {
+      return false;
+    }
+    expected *= sizes[dim];
+  }
+  return true;
+}
+
+// View dims that move through storage, outermost first.
+Dims moving_dims(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  Dims dims;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] > 1 && strides[dim] > 0) {
+      dims.push_back(static_cast<int64_t>(dim));
+    }
+  }
+  std::stable_sort(dims.begin(), dims.end(),
+                   [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
+  return dims;
+}
+
+// Fills `plan` with the mixed-radix box of the view; false if it is not a box.
+bool box_of(Plan& plan, int64_t total, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+            int64_t offset, const Dims& dims) {
+  int64_t outer = 0;  // stride of the radix dim to the left; 0: none yet
+  int64_t rest = offset;
+  auto add = [&](int64_t stride, int64_t extent, int64_t dim) {
+    if (outer != 0 && outer % stride != 0) {
+      return false;
+    }
+    int64_t length = outer == 0 ? (total + stride - 1) / stride : outer / stride;
+    int64_t start = rest / stride;
+    rest %= stride;
+    if (start + extent > length) {
+      return false;
+    }
+    plan.radix.push_back(length);
+    plan.extents.push_back(extent);
+    plan.starts.push_back(start);
+    plan.order.push_back(dim);
+    outer = stride;
+    return true;
+  };
+  for (int64_t dim : dims) {
+    if (!add(strides[dim], sizes[dim], dim)) {
+      return false;
+    }
+  }
+  return outer == 1 || add(1, 1, -1);
+}
+
+}  // namespace
+
+const Geometry* intern_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                                c10::ScalarType dtype) {
+  uint64_t hash = hash_words(hash_words(static_cast<uint64_t>(dtype) + 77, sizes), strides);
+  auto& the_interner = interner();
+  std::lock_guard<std::mutex> lock(the_interner.mutex);
+  auto range = the_interner.table.equal_range(hash);
+  for (auto it = range.first; it != range.second; ++it) {
+    const Geometry& g = *it->second;
+    if (g.dtype == dtype && c10::IntArrayRef(g.sizes) == sizes &&
+        c10::IntArrayRef(g.strides) == strides) {
+      return &g;
+    }
+  }
+  auto geometry = std::make_unique<Geometry>();
+  geometry->sizes.assign(sizes.begin(), sizes.end());
+  geometry->strides.assign(strides.begin(), strides.end());
+  geometry->dtype = dtype;
+  geometry->id = the_interner.next_id++;
+  geometry->numel = 1;
+  for (int64_t size : sizes) {
+    geometry->numel *= size;
+  }
+  geometry->nbytes = geometry->numel * static_cast<int64_t>(c10::elementSize(dtype));
+  geometry->row_major = contiguous(sizes, strides);
+  return the_interner.table.emplace(hash, std::move(geometry))->second.get();
+}
+
+const Geometry* flat_geometry(int64_t numel, c10::ScalarType dtype) {
+  int64_t one = 1;
+  return intern_geometry(c10::IntArrayRef(&numel, 1), c10::IntArrayRef(&one, 1), dtype);
+}
+
+bool is_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  if (contiguous(sizes, strides)) {
+    return true;
+  }
+  int64_t expected = 1;
+  Dims dims;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] != 1) {
+      dims.push_back(static_cast<int64_t>(dim));
+    }
+  }
+  std::sort(dims.begin(), dims.end(), [&](int64_t a, int64_t b) { return strides[a] < strides[b]; });
+  for (int64_t dim : dims) {
+    if (strides[dim] != expected) {
+      return false;
+    }
+    expected *= sizes[dim];
+  }
+  return true;
+}
+
+Plan plan_view(const Geometry* base, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+               int64_t offset, c10::ScalarType dtype) {
+  Plan plan;
+  int64_t numel = 1;
+  for (int64_t size : sizes) {
+    numel *= size;
+  }
+  if (base == nullptr || numel == 0) {
+    plan.kind = PlanKind::kUnset;
+    return plan;
+  }
+  if (offset == 0 && base->dtype == dtype && c10::IntArrayRef(base->sizes) == sizes &&
+      (c10::IntArrayRef(base->strides) == strides || (base->row_major && contiguous(sizes, strides)))) {
+    return plan;
+  }
+  int64_t total = base->nbytes / static_cast<int64_t>(c10::elementSize(dtype));
+  plan.kind = PlanKind::kSlice;
+  if (box_of(plan, total, sizes, strides, offset, moving_dims(sizes, strides))) {
+    return plan;
+  }
+  plan = Plan();
+  plan.kind = PlanKind::kGather;
+  plan.starts.push_back(offset);
+  return plan;
+}
+
+}  // namespace torchtpu

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the recorder must know of an overload, read once from its schema and row.
+#pragma once
+
+#include "bridge.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torchtpu {
+
+// How an argument takes part in a call.
+enum class ArgRole : int8_t {
+  kValue,       // passed to the lowering; a Scalar in it is a run-time operand
+  kStatic,      // passed as a constant
+  kRuntime,     // a float or int passed as a run-time operand
+  kDropped,     // decides the outputs' layout at most; not passed
+  kGenerator,   // random state
+  kOut,         // an out= tensor: written, not read, not passed
+};
+
+struct OpArg {
+  std::string name;
+  ArgRole role = ArgRole::kValue;
+  bool keyword = false;
+  bool number = false;      // schema type Scalar
+  bool dtype = false;       // schema type ScalarType
+  bool written = false;     // marked in the schema, or by the row
+  c10::IValue default_value;
+};
+
+struct OpInfo {
+  std::string name;         // the overload that is called
+  // Never released: the dispatcher outlives the interpreter.
+  py::handle row;           // torchtpu_core.lowering.table.Lowering
+  const c10::OperatorHandle* handle = nullptr;
+  std::vector<OpArg> args;
+  std::vector<int> written; // indices of written arguments, in schema order; row's last
+  std::vector<int> returns_arg;  // per return: the written argument it aliases, or -1
+  int mutates_if = -1;      // bool argument that switches the row's own mutations
+  int first_row_mutation = 0;    // position in `written` where those begin
+  int generator = -1;
+  bool random = false;
+  bool structural = false;  // allowed without an execution mode (copy, fill)
+  bool only_out = false;    // the row itself is an out= overload: give it the out shape
+  py::handle prepare;       // None, or called when a list argument holds masks or host tensors
+  int64_t uid = 0;
+};
+
+// Built from Python: see recorder registration in bindings.cpp.
+std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row,
+                                     const py::dict& options);
+
+// Registers the recorder for an overload on the tpu dispatch key.
+void register_op(std::unique_ptr<OpInfo> info);
+
+}  // namespace torchtpu

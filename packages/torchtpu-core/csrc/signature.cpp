@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "signature.h"
+
+#include "device.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <mutex>
+#include <unordered_map>
+
+namespace torchtpu {
+namespace {
+
+struct Signatures {
+  std::mutex mutex;
+  std::unordered_multimap<uint64_t, std::unique_ptr<Signature>> table;
+};
+
+Signatures& signatures() {
+  static auto* the_signatures = new Signatures();
+  return *the_signatures;
+}
+
+Signature* lookup(c10::ArrayRef<int64_t> key, uint64_t hash) {
+  auto range = signatures().table.equal_range(hash);
+  for (auto it = range.first; it != range.second; ++it) {
+    if (c10::ArrayRef<int64_t>(it->second->key) == key) {
+      return it->second.get();
+    }
+  }
+  return nullptr;
+}
+
+at::Tensor to_meta(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().type() != kTpu) {
+    return tensor;
+  }
+  return at::Tensor(
+      at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
+}
+
+c10::IValue to_meta(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return to_meta(value.toTensor());
+  }
+  if (value.isDevice()) {
+    return c10::IValue(c10::Device(c10::DeviceType::Meta));
+  }
+  if (value.isGenerator()) {
+    return {};
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      list.push_back(to_meta(tensor));
+    }
+    return list;
+  }
+  if (value.isList() && value.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& item : value.toListRef()) {
+      list.push_back(item.isNone() ? std::optional<at::Tensor>() : to_meta(item.toTensor()));
+    }
+    return list;
+  }
+  return value;
+}
+
+TensorSpec view_spec(const at::Tensor& tensor) {
+  TensorSpec spec;
+  spec.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  spec.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  spec.dtype = tensor.scalar_type();
+  return spec;
+}
+
+TensorSpec spec_of(const at::Tensor& tensor) {
+  TensorSpec spec = view_spec(tensor);
+  if (!is_dense(spec.sizes, spec.strides)) {  // overlapping outputs are never returned fresh
+    int64_t stride = 1;
+    for (int dim = static_cast<int>(spec.sizes.size()) - 1; dim >= 0; --dim) {
+      spec.strides[dim] = stride;
+      stride *= std::max<int64_t>(spec.sizes[dim], 1);
+    }
+  }
+  spec.geometry = intern_geometry(spec.sizes, spec.strides, spec.dtype);
+  return spec;
+}
+
+OutSpec out_spec(const c10::IValue& value) {
+  OutSpec out;
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) {
+      out.tensors.push_back(spec_of(value.toTensor()));
+    } else {
+      out.kind = OutSpec::kUndefined;
+    }
+  } else if (value.isTensorList()) {
+    out.kind = OutSpec::kList;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      out.tensors.push_back(spec_of(tensor));
+    }
+  } else {
+    out.kind = OutSpec::kConstant;
+    out.constant = value;
+  }
+  return out;
+}
+
+void add_written(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
+  for (const at::Tensor& tensor : written_tensors(op, args)) {
+    signature.written.push_back(spec_of(tensor));
+  }
+}
+
+// Runs the op on meta tensors; errors are those of CPU, from the same checks.
+void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
+  torch::jit::Stack stack;
+  for (const c10::IValue& value : args) {
+    stack.push_back(to_meta(value));
+  }
+  torch::jit::Stack operands = stack;  // shares the tensors: sees out= resized
+  {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    op.handle->callBoxed(&stack);
+  }
+  for (size_t i = 0; i < stack.size(); ++i) {
+    if (op.returns_arg[i] < 0) {
+      signature.outs.push_back(out_spec(stack[i]));
+    }
+  }
+  add_written(op, operands, signature);
+}
+
+// PyTorch has no meta kernel: the lowering itself says what it returns.
+void infer_by_lowering(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
+  py::gil_scoped_acquire gil;
+  py::list python_args;
+  for (const c10::IValue& value : args) {
+    python_args.append(torch::jit::toPyObject(to_meta(value)));
+  }
+  auto results = bridge("infer_by_lowering")(op.row, op.name, python_args).cast<py::list>();
+  for (auto item : results) {
+    OutSpec out;
+    auto pair = item.cast<py::tuple>();
+    auto tensor = at::Tensor(at::detail::empty_strided_meta(
+        pair[0].cast<std::vector<int64_t>>(), pair[1].cast<std::vector<int64_t>>(),
+        py::cast<at::ScalarType>(pair[2])));
+    out.tensors.push_back(spec_of(tensor));
+    signature.outs.push_back(std::move(out));
+  }
+  add_written(op, args, signature);
+}
+
+}  // namespace
+
+c10::SmallVector<at::Tensor, 2> written_tensors(const OpInfo& op,
+                                                c10::ArrayRef<c10::IValue> args) {
+  c10::SmallVector<at::Tensor, 2> tensors;
+  bool row_mutates = op.mutates_if < 0 || args[op.mutates_if].toBool();
+  size_t count = row_mutates ? op.written.size() : static_cast<size_t>(op.first_row_mutation);
+  for (size_t i = 0; i < count; ++i) {
+    const c10::IValue& value = args[op.written[i]];
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) {
+        tensors.push_back(value.toTensor());
+      }
+    } else if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) {
+        tensors.push_back(item.toTensor());
+      }
+    }
+  }
+  return tensors;
+}
+
+uint64_t hash_key(c10::ArrayRef<int64_t> key) {
+  uint64_t hash = key.size();
+  for (int64_t word : key) {
+    hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+Signature* find_or_add_signature(c10::ArrayRef<int64_t> key, bool* added) {
+  uint64_t hash = hash_key(key);
+  std::lock_guard<std::mutex> guard(signatures().mutex);
+  Signature* known = lookup(key, hash);
+  *added = known == nullptr;
+  if (known == nullptr) {
+    auto signature = std::make_unique<Signature>();
+    signature->hash = hash;
+    signature->key.assign(key.begin(), key.end());
+    signature->id = static_cast<int64_t>(signatures().table.size()) + 1;
+    known = signatures().table.emplace(hash, std::move(signature))->second.get();
+  }
+  return known;
+}
+
+int64_t signature_count() {
+  std::lock_guard<std::mutex> guard(signatures().mutex);
+  return static_cast<int64_t>(signatures().table.size());
+}
+
+const Signature& find_signature(const OpInfo& op, c10::ArrayRef<c10::IValue> args,
+                                const Call& call) {
+  uint64_t hash = hash_key(call.key);
+  {
+    std::lock_guard<std::mutex> guard(signatures().mutex);
+    if (Signature* known = lookup(call.key, hash)) {
+      return *known;
+    }
+  }
+  auto made = std::make_unique<Signature>();
+  made->op = &op;
+  Call scratch;
+  canonicalise(op, args, scratch, &made->args);
+  for (const at::Tensor* tensor : scratch.tensors) {
+    made->inputs.push_back(view_spec(*tensor));
+  }
+  try {
+    infer_by_meta(op, args, *made);
+  } catch (const c10::NotImplementedError&) {
+    made->outs.clear();
+    made->written.clear();
+    infer_by_lowering(op, args, *made);
+  }
+  made->hash = hash;
+  made->key.assign(call.key.begin(), call.key.end());
+  std::lock_guard<std::mutex> guard(signatures().mutex);
+  if (Signature* known = lookup(call.key, hash)) {
+    return *known;
+  }
+  made->id = static_cast<int64_t>(signatures().table.size()) + 1;
+  return *signatures().table.emplace(hash, std::move(made))->second;
+}
+
+}  // namespace torchtpu

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trace: ops that were recorded and have not run. One per thread and device.
+//
+// Flushing turns a trace into a key, finds or builds the program for the key,
+// gathers operands, runs, and hands each live result to its Value. A mode that
+// flushes after each op is Strict; nothing else differs.
+#pragma once
+
+#include "signature.h"
+#include "user_line.h"
+#include "value.h"
+
+#include <mutex>
+#include <vector>
+
+namespace torchtpu {
+
+struct NodeInput {
+  ValuePtr value;   // null: nothing was ever written there
+  Plan plan;
+};
+
+struct NodeOutput {
+  ValuePtr value;
+  int base = -1;    // an update: the input (raw value) it modifies; -1: a whole value
+  bool is_update = false;
+  Plan plan;        // how an update writes
+  Dims sizes;       // of the result that is written
+};
+
+struct Node {
+  const Signature* signature = nullptr;
+  c10::SmallVector<NodeInput, 4> inputs;
+  c10::SmallVector<NodeOutput, 2> outputs;
+  c10::SmallVector<ScalarWords, 4> scalars;
+  UserLine line;
+};
+
+struct Trace {
+  std::recursive_mutex mutex;
+  c10::DeviceIndex device = 0;
+  std::vector<Node> nodes;
+  std::vector<Node> failed;  // of the last flush, so that a caller can restore what they replaced
+};
+
+// The calling thread's trace for a device.
+Trace& thread_trace(c10::DeviceIndex device);
+
+// Runs what the trace holds. Takes the GIL. Throws what compiling or running raises;
+// the trace is empty afterwards and its values are marked failed.
+void flush(Trace& trace, const char* reason);
+// Flushes every thread's trace of a device.
+void flush_device(c10::DeviceIndex device, const char* reason);
+
+// The array of a value, after flushing whatever still has to produce it. The GIL is held.
+py::object concrete_array(const ValuePtr& value);
+
+// A value with the same bytes in a storage of another size. Takes the GIL.
+ValuePtr resized_value(const ValuePtr& value, size_t nbytes);
+
+// Bytes a device may hold; 0: no limit.
+void set_memory_limit(c10::DeviceIndex device, int64_t bytes);
+
+// Counters shown by torch.tpu.counters().
+struct RunCounters {
+  std::atomic<int64_t> ops{0};
+  std::atomic<int64_t> runs{0};
+  std::atomic<int64_t> hits{0};
+  std::atomic<int64_t> compiles{0};
+  std::atomic<int64_t> donated_bytes{0};
+};
+RunCounters& run_counters();
+// Forgets all programs (they are rebuilt or reloaded at next use). The GIL is held.
+void clear_programs();
+
+}  // namespace torchtpu

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where in the user's script an op was called.
+#pragma once
+
+#include <Python.h>
+
+#include <string>
+
+namespace torchtpu {
+
+// The innermost Python frame that is not library code. `code` is kept alive by the
+// process-wide cache of code objects, so copying is free.
+struct UserLine {
+  PyCodeObject* code = nullptr;
+  int instruction = -1;
+
+  // "file.py:12 in train"; empty if unknown. Takes the GIL.
+  std::string describe() const;
+};
+
+// The current thread's line, or for an op of the backward pass the line of the
+// forward op it belongs to. The GIL is held.
+UserLine current_user_line();
+
+}  // namespace torchtpu

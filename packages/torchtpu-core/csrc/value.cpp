@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "value.h"
+
+#include <mutex>
+#include <vector>
+
+namespace torchtpu {
+namespace {
+
+std::mutex dead_mutex;
+std::vector<PyObject*>& dead_references() {
+  static auto* list = new std::vector<PyObject*>();
+  return *list;
+}
+
+void count(c10::DeviceIndex device, int64_t bytes) {
+  auto& counters = memory_counters(device);
+  int64_t now = counters.allocated.fetch_add(bytes) + bytes;
+  (bytes >= 0 ? counters.allocations : counters.frees).fetch_add(1);
+  int64_t peak = counters.peak.load();
+  while (now > peak && !counters.peak.compare_exchange_weak(peak, now)) {
+  }
+}
+
+}  // namespace
+
+MemoryCounters& memory_counters(c10::DeviceIndex device) {
+  static auto* counters = new MemoryCounters[kMaxDevices];
+  return counters[device];
+}
+
+void Value::set_array(PyObject* array_in) {
+  count(device, geometry->nbytes);
+  array.store(array_in);
+}
+
+PyObject* Value::release_array() {
+  PyObject* old = array.exchange(nullptr);
+  if (old != nullptr) {
+    count(device, -geometry->nbytes);
+  }
+  return old;
+}
+
+Value::~Value() {
+  PyObject* old = release_array();
+  if (old == nullptr) {
+    return;
+  }
+  if (Py_IsInitialized() == 0) {
+    return;  // interpreter is gone; so is the array
+  }
+  if (PyGILState_Check() != 0) {
+    Py_DECREF(old);
+    return;
+  }
+  std::lock_guard<std::mutex> guard(dead_mutex);
+  dead_references().push_back(old);
+}
+
+void drop_dead_references() {
+  std::vector<PyObject*> dead;
+  {
+    std::lock_guard<std::mutex> guard(dead_mutex);
+    dead.swap(dead_references());
+  }
+  for (PyObject* object : dead) {
+    Py_DECREF(object);
+  }
+}
+
+}  // namespace torchtpu

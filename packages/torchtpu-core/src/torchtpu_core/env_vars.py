@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``TORCH_TPU_*`` environment variables: one table, read once.
+
+`settings()` checks and returns all of the core's settings; `read(name)` returns one
+setting without looking at the others, for code that runs before plugins are loaded.
+Importing this module reads nothing and never raises. A plugin adds its own rows with
+`declare` when it is loaded.
+
+This module deliberately knows nothing of `torch.tpu`'s setters: a value set from
+Python lives where it is used and wins over the environment.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchtpu_core.errors import EnvironmentVariableError, did_you_mean
+
+PREFIX = "TORCH_TPU_"
+
+
+class EagerMode(enum.StrEnum):
+    """When a recorded trace is flushed."""
+
+    DEBUG = "debug"
+    STRICT = "strict"
+    FUSED = "fused"
+
+
+class Fallback(enum.StrEnum):
+    """What happens when an operator runs on the host."""
+
+    WARN = "warn"
+    ERROR = "error"
+    QUIET = "quiet"
+
+
+class Numerics(enum.StrEnum):
+    """Whether a simulated target computes as the CPU does or rounds as a TPU does."""
+
+    EXACT = "exact"
+    TPU = "tpu"
+
+
+class LogTopic(enum.StrEnum):
+    """What the backend reports on its logger."""
+
+    COMPILES = "compiles"
+    RECOMPILES = "recompiles"
+    FLUSHES = "flushes"
+    FALLBACKS = "fallbacks"
+
+
+# The names of Google's torch_tpu for the same three modes.
+EAGER_MODE_ALIASES: Mapping[str, EagerMode] = {
+    "defer_never_and_launch_blocking": EagerMode.DEBUG,
+    "defer_never": EagerMode.STRICT,
+    "defer_and_fuse": EagerMode.FUSED,
+}
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off", "")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvVar:
+    """One row of the table.
+
+    Attributes:
+        name: full name, starting with ``TORCH_TPU_``.
+        parse: turns the text into a value; raises ValueError for a bad one.
+        default: the value when unset; a function is called to make it.
+        allowed: the allowed values, worded for people.
+        meaning: one sentence for the documentation.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    allowed: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The core's settings, checked.
+
+    Attributes:
+        target: the target's name, or None to detect one.
+        eager_mode: the execution mode a process starts in.
+        fallback: what a host fallback does.
+        numerics: how a simulated target computes.
+        disable_plugins: names of plugins that are not loaded.
+        log: topics that are reported.
+        cache_dir: directory of compiled programs, or None for no cache on disk.
+        collective_timeout_s: seconds until a waiting collective gives up.
+        disable_autoload: ``import torch`` does not set up the device.
+    """
+
+    target: str | None
+    eager_mode: EagerMode
+    fallback: Fallback
+    numerics: Numerics
+    disable_plugins: frozenset[str]
+    log: frozenset[LogTopic]
+    cache_dir: Path | None
+    collective_timeout_s: float
+    disable_autoload: bool
+
+
+def _words(text: str) -> list[str]:
+    """The comma-separated words of a text, without blanks."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _parse_eager_mode(text: str) -> EagerMode:
+    word = text.strip().lower()
+    return EAGER_MODE_ALIASES.get(word) or EagerMode(word)
+
+
+def _parse_log(text: str) -> frozenset[LogTopic]:
+    return frozenset(LogTopic(word.lower()) for word in _words(text))
+
+
+def _parse_bool(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in _TRUE + _FALSE:
+        raise ValueError(text)
+    return word in _TRUE
+
+
+def _parse_timeout(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(text)
+    return seconds
+
+
+def _parse_cache_dir(text: str) -> Path | None:
+    return Path(text).expanduser() if text.strip() else None
+
+
+def _default_cache_dir() -> Path:
+    """The user's cache directory; ``XDG_CACHE_HOME`` moves it."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "torchtpu"
+
+
+def _one_of(values: type[enum.StrEnum]) -> str:
+    return ", ".join(values)
+
+
+_CORE_ROWS = (
+    EnvVar(
+        "TORCH_TPU_TARGET",
+        lambda text: text.strip() or None,
+        None,
+        "cpu, tpu, or a simulated slice such as v5e:2x2",
+        "Where programs run; by default the real TPU if there is one, else a simulated host.",
+    ),
+    EnvVar(
+        "TORCH_TPU_EAGER_MODE",
+        _parse_eager_mode,
+        EagerMode.STRICT,
+        f"{_one_of(EagerMode)} (also {', '.join(name.upper() for name in EAGER_MODE_ALIASES)})",
+        "The eager mode a process starts in.",
+    ),
+    EnvVar(
+        "TORCH_TPU_FALLBACK",
+        lambda text: Fallback(text.strip().lower()),
+        Fallback.WARN,
+        _one_of(Fallback),
+        "What happens when an operator runs on the host.",
+    ),
+    EnvVar(
+        "TORCH_TPU_NUMERICS",
+        lambda text: Numerics(text.strip().lower()),
+        Numerics.EXACT,
+        _one_of(Numerics),
+        "Whether a simulated target computes exactly or rounds as a TPU does.",
+    ),
+    EnvVar(
+        "TORCH_TPU_DISABLE_PLUGINS",
+        lambda text: frozenset(_words(text)),
+        frozenset(),
+        "a comma-separated list of plugin names",
+        "Plugins that are not loaded.",
+    ),
+    EnvVar(
+        "TORCH_TPU_LOG",
+        _parse_log,
+        frozenset(),
+        f"a comma-separated list of {_one_of(LogTopic)}",
+        "What the backend reports on its logger.",
+    ),
+    EnvVar(
+        "TORCH_TPU_CACHE_DIR",
+        _parse_cache_dir,
+        _default_cache_dir,
+        "a directory, or nothing for no cache on disk",
+        "Where compiled programs are kept; by default torchtpu in the user's cache directory.",
+    ),
+    EnvVar(
+        "TORCH_TPU_COLLECTIVE_TIMEOUT_S",
+        _parse_timeout,
+        600.0,
+        "a positive number of seconds",
+        "How long a collective waits for the other ranks.",
+    ),
+    EnvVar(
+        "TORCH_TPU_DISABLE_AUTOLOAD",
+        _parse_bool,
+        False,
+        "1, true, yes, on, 0, false, no, off",
+        "Whether 'import torch' leaves the device alone.",
+    ),
+)
+_rows: dict[str, EnvVar] = {row.name: row for row in _CORE_ROWS}
+_values: dict[str, Any] = {}
+_settings: Settings | None = None
+
+
+def table() -> tuple[EnvVar, ...]:
+    """All rows, the core's first, for the documentation and ``torchtpu doctor``."""
+    return tuple(_rows.values())
+
+
+def declare(row: EnvVar) -> None:
+    """Adds a plugin's variable to the table.
+
+    Raises:
+        EnvironmentVariableError: the name lacks the prefix or is taken by another row.
+    """
+    if not row.name.startswith(PREFIX):
+        raise EnvironmentVariableError(
+            f"{row.name!r} cannot be declared: names start with {PREFIX}."
+        )
+    if _rows.setdefault(row.name, row) != row:
+        raise EnvironmentVariableError(
+            f"{row.name} is declared twice, with different rows. Rename one of them."
+        )
+
+
+def read(name: str) -> Any:
+    """The value of one variable, parsed at the first call and kept.
+
+    Raises:
+        EnvironmentVariableError: no such row, or a value that is not allowed.
+    """
+    if name not in _values:
+        _values[name] = _parse(_row(name))
+    return _values[name]
+
+
+def check_names() -> None:
+    """Refuses ``TORCH_TPU_*`` names in the environment that no row declares.
+
+    Call it when all plugins are loaded: they may declare rows of their own.
+
+    Raises:
+        EnvironmentVariableError: names the variable and the nearest known one.
+    """
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX):
+            _row(name)
+
+
+def settings() -> Settings:
+    """The core's settings, read once.
+
+    Raises:
+        EnvironmentVariableError: an unknown name, or a value that is not allowed.
+    """
+    global _settings
+    if _settings is None:
+        check_names()
+        values = {row.name.removeprefix(PREFIX).lower(): read(row.name) for row in _CORE_ROWS}
+        _settings = Settings(**values)
+    return _settings
+
+
+def reset() -> None:
+    """Forgets what was read, so that a test can change the environment."""
+    global _settings
+    _settings = None
+    _values.clear()
+
+
+def _row(name: str) -> EnvVar:
+    """The row of a name, or an error that suggests the nearest known name."""
+    if name not in _rows:
+        raise EnvironmentVariableError(
+            f"{name} is not a variable of this backend or of its loaded plugins."
+            f"{did_you_mean(name, _rows)} Known: {', '.join(_rows)}."
+        )
+    return _rows[name]
+
+
+def _parse(row: EnvVar) -> Any:
+    """The value of a row in the present environment."""
+    text = os.environ.get(row.name)
+    if text is None:
+        return row.default() if callable(row.default) else row.default
+    try:
+        return row.parse(text)
+    except ValueError as error:
+        raise EnvironmentVariableError(
+            f"{row.name}={text!r} is not allowed. Allowed: {row.allowed}."
+        ) from error

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an execution mode is; the modes themselves are plugins (`torchtpu-eager`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Observer(Protocol):
+    """Sees every op before and after it ran."""
+
+    def before(self, op: str, args: Sequence[Any]) -> Any:
+        """Called with the overload's name and its arguments; returns a token."""
+
+    def after(self, token: Any, results: Sequence[Any]) -> None:
+        """Called with the token and the op's results, which are computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionMode:
+    """When recorded ops run.
+
+    Attributes:
+        name: ``strict``, ``debug``, ``fused``, or a plugin's own.
+        flush_each: run each op when it is called.
+        synchronous: wait for each op and raise its errors at once.
+        observer: makes the object that watches every op, or None.
+        notice: shown once when the mode is chosen.
+    """
+
+    name: str
+    flush_each: bool = True
+    synchronous: bool = False
+    observer: Callable[[], Observer] | None = None
+    notice: str = ""

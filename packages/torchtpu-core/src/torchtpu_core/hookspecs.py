@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way a plugin can extend the device: pluggy hooks of the project `torchtpu`.
+
+A plugin is a module with functions marked `hookimpl`, named by an entry point in the
+group ``torchtpu``. The project's own parts are plugins too. Arguments may be added to
+a hook, never renamed; an implementation lists the ones it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    import typer
+
+    from torchtpu_core.execution import ExecutionMode
+    from torchtpu_core.hardware.chip import Chip
+    from torchtpu_core.lowering.table import Lowering
+    from torchtpu_core.simulator.cost import ProgramCost
+
+PROJECT = "torchtpu"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def torchtpu_execution_modes() -> Sequence[ExecutionMode]:  # type: ignore[empty-body]
+    """Execution modes: when recorded ops run. Called once, when the device starts."""
+
+
+@hookspec
+def torchtpu_register_lowerings() -> Iterable[Lowering]:  # type: ignore[empty-body]
+    """Rows for the lowering tables. A second row for an overload is an error."""
+
+
+@hookspec
+def torchtpu_register_chips() -> Iterable[Chip]:  # type: ignore[empty-body]
+    """Chip models that targets may name."""
+
+
+@hookspec
+def torchtpu_register_kernels() -> Iterable[Callable[..., Any]]:  # type: ignore[empty-body]
+    """Functions called once after the device has started, to define custom ops."""
+
+
+@hookspec(firstresult=True)
+def torchtpu_cost_model(cost: ProgramCost, target: str) -> int | None:
+    """Simulated device time of one run of a program, in picoseconds; None: not mine.
+
+    Args:
+        cost: the program's work, from its StableHLO.
+        target: name of the simulated target.
+    """
+
+
+@hookspec
+def torchtpu_cli_commands(app: typer.Typer) -> None:
+    """Add commands to `torchtpu`.
+
+    Args:
+        app: the command's typer application.
+    """
+
+
+@hookspec
+def torchtpu_after_compile(name: str, stablehlo: str, seconds: float) -> None:
+    """Called after each compilation.
+
+    Args:
+        name: the program's name.
+        stablehlo: its StableHLO text.
+        seconds: wall time of tracing and compiling.
+    """

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Geometry of a torus: coordinates, links, distances, cuts.
+
+Chips are numbered with the first axis running fastest: in a 2x4 slice chip 1 is at
+(1, 0) and chip 2 at (0, 1). An axis that does not wrap is a line, one that wraps is a
+ring. Nothing here knows a rate or a time; twisted tori are not modelled.
+
+Legend: ``N_i`` is the length of axis i, ``P`` the number of chips.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchtpu_core.errors import DeviceIndexError, MeshShapeError
+
+# A wrapped axis of two chips would join the same pair twice.
+SMALLEST_RING = 3
+
+Coordinates = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction of one cable.
+
+    Attributes:
+        source: chip that sends.
+        target: chip that receives.
+        axis: axis along which the link runs.
+        step: +1 or -1, the direction along the axis.
+    """
+
+    source: int
+    target: int
+    axis: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torus:
+    """A torus, mesh, ring or line of chips.
+
+    Attributes:
+        shape: chips along each axis.
+        wrap: whether each axis closes to a ring.
+    """
+
+    shape: tuple[int, ...]
+    wrap: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != len(self.wrap):
+            raise MeshShapeError(
+                f"A torus of shape {self.shape} needs one wrap flag per axis, not {self.wrap}."
+            )
+        for length, wrapped in zip(self.shape, self.wrap, strict=True):
+            if length < 1:
+                raise MeshShapeError(f"Every axis has at least one chip, unlike {self.shape}.")
+            if wrapped and length < SMALLEST_RING:
+                raise MeshShapeError(
+                    f"An axis of {length} chip(s) in {self.shape} cannot wrap: a ring has "
+                    f"at least {SMALLEST_RING} chips. Pass wrap=False for it."
+                )
+
+    @property
+    def chips(self) -> int:
+        """P, the number of chips."""
+        return math.prod(self.shape)
+
+    @property
+    def axes(self) -> range:
+        """The axes, including those of length one."""
+        return range(len(self.shape))
+
+    def coordinates(self, chip: int) -> Coordinates:
+        """The position of a chip.
+
+        >>> Torus(shape=(2, 4), wrap=(False, False)).coordinates(3)
+        (1, 1)
+        """
+        if not 0 <= chip < self.chips:
+            raise DeviceIndexError(f"Chip {chip} is not in a torus of {self.chips} chips.")
+        position = []
+        for length in self.shape:
+            chip, place = divmod(chip, length)
+            position.append(place)
+        return tuple(position)
+
+    def chip_at(self, coordinates: Coordinates) -> int:
+        """The chip at a position; the inverse of `coordinates`."""
+        chip = 0
+        for place, length in zip(reversed(coordinates), reversed(self.shape), strict=True):
+            if not 0 <= place < length:
+                raise DeviceIndexError(f"{coordinates} is outside a torus of shape {self.shape}.")
+            chip = chip * length + place
+        return chip
+
+    def links_from(self, chip: int) -> Iterator[Link]:
+        """The links on which a chip sends, axis by axis."""
+        position = self.coordinates(chip)
+        for axis in self.axes:
+            for step in (1, -1):
+                place = position[axis] + step
+                if self.wrap[axis]:
+                    place %= self.shape[axis]
+                if 0 <= place < self.shape[axis]:
+                    target = self.chip_at((*position[:axis], place, *position[axis + 1 :]))
+                    yield Link(chip, target, axis, step)
+
+    def links(self) -> Iterator[Link]:
+        """All links, each direction by itself."""
+        for chip in range(self.chips):
+            yield from self.links_from(chip)
+
+    def neighbours(self, chip: int) -> tuple[int, ...]:
+        """The chips one hop away."""
+        return tuple(link.target for link in self.links_from(chip))
+
+    def axis_distance(self, axis: int, start: int, end: int) -> int:
+        """Hops along one axis between two places, the shorter way round a ring."""
+        direct = abs(start - end)
+        return min(direct, self.shape[axis] - direct) if self.wrap[axis] else direct
+
+    def hop_distance(self, source: int, target: int) -> int:
+        """Hops on a shortest route between two chips."""
+        ends = zip(self.coordinates(source), self.coordinates(target), strict=True)
+        return sum(self.axis_distance(axis, *pair) for axis, pair in enumerate(ends))
+
+    @property
+    def diameter(self) -> int:
+        """The largest hop distance."""
+        return sum(self._reach(axis) for axis in self.axes)
+
+    @property
+    def fewest_links(self) -> int:
+        """Links, in one direction, of the chip that has fewest: a corner."""
+        return sum(2 if self.wrap[axis] else 1 for axis in self.axes if self.shape[axis] > 1)
+
+    def cut_links(self, axis: int) -> int:
+        """Links, in one direction, between two halves of an axis of length over one."""
+        across = self.chips // self.shape[axis]
+        return across * (2 if self.wrap[axis] else 1)
+
+    def _reach(self, axis: int) -> int:
+        length = self.shape[axis]
+        return length // 2 if self.wrap[axis] else length - 1

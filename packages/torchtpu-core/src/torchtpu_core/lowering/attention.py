@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scaled dot-product attention, forward and backward.
+
+Scores and probabilities are float32 for 16-bit inputs; the backward pass recomputes the
+probabilities from the saved logarithm of their sums, and the dropout mask from the saved
+seed and offset, so nothing of size T * S is kept. A query that may see no key gives
+zeros; its saved logarithm is +inf, which makes its probabilities zero again.
+
+Legend: B batch, H heads, T queries, S keys, E features of query and key, V of value.
+Reference: Dao et al., "FlashAttention", NeurIPS 2022, for the form of the backward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.matmul import precision
+from torchtpu_core.lowering.rng import Rng
+from torchtpu_core.lowering.table import Lowering, native
+
+
+def _batched(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype) -> jax.Array:
+    """Contract one dimension of two `(B, H, ., .)` values."""
+    return lax.dot_general(
+        x,
+        y,
+        (((x_dim,), (y_dim,)), ((0, 1), (0, 1))),
+        precision=precision(),
+        preferred_element_type=out,
+    )
+
+
+def _grouped(x: jax.Array, heads: int) -> jax.Array:
+    """Keys or values with one head per group of query heads, repeated to `heads`."""
+    return x if x.shape[1] == heads else jnp.repeat(x, heads // x.shape[1], axis=1)
+
+
+def _ungrouped(grad: jax.Array, heads: int) -> jax.Array:
+    """The transpose of `_grouped`."""
+    if grad.shape[1] == heads:
+        return grad
+    batch, wide, *rest = grad.shape
+    return jnp.sum(grad.reshape((batch, heads, wide // heads, *rest)), axis=2)
+
+
+def _scale(query: jax.Array, scale: float | None) -> float:
+    return 1.0 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
+
+
+def _scores(
+    query: jax.Array,
+    key: jax.Array,
+    bias: jax.Array | None,
+    is_causal: bool,
+    scale: float | None,
+) -> jax.Array:
+    """`(B, H, T, S)` scores before the softmax; -inf where a query may not look."""
+    compute = dtypes.opmath(query.dtype)
+    scores = _batched(query, key, 3, 3, compute) * compute.type(_scale(query, scale))
+    if is_causal:
+        rows = lax.broadcasted_iota(np.int32, scores.shape[2:], 0)
+        columns = lax.broadcasted_iota(np.int32, scores.shape[2:], 1)
+        scores = jnp.where(columns <= rows, scores, compute.type(-np.inf))
+    if bias is not None:
+        if bias.dtype == np.bool_:
+            return jnp.where(bias, scores, compute.type(-np.inf))
+        scores = scores + bias.astype(compute)
+    return scores
+
+
+def _log_sums(scores: jax.Array) -> jax.Array:
+    """`(B, H, T)`: log of the sum of exp(scores); +inf where there is no key to see."""
+    inf = scores.dtype.type(np.inf)
+    if scores.shape[-1] == 0:
+        return jnp.full(scores.shape[:-1], inf, scores.dtype)
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    hidden = top == -inf
+    safe = jnp.where(hidden, scores.dtype.type(0), top)
+    total = jnp.sum(lax.exp(scores - safe), axis=-1, keepdims=True)
+    return jnp.squeeze(jnp.where(hidden, inf, safe + lax.log(total)), -1)
+
+
+def _dropout_mask(rng: Rng, shape: tuple[int, ...], p: float, dtype: np.dtype) -> jax.Array:
+    """Zero with probability `p`, else ``1 / (1 - p)``."""
+    if p >= 1:
+        return jnp.zeros(shape, dtype)
+    kept = rng.uniform(shape, np.dtype(np.float32)) >= np.float32(p)
+    return jnp.where(kept, dtype.type(1 / (1 - p)), dtype.type(0))
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    rng: Rng | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`(B, H, T, E)`, `(B, H, S, E)`, `(B, H, S, V)` -> output, log sums, probabilities.
+
+    The output `(B, H, T, V)` has the dtype of the query, the rest the compute dtype.
+    """
+    key, value = _grouped(key, query.shape[1]), _grouped(value, query.shape[1])
+    scores = _scores(query, key, bias, is_causal, scale)
+    log_sums = _log_sums(scores)
+    weights = lax.exp(scores - log_sums[..., None])
+    if dropout_p > 0 and rng is not None:
+        weights = weights * _dropout_mask(rng, weights.shape, dropout_p, weights.dtype)
+    out = _batched(weights.astype(value.dtype), value, 3, 2, weights.dtype)
+    return out.astype(query.dtype), log_sums, weights
+
+
+def attend_backward(
+    grad_out: jax.Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
+    out: jax.Array,
+    log_sums: jax.Array,
+    *,
+    is_causal: bool,
+    scale: float | None,
+    dropout_p: float = 0.0,
+    rng: Rng | None = None,
+    bias_gradient: bool = False,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    """Gradients for query, key, value and (if asked for) bias."""
+    compute, heads = dtypes.opmath(query.dtype), key.shape[1]
+    wide_key, wide_value = _grouped(key, query.shape[1]), _grouped(value, query.shape[1])
+    scores = _scores(query, wide_key, bias, is_causal, scale)
+    if compute == np.float64:
+        log_sums = _log_sums(scores)  # the saved ones are float32
+    weights = lax.exp(scores - log_sums.astype(compute)[..., None])
+    d_weights = _batched(grad_out, wide_value, 3, 3, compute)
+    dropped = weights
+    if dropout_p > 0 and rng is not None:
+        mask = _dropout_mask(rng, weights.shape, dropout_p, compute)
+        d_weights, dropped = d_weights * mask, weights * mask
+    d_value = _batched(dropped.astype(value.dtype), grad_out, 2, 2, compute)
+    along = jnp.sum(grad_out.astype(compute) * out.astype(compute), axis=-1, keepdims=True)
+    d_scores = weights * (d_weights - along)
+    factor = compute.type(_scale(query, scale))
+    narrow = d_scores.astype(query.dtype)
+    d_query = _batched(narrow, wide_key, 3, 2, compute) * factor
+    d_key = _batched(narrow, query, 2, 2, compute) * factor
+    d_bias = None
+    if bias_gradient and bias is not None:
+        d_bias = _summed_to(d_scores, bias.shape).astype(bias.dtype)
+    return (
+        d_query.astype(query.dtype),
+        _ungrouped(d_key, heads).astype(key.dtype),
+        _ungrouped(d_value, heads).astype(value.dtype),
+        d_bias,
+    )
+
+
+def _summed_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """`x` summed over the dimensions that a broadcast from `shape` added or stretched."""
+    extra = x.ndim - len(shape)
+    axes = tuple(range(extra)) + tuple(
+        extra + i for i, n in enumerate(shape) if n == 1 and x.shape[extra + i] != 1
+    )
+    return jnp.sum(x, axis=axes).reshape(tuple(shape))
+
+
+def _as_int64(x: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(x, np.int64)
+
+
+def fused_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    attn_bias: jax.Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+    rng: Rng,
+) -> tuple[Any, ...]:
+    """The fused overload: also the saved seed and offset, and what only CUDA fills."""
+    out, log_sums, _ = attend(
+        query,
+        key,
+        value,
+        attn_bias,
+        is_causal=is_causal,
+        scale=scale,
+        dropout_p=dropout_p,
+        rng=rng,
+    )
+    state = _as_int64(rng.seed), _as_int64(rng.offset)
+    return out, log_sums, None, None, query.shape[2], key.shape[2], *state, None
+
+
+def fused_attention_backward(
+    grad_out: jax.Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    attn_bias: jax.Array | None,
+    grad_input_mask: Sequence[bool],
+    out: jax.Array,
+    logsumexp: jax.Array,
+    cum_seq_q: jax.Array | None,
+    cum_seq_k: jax.Array | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: jax.Array,
+    philox_offset: jax.Array,
+    *,
+    scale: float | None = None,
+) -> tuple[jax.Array | None, ...]:
+    """Gradients for query, key, value and bias, None where the mask says so."""
+    state = (lax.bitcast_convert_type(s, np.uint64) for s in (philox_seed, philox_offset))
+    grads = attend_backward(
+        grad_out,
+        query,
+        key,
+        value,
+        attn_bias,
+        out,
+        logsumexp,
+        is_causal=is_causal,
+        scale=scale,
+        dropout_p=dropout_p,
+        rng=Rng(*state),
+        bias_gradient=grad_input_mask[3],
+    )
+    return tuple(g if wanted else None for g, wanted in zip(grads, grad_input_mask, strict=True))
+
+
+def flash_attention_for_cpu(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: jax.Array | None = None,
+    scale: float | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The overload that graphs traced on CPU hold; it has no dropout."""
+    return attend(query, key, value, attn_mask, is_causal=is_causal, scale=scale)[:2]
+
+
+def flash_attention_for_cpu_backward(
+    grad_out: jax.Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    out: jax.Array,
+    logsumexp: jax.Array,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: jax.Array | None = None,
+    scale: float | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return attend_backward(
+        grad_out,
+        query,
+        key,
+        value,
+        attn_mask,
+        out,
+        logsumexp,
+        is_causal=is_causal,
+        scale=scale,
+    )[:3]
+
+
+_NAME = "aten::_scaled_dot_product_fused_attention_overrideable"
+_CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+TABLE: tuple[Lowering, ...] = (
+    native(_NAME, fused_attention, random=True),
+    native(f"{_NAME}_backward", fused_attention_backward),
+    native(_CPU, flash_attention_for_cpu),
+    native(f"{_CPU}_backward", flash_attention_for_cpu_backward),
+)

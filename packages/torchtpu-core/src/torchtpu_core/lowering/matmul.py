@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products: every one is a single ``dot_general``.
+
+XLA:CPU runs a 2-D ``dot_general`` that contracts whichever dimension is at hand, but
+copies a transposed operand at each call. So an operand that is a remembered transpose
+(`torchtpu_core.lowering.layout`) is read untransposed, and batched operands with one
+batch are not made 3-D. 16-bit floats accumulate in float32.
+
+Legend: B batch, M rows of the result, N columns of the result, K contracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from torchtpu_core.lowering import dtypes, layout
+from torchtpu_core.lowering.promotion import Operand, Scalar, cast, result_type
+from torchtpu_core.lowering.table import Lowering, native
+
+#: Two operands and the dtype of the product.
+Product: TypeAlias = Callable[[jax.Array, jax.Array, np.dtype], jax.Array]
+
+_PRECISION = {
+    "highest": lax.Precision.HIGHEST,
+    "high": lax.Precision.HIGH,
+    "medium": lax.Precision.DEFAULT,
+}
+
+
+def precision() -> lax.Precision:
+    """What ``torch.get_float32_matmul_precision()`` asks of the MXU (XLA:CPU is always exact)."""
+    return _PRECISION[torch.get_float32_matmul_precision()]
+
+
+def accumulator(dtype: np.dtype) -> np.dtype:
+    """The dtype in which products of `dtype` are summed."""
+    return dtypes.opmath(dtype)
+
+
+def contract(
+    x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, *, batch: int = 0, out: np.dtype
+) -> jax.Array:
+    """Contract one dimension of each operand; the first `batch` dimensions are batches.
+
+    Returns:
+        An array of dtype `out`, dimensions: batches, rest of `x`, rest of `y`.
+    """
+    x, x_dim = _untransposed(x, x_dim, batch)
+    y, y_dim = _untransposed(y, y_dim, batch)
+    batches = tuple(range(batch))
+    return lax.dot_general(
+        x,
+        y,
+        (((x_dim,), (y_dim,)), (batches, batches)),
+        precision=precision(),
+        preferred_element_type=out,
+    )
+
+
+def _untransposed(x: jax.Array, dim: int, batch: int) -> tuple[jax.Array, int]:
+    """The value `x` was transposed from and where `dim` is in it; at most one free dimension."""
+    source = layout.source_of(x)
+    if source is None or x.ndim > batch + 2:
+        return x, dim
+    value, permutation = source
+    if permutation[:batch] != tuple(range(batch)):
+        return x, dim
+    return value, permutation[dim]
+
+
+def _mm(x: jax.Array, y: jax.Array, out: np.dtype) -> jax.Array:
+    """`(M, K)`, `(K, N)` -> `(M, N)` of dtype `out`."""
+    return contract(x, y, 1, 0, out=out)
+
+
+def _bmm(x: jax.Array, y: jax.Array, out: np.dtype) -> jax.Array:
+    """`(B, M, K)`, `(B, K, N)` -> `(B, M, N)` of dtype `out`."""
+    return contract(x, y, 2, 1, batch=1, out=out)
+
+
+def _addbmm(x: jax.Array, y: jax.Array, out: np.dtype) -> jax.Array:
+    """`(B, M, K)`, `(B, K, N)` -> `(M, N)`: the products are summed over the batches."""
+    return lax.dot_general(
+        x,
+        y,
+        (((0, 2), (0, 1)), ((), ())),
+        precision=precision(),
+        preferred_element_type=out,
+    )
+
+
+def _mv(x: jax.Array, y: jax.Array, out: np.dtype) -> jax.Array:
+    """`(M, K)`, `(K,)` -> `(M,)`."""
+    return contract(x, y, 1, 0, out=out)
+
+
+def _plus(added: Operand, product: jax.Array, beta: Operand, alpha: Operand) -> jax.Array:
+    """``beta * added + alpha * product`` in the product's dtype; beta == 0 hides NaN in `added`."""
+    dtype = product.dtype
+    if not _is(alpha, 1):
+        product = product * cast(alpha, dtype)
+    if _is(beta, 0):
+        return product
+    term = cast(added, dtype)
+    if not _is(beta, 1):
+        factor = cast(beta, dtype)
+        term = jnp.where(factor == 0, jnp.zeros((), dtype), term * factor)
+    return term + product
+
+
+def _is(x: Operand, value: int) -> bool:
+    """Whether `x` is known, when the program is built, to be `value`."""
+    return not isinstance(x, (Scalar, jax.Array)) and x == value
+
+
+def mm(self: jax.Array, mat2: jax.Array) -> jax.Array:
+    return _mm(self, mat2, accumulator(self.dtype)).astype(self.dtype)
+
+
+def bmm(self: jax.Array, mat2: jax.Array) -> jax.Array:
+    return _bmm(self, mat2, accumulator(self.dtype)).astype(self.dtype)
+
+
+def mv(self: jax.Array, vec: jax.Array) -> jax.Array:
+    return _mv(self, vec, accumulator(self.dtype)).astype(self.dtype)
+
+
+def dot(self: jax.Array, tensor: jax.Array) -> jax.Array:
+    return contract(self, tensor, 0, 0, out=accumulator(self.dtype)).astype(self.dtype)
+
+
+def vdot(self: jax.Array, other: jax.Array) -> jax.Array:
+    return dot(jnp.conj(self) if dtypes.is_complex(self.dtype) else self, other)
+
+
+def _fused(product: Product) -> Callable[..., jax.Array]:
+    """A row function ``beta * self + alpha * product(x, y)``, of self's dtype."""
+
+    def run(
+        self: jax.Array, x: jax.Array, y: jax.Array, *, beta: Operand = 1, alpha: Operand = 1
+    ) -> jax.Array:
+        return _plus(self, product(x, y, accumulator(x.dtype)), beta, alpha).astype(x.dtype)
+
+    return run
+
+
+def _fused_to(product: Product) -> Callable[..., jax.Array]:
+    """As `_fused`, with the result's dtype as an argument."""
+
+    def run(
+        self: jax.Array,
+        x: jax.Array,
+        y: jax.Array,
+        out_dtype: torch.dtype,
+        *,
+        beta: Operand = 1,
+        alpha: Operand = 1,
+    ) -> jax.Array:
+        result = dtypes.to_numpy(out_dtype)
+        return _plus(self, product(x, y, accumulator(result)), beta, alpha).astype(result)
+
+    return run
+
+
+def _plain_to(product: Product) -> Callable[..., jax.Array]:
+    """A row function for ``mm.dtype`` and ``bmm.dtype``: the result's dtype is an argument."""
+
+    def run(self: jax.Array, mat2: jax.Array, out_dtype: torch.dtype) -> jax.Array:
+        result = dtypes.to_numpy(out_dtype)
+        return product(self, mat2, accumulator(result)).astype(result)
+
+    return run
+
+
+def addr(
+    self: jax.Array,
+    vec1: jax.Array,
+    vec2: jax.Array,
+    *,
+    beta: Operand = 1,
+    alpha: Operand = 1,
+) -> jax.Array:
+    """``beta * self + alpha * outer(vec1, vec2)``; on bools, `or` and `and`."""
+    result = result_type(self, vec1, vec2)
+    compute = dtypes.opmath(result)
+    outer = cast(vec1, compute)[:, None] * cast(vec2, compute)[None, :]
+    if compute == np.bool_:
+        kept = cast(self, compute) & cast(beta, compute)
+        return kept | (outer & cast(alpha, compute))
+    shape = outer.shape
+    return jnp.broadcast_to(_plus(self, outer, beta, alpha), shape).astype(result)
+
+
+def _addmm_activation(
+    self: jax.Array,
+    mat1: jax.Array,
+    mat2: jax.Array,
+    *,
+    beta: Operand = 1,
+    alpha: Operand = 1,
+    use_gelu: bool = False,
+) -> jax.Array:
+    x = _plus(self, _mm(mat1, mat2, accumulator(self.dtype)), beta, alpha)
+    if use_gelu:
+        half, root = x.dtype.type(0.5), x.dtype.type(np.sqrt(0.5))
+        return (half * x * (x.dtype.type(1) + lax.erf(x * root))).astype(self.dtype)
+    return lax.max(x, jnp.zeros((), x.dtype)).astype(self.dtype)
+
+
+def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """`(..., K)`, `(N, K)` or `(K,)`, `(N,)` -> `(..., N)` or `(...)`."""
+    rows = as_rows(input)
+    out = contract(rows, weight, 1, weight.ndim - 1, out=accumulator(input.dtype))
+    if bias is not None:
+        out = out + bias.astype(out.dtype)
+    return out.reshape(input.shape[:-1] + weight.shape[:-1]).astype(input.dtype)
+
+
+def as_rows(x: jax.Array) -> jax.Array:
+    """`(..., K)` -> `(rows, K)`; a 2-D value is returned as it is, so its source stays known."""
+    if x.ndim == 2:
+        return x
+    return x.reshape((int(np.prod(x.shape[:-1], dtype=np.int64)), x.shape[-1]))
+
+
+def linear_backward(
+    self: jax.Array, grad_output: jax.Array, weight: jax.Array, output_mask: list[bool]
+) -> tuple[jax.Array | None, ...]:
+    """Gradients of `linear` for its input, weight `(N, K)` and bias."""
+    compute = accumulator(self.dtype)
+    x, grad = as_rows(self), as_rows(grad_output)
+    results: list[jax.Array | None] = [None, None, None]
+    if output_mask[0]:
+        results[0] = contract(grad, weight, 1, 0, out=compute).reshape(self.shape)
+    if output_mask[1]:
+        results[1] = contract(grad, x, 0, 0, out=compute)
+    if output_mask[2]:
+        results[2] = jnp.sum(grad.astype(compute), axis=0)
+    return tuple(r if r is None else r.astype(self.dtype) for r in results)
+
+
+def _int_mm(self: jax.Array, mat2: jax.Array) -> jax.Array:
+    return _mm(self, mat2, np.dtype(np.int32))
+
+
+def _scaled_mm(
+    self: jax.Array,
+    mat2: jax.Array,
+    scale_a: jax.Array,
+    scale_b: jax.Array,
+    bias: jax.Array | None = None,
+    scale_result: jax.Array | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> jax.Array:
+    """Product of float8 matrices with scales per tensor (one element) or per row and column."""
+    f32 = np.dtype(np.float32)
+    scale = [s.reshape(()) if s.size == 1 else s for s in (scale_a, scale_b)]
+    out = _mm(self.astype(f32), mat2.astype(f32), f32) * scale[0] * scale[1]
+    if bias is not None:
+        out = out + bias.astype(f32)
+    if scale_result is not None:
+        out = out * scale_result.reshape(())
+    return out.astype(self.dtype if out_dtype is None else dtypes.to_numpy(out_dtype))
+
+
+def _weight_int8pack_mm(self: jax.Array, mat2: jax.Array, scales: jax.Array) -> jax.Array:
+    """`(M, K)` float, `(N, K)` int8, `(N,)` scales -> `(M, N)`."""
+    compute = accumulator(self.dtype)
+    out = contract(self.astype(compute), mat2.astype(compute), 1, 1, out=compute)
+    return (out * scales.astype(compute)).astype(self.dtype)
+
+
+_PRODUCTS = (("addmm", _mm), ("baddbmm", _bmm), ("addbmm", _addbmm), ("addmv", _mv))
+
+TABLE: tuple[Lowering, ...] = (
+    native("aten::mm", mm),
+    native("aten::bmm", bmm),
+    native("aten::mv", mv),
+    native("aten::dot", dot),
+    native("aten::vdot", vdot),
+    native("aten::addr", addr),
+    native("aten::linear", linear),
+    native("aten::linear_backward", linear_backward),
+    native("aten::_addmm_activation", _addmm_activation),
+    native("aten::_int_mm", _int_mm),
+    native("aten::_scaled_mm", _scaled_mm),
+    native("aten::_weight_int8pack_mm", _weight_int8pack_mm),
+    native("aten::mm.dtype", _plain_to(_mm)),
+    native("aten::bmm.dtype", _plain_to(_bmm)),
+    native("aten::addmm.dtype", _fused_to(_mm)),
+    native("aten::baddbmm.dtype", _fused_to(_bmm)),
+    *(native(f"aten::{name}", _fused(product)) for name, product in _PRODUCTS),
+)

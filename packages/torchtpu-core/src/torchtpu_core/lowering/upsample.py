@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interpolation to another size: nearest, linear, cubic and the antialiased kinds.
+
+Every kind is separable, and along one dimension it is the same sum: output i is made
+of K input positions with constant weights. The gradient is that sum with the table
+turned round, so nothing scatters. The tables are computed on the host in the dtype in
+which PyTorch computes them.
+
+Legend: N batch, C channels, S spatial; K taps per output.
+Reference: Keys, "Cubic convolution interpolation", IEEE TASSP 29(6), 1981.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.pooling import repeated
+from torchtpu_core.lowering.table import Lowering, native
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """Along one dimension: output i is ``sum(weight[k, i] * input[index[k, i]])``.
+
+    Attributes:
+        index: `(K, out)` positions in the input.
+        weight: `(K, out)`, or None if K is 1 and all weights are 1.
+        size: length of the input.
+    """
+
+    index: np.ndarray
+    weight: np.ndarray | None
+    size: int
+
+    def turned(self) -> Taps:
+        """The table of the transpose: which outputs each input went to, with their weights."""
+        taps, out = self.index.shape
+        weight = np.ones((taps, out)) if self.weight is None else self.weight
+        entries: list[list[tuple[int, float]]] = [[] for _ in range(self.size)]
+        for k in range(taps):
+            for i in range(out):
+                if weight[k, i] != 0:
+                    entries[self.index[k, i]].append((i, weight[k, i]))
+        depth = max((len(e) for e in entries), default=0) or 1
+        index = np.zeros((depth, self.size), np.int64)
+        turned = np.zeros((depth, self.size), weight.dtype)
+        for j, row in enumerate(entries):
+            for k, (i, w) in enumerate(row):
+                index[k, j], turned[k, j] = i, w
+            # Unused places point where a used one does, so that a NaN elsewhere stays there.
+            index[len(row) :, j] = row[0][0] if row else 0
+        return Taps(index, turned, out)
+
+    def apply(self, x: jax.Array, dim: int) -> jax.Array:
+        """`x` with dimension `dim` interpolated."""
+        taps, out = self.index.shape
+        if self.weight is None and out % max(self.size, 1) == 0:
+            times = out // self.size
+            if (self.index[0] == np.arange(out) // times).all():
+                return repeated(x, dim, times)
+        flat = jnp.asarray(self.index.reshape(-1).astype(np.int32))
+        wide = x.at[(slice(None),) * dim + (flat,)].get(mode="promise_in_bounds")
+        if self.weight is None:
+            return wide
+        wide = wide.reshape((*x.shape[:dim], taps, out, *x.shape[dim + 1 :]))
+        lane = (taps, out) + (1,) * (x.ndim - dim - 1)
+        used = self.weight != 0
+        product = wide * jnp.asarray(self.weight.astype(x.dtype).reshape(lane))
+        if not used.all():
+            product = jnp.where(used.reshape(lane), product, x.dtype.type(0))
+        return jnp.sum(product, axis=dim)
+
+
+def _ratio(size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> Any:
+    """Input positions per output position."""
+    if align:
+        return dtype.type(size - 1) / dtype.type(out - 1) if out > 1 else dtype.type(0)
+    if scale is not None and scale > 0:
+        return dtype.type(1.0 / scale)
+    return dtype.type(size) / dtype.type(out)
+
+
+def _source(size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> np.ndarray:
+    """Where each output position lies in the input, before any clamping."""
+    ratio, i = _ratio(size, out, align, scale, dtype), np.arange(out, dtype=dtype)
+    half = dtype.type(0.5)
+    return ratio * i if align else ratio * (i + half) - half
+
+
+def _nearest(size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> Taps:
+    ratio = _ratio(size, out, False, scale, dtype)
+    index = np.floor(np.arange(out, dtype=dtype) * ratio).astype(np.int64)
+    return Taps(np.minimum(index, size - 1)[None], None, size)
+
+
+def _nearest_exact(size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> Taps:
+    position = np.maximum(_source(size, out, False, scale, dtype), 0) + dtype.type(0.5)
+    index = np.floor(position).astype(np.int64)
+    return Taps(np.minimum(index, size - 1)[None], None, size)
+
+
+def _linear(size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> Taps:
+    position = np.maximum(_source(size, out, align, scale, dtype), 0)
+    low = np.minimum(position.astype(np.int64), size - 1)
+    part = np.clip(position - low.astype(dtype), 0, 1).astype(dtype)
+    index = np.stack([low, np.minimum(low + 1, size - 1)])
+    return Taps(index, np.stack([dtype.type(1) - part, part]), size)
+
+
+def cubic_weight(distance: Any, a: float) -> Any:
+    """Keys' kernel with parameter `a` at a distance of at most 1, and of 1 to 2."""
+    d = abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return near, far
+
+
+def _cubic(size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> Taps:
+    position = _source(size, out, align, scale, dtype)
+    low = np.minimum(np.floor(position).astype(np.int64), size - 1)
+    part = np.clip(position - low.astype(dtype), 0, 1).astype(dtype)
+    index = np.stack([np.clip(low + k, 0, size - 1) for k in (-1, 0, 1, 2)])
+    one, a = dtype.type(1), dtype.type(-0.75)
+    distances = (part + one, part, one - part, dtype.type(2) - part)
+    choices = (1, 0, 0, 1)
+    weight = [cubic_weight(d, a)[c] for d, c in zip(distances, choices, strict=True)]
+    return Taps(index, np.stack(weight).astype(dtype), size)
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def _keys(x: np.ndarray) -> np.ndarray:
+    near, far = cubic_weight(x, -0.5)
+    return np.where(np.abs(x) < 1, near, np.where(np.abs(x) < 2, far, 0))
+
+
+def _lanczos(x: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
+
+
+def _antialiased(filter_: Callable[[np.ndarray], np.ndarray], reach: float) -> Callable[..., Taps]:
+    """A table whose filter widens with the ratio; `reach` is its half width at ratio 1."""
+
+    def build(size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> Taps:
+        ratio = _ratio(size, out, align, scale, dtype)
+        wide = max(ratio, dtype.type(1))
+        support, half = dtype.type(reach) * wide, dtype.type(0.5)
+        centre = ratio * (np.arange(out, dtype=dtype) + half)
+        first = np.maximum((centre - support + half).astype(np.int64), 0)
+        last = np.minimum((centre + support + half).astype(np.int64), size)
+        places = first[None, :] + np.arange(max(int((last - first).max()), 1))[:, None]
+        weight = filter_(((places - centre + half) / wide).astype(np.float64))
+        weight = np.where(places < last, weight, 0)
+        weight = weight / weight.sum(axis=0, keepdims=True)
+        index = np.minimum(places, np.maximum(last - 1, 0))
+        return Taps(np.minimum(index, size - 1), weight.astype(dtype), size)
+
+    return build
+
+
+Build = Callable[..., Taps]
+
+
+def _tables(
+    build: Build,
+    sizes: Sequence[int],
+    outs: Sequence[int],
+    align: bool,
+    scales: Sequence[float | None],
+    dtype: np.dtype,
+) -> list[Taps]:
+    scales = list(scales) + [None] * (len(sizes) - len(scales))
+    return [build(n, o, align, s, dtype) for n, o, s in zip(sizes, outs, scales, strict=True)]
+
+
+def _compute_dtype(dtype: np.dtype) -> np.dtype:
+    compute = dtypes.opmath(dtype)
+    return compute if dtypes.is_floating(compute) else np.dtype(np.float32)
+
+
+def _apply(x: jax.Array, tables: Sequence[Taps], pixel: np.dtype | None = None) -> jax.Array:
+    """Interpolate `(N, C, *S)`, the last dimension first; 8-bit pixels are rounded each time."""
+    for i in reversed(range(len(tables))):
+        x = tables[i].apply(x, 2 + i)
+        if pixel is not None and not dtypes.is_floating(pixel):
+            x = _rounded(x, pixel).astype(x.dtype)
+    return x
+
+
+def _rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Cast to `dtype`; an 8-bit image is rounded and kept within its range."""
+    if dtypes.is_floating(dtype):
+        return x.astype(dtype)
+    limits = jnp.iinfo(dtype)
+    return jnp.clip(jnp.round(x), limits.min, limits.max).astype(dtype)
+
+
+def _rows(name: str, build: Build, aligned: bool) -> tuple[Lowering, Lowering]:
+    """Forward and backward rows of one overload; `aligned`: it has an ``align_corners``."""
+
+    def forward(self: jax.Array, output_size: Sequence[int], *rest: Any) -> jax.Array:
+        align, scales = (rest[0], rest[1:]) if aligned else (False, rest)
+        shape = (*self.shape[:2], *output_size)
+        if math.prod(shape) == 0 or self.size == 0:
+            return jnp.zeros(shape, self.dtype)
+        compute = _compute_dtype(self.dtype)
+        tables = _tables(build, self.shape[2:], output_size, align, scales, compute)
+        if all(t.weight is None for t in tables):
+            return _apply(self, tables)
+        return _rounded(_apply(self.astype(compute), tables, self.dtype), self.dtype)
+
+    def backward(
+        grad_output: jax.Array, output_size: Sequence[int], input_size: Sequence[int], *rest: Any
+    ) -> jax.Array:
+        align, scales = (rest[0], rest[1:]) if aligned else (False, rest)
+        if math.prod(input_size) == 0 or grad_output.size == 0:
+            return jnp.zeros(tuple(input_size), grad_output.dtype)
+        compute = _compute_dtype(grad_output.dtype)
+        tables = _tables(build, input_size[2:], output_size, align, scales, compute)
+        grad = _apply(grad_output.astype(compute), [t.turned() for t in tables])
+        return _rounded(grad, grad_output.dtype)
+
+    return native(f"aten::{name}", forward), native(f"aten::{name}_backward", backward)
+
+
+_KINDS: tuple[tuple[str, Build, bool], ...] = (
+    *((f"upsample_nearest{n}d", _nearest, False) for n in (1, 2, 3)),
+    *((f"_upsample_nearest_exact{n}d", _nearest_exact, False) for n in (1, 2, 3)),
+    ("upsample_linear1d", _linear, True),
+    ("upsample_bilinear2d", _linear, True),
+    ("upsample_trilinear3d", _linear, True),
+    ("upsample_bicubic2d", _cubic, True),
+    ("_upsample_bilinear2d_aa", _antialiased(_triangle, 1.0), True),
+    ("_upsample_bicubic2d_aa", _antialiased(_keys, 2.0), True),
+    ("_upsample_lanczos2d_aa", _antialiased(_lanczos, 3.0), True),
+)
+
+TABLE: tuple[Lowering, ...] = tuple(row for kind in _KINDS for row in _rows(*kind))

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions that C++ calls, by name.
+
+Light ones are here; the others are found in their modules when the runtime has
+started, so that asking for the number of devices does not import JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sysconfig
+from pathlib import Path
+from typing import Any, NoReturn
+
+_HEAVY = {
+    "build_program": "programs",
+    "infer_by_lowering": "inference",
+    "resized": "transfers",
+    "to_device": "transfers",
+    "to_other_device": "transfers",
+    "host_buffer": "transfers",
+    "zeros": "transfers",
+    "wait": "transfers",
+    "is_ready": "transfers",
+    "failed_check": "deferred",
+    "raise_check": "deferred",
+    "raise_failed_operand": "deferred",
+    "raise_out_of_memory": "memory",
+    "on_fallback": "fallbacks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HEAVY:
+        raise AttributeError(name)
+    return getattr(importlib.import_module(f"torchtpu_core.runtime.{_HEAVY[name]}"), name)
+
+
+def device_count() -> int:
+    """Number of devices of the current target on this host; starts nothing."""
+    from torchtpu_core.runtime.current import target
+
+    return target().device_count
+
+
+def models_time() -> bool:
+    """Whether events read simulated device time."""
+    from torchtpu_core.runtime.current import target
+
+    return target().simulated
+
+
+def start() -> None:
+    """Start the runtime: client, plugins, tables, mode."""
+    from torchtpu_core.runtime import startup
+
+    startup.start()
+
+
+def raise_no_such_device(device: int) -> NoReturn:
+    """Refuse a device index."""
+    from torchtpu_core.errors import DeviceIndexError
+    from torchtpu_core.runtime.current import target
+
+    raise DeviceIndexError.for_index(device, target().device_count, target().name)
+
+
+def raise_no_mode(op: str) -> NoReturn:
+    """Refuse an op because no execution mode is installed."""
+    from torchtpu_core.env_vars import settings
+    from torchtpu_core.errors import ModeMissingError
+
+    raise ModeMissingError.for_op(op, settings().disable_plugins)
+
+
+_STDLIB = str(Path(sysconfig.get_paths()["stdlib"]))
+_LIBRARY_PARTS = ("/torch/", "/torchtpu_", "/torch_tpu/", "/jax/", "/jaxlib/", "<frozen")
+
+
+def is_user_file(filename: str) -> bool:
+    """Whether a frame of this file is the user's: not torch, not JAX, not ours, not the stdlib."""
+    if any(part in filename for part in _LIBRARY_PARTS):
+        return "/tests/" in filename
+    return not (filename.startswith(_STDLIB) and "site-packages" not in filename)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raising what the device found while it ran."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from torchtpu_core.errors import DeferredIndexError, TorchTPUError
+
+
+def failed_check(program: Any, flags: Any) -> tuple[type[Exception], str, int] | None:
+    """The first failed check: error class, message and index of the trace's node."""
+    failed = np.asarray(flags)
+    if not failed.any():
+        return None
+    return program.checks[int(np.argmax(failed))]
+
+
+def raise_check(error: type[Exception], message: str, line: str) -> NoReturn:
+    """Raise a failed check with the user's line."""
+    if error is IndexError:
+        raise DeferredIndexError.at_call(message, line or "an unknown line")
+    raise error(f"{message} (called at {line or 'an unknown line'}; found when the program ran)")
+
+
+def raise_failed_operand() -> NoReturn:
+    """Refuse to read a tensor whose program failed."""
+    raise TorchTPUError(
+        "this tensor has no value: the program that should have computed it failed, and its "
+        "error was raised before. Fix that error, or re-create the tensor."
+    )

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host fallbacks: warned about once per op, counted, refusable."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+
+from torchtpu_core.env_vars import Fallback, settings
+from torchtpu_core.errors import FallbackRefusedError
+from torchtpu_core.lowering.table import Kind
+from torchtpu_core.runtime import tables
+
+#: How often each overload ran on the host.
+counts: Counter[str] = Counter()
+
+
+class FallbackWarning(UserWarning):
+    """An operator ran on the host."""
+
+
+def reason_of(overload: str) -> str:
+    """Why an overload runs on the host."""
+    row = tables.current().get(overload)
+    if row is not None and row.kind is Kind.HOST:
+        return row.reason
+    return "it has no lowering for the device yet"
+
+
+def on_fallback(overload: str, line: str) -> None:
+    """Count a fallback; warn the first time, or refuse.
+
+    Raises:
+        FallbackRefusedError: ``TORCH_TPU_FALLBACK=error``.
+    """
+    policy = settings().fallback
+    if policy is Fallback.ERROR:
+        raise FallbackRefusedError.for_op(overload, reason_of(overload), line)
+    counts[overload] += 1
+    if counts[overload] == 1 and policy is Fallback.WARN:
+        where = f" at {line}" if line else ""
+        warnings.warn(
+            f"<TorchTpu/fallback> {overload}{where} runs on the host: {reason_of(overload)}. "
+            "Its operands are copied to the CPU and back at each call; "
+            "TORCH_TPU_FALLBACK=error makes this an error.",
+            FallbackWarning,
+            stacklevel=2,
+        )

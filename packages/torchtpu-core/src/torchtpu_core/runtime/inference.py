@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes of results where PyTorch has no meta kernel: from the lowering itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import torch
+
+from torchtpu_core.errors import UnsupportedOpError
+from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.interpreter import run_row
+from torchtpu_core.lowering.rng import Rng
+from torchtpu_core.lowering.table import Lowering
+from torchtpu_core.runtime import tables
+
+_DROPPED = frozenset({"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"})
+
+
+def infer_by_lowering(
+    row: Lowering, overload: str, args: Sequence[Any]
+) -> list[tuple[list[int], list[int], torch.dtype]]:
+    """(sizes, strides, dtype) of each result of a functional overload.
+
+    Args:
+        row: the overload's row.
+        overload: its full name.
+        args: arguments in schema order, tensors on the meta device.
+    """
+    name, _, variant = overload.partition(".")
+    schema = torch._C._get_schema(name, variant)
+    if any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments):
+        return []
+    tensors: list[jax.ShapeDtypeStruct] = []
+    rebuild = _arguments(schema, args, tensors)
+
+    def function(arrays: list[jax.Array]) -> Any:
+        positional, keywords = rebuild(arrays)
+        if row.random:
+            keywords["rng"] = Rng(jax.numpy.uint64(0), jax.numpy.uint64(0))
+        return run_row(row, positional, keywords, tables.current())
+
+    try:
+        with jax.enable_x64(True):
+            results = jax.eval_shape(function, tensors)
+    except (TypeError, NotImplementedError) as error:
+        raise UnsupportedOpError.for_op(
+            overload, f"PyTorch has no meta kernel for it and its lowering needs values ({error})"
+        ) from error
+    return [_spec(leaf) for leaf in jax.tree.leaves(results)]
+
+
+def _arguments(schema: Any, args: Sequence[Any], tensors: list[jax.ShapeDtypeStruct]) -> Any:
+    plan: list[tuple[Any, Any]] = []
+
+    def place(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device.type == "meta":
+            tensors.append(jax.ShapeDtypeStruct(tuple(value.shape), dtypes.to_numpy(value.dtype)))
+            index = len(tensors) - 1
+            return lambda arrays: arrays[index]
+        if isinstance(value, torch.Tensor):
+            number = value.item()
+            return lambda arrays: number
+        if isinstance(value, (list, tuple)):
+            parts = [place(v) for v in value]
+            return lambda arrays: [part(arrays) for part in parts]
+        return lambda arrays: value
+
+    for argument, value in zip(schema.arguments, args, strict=False):
+        if argument.name not in _DROPPED:
+            plan.append((argument, place(value)))
+
+    def rebuild(arrays: list[jax.Array]) -> tuple[list[Any], dict[str, Any]]:
+        positional = [make(arrays) for a, make in plan if not a.kwarg_only]
+        return positional, {a.name: make(arrays) for a, make in plan if a.kwarg_only}
+
+    return rebuild
+
+
+def _spec(leaf: Any) -> tuple[list[int], list[int], torch.dtype]:
+    strides: list[int] = []
+    step = 1
+    for size in reversed(leaf.shape):
+        strides.insert(0, step)
+        step *= max(size, 1)
+    return list(leaf.shape), strides, dtypes.to_torch(leaf.dtype)

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Out-of-memory on simulated HBM."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+
+from torchtpu_core.runtime.current import target
+from torchtpu_core.units import GIB
+
+
+def raise_out_of_memory(device: int, requested: int, allocated: int, limit: int) -> NoReturn:
+    """Raise torch.OutOfMemoryError for a program whose results do not fit.
+
+    Args:
+        device: index of the device.
+        requested: bytes the program would add.
+        allocated: bytes in use.
+        limit: bytes a device of the target can hold.
+    """
+    raise torch.OutOfMemoryError(
+        f"TPU out of memory (simulated {target().name}). Tried to allocate "
+        f"{requested / GIB:.2f} GiB on tpu:{device}, which holds {limit / GIB:.2f} GiB and has "
+        f"{allocated / GIB:.2f} GiB in use. Use a smaller batch, activation checkpointing or "
+        "bfloat16, or a target with more HBM (TORCH_TPU_TARGET=v5p:2x2x1). "
+        "torch.tpu.debug() lists the largest live tensors."
+    )

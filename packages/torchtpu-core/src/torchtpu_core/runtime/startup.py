@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting the device: at the first tensor, not at import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchtpu_core import _C, env_vars, plugins
+from torchtpu_core.errors import LoweringTableError
+from torchtpu_core.lowering.indexing import expand_masks, needs_mask_expansion
+from torchtpu_core.lowering.table import Kind, Lowering
+from torchtpu_core.runtime import clients, modes, tables
+from torchtpu_core.runtime.current import target
+from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schemas_of
+
+#: Ops that work without an execution mode: core can create, copy and print tensors.
+_STRUCTURAL = frozenset({"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_"})
+_TAKES_MASKS = ("aten::index", "aten::index_put", "aten::_index_put_impl")
+_libraries: dict[str, torch.library.Library] = {}
+
+
+def start() -> None:
+    """Make the client, join the tables, register the recorder, enter the mode."""
+    plugins.manager()  # may declare variables of their own
+    env_vars.check_names()
+    clients.client()
+    tables.add(tables.core_rows(), "torchtpu-core")
+    for plugin, rows in plugins.collect("torchtpu_register_lowerings"):
+        try:
+            tables.add(rows, f"plugin {plugin!r}")
+        except LoweringTableError as error:
+            plugins.warn(plugin, "its lowerings were refused", error)
+    for row in tables.current().values():
+        register(row)
+    _C.set_copy_op(tables.current()["aten::copy"])
+    _limit_memory()
+    modes.load()
+    for plugin, functions in plugins.collect("torchtpu_register_kernels"):
+        _define_kernels(plugin, functions)
+
+
+def register(row: Lowering) -> None:
+    """Serve the row's overload, and its in-place and out= forms, on the device."""
+    if row.kind is Kind.HOST:
+        return
+    if row.kind is Kind.COMPOSITE:
+        assert row.function is not None
+        _library(row.overload).impl(
+            row.overload.partition("::")[2], row.function, "PrivateUse1", allow_override=True
+        )
+        return
+    for name, schema in schemas_of(row.overload):
+        if name != row.overload and name in tables.current():
+            continue  # this form has a row of its own
+        if is_left_to_torch(name, schema):
+            continue
+        options: dict[str, Any] = {}
+        if name in _STRUCTURAL:
+            options["structural"] = True
+        if name == row.overload and is_only_out(schema):
+            options["only_out"] = True
+        if name.partition(".")[0].rstrip("_") in _TAKES_MASKS:
+            options["prepare"] = _with_integer_indices
+        _C.register_op(name, row, options)
+
+
+def _library(overload: str) -> torch.library.Library:
+    namespace = overload.partition("::")[0]
+    if namespace not in _libraries:
+        _libraries[namespace] = torch.library.Library(namespace, "IMPL")
+    return _libraries[namespace]
+
+
+def _with_integer_indices(name: str, self: torch.Tensor, indices: list[Any], *rest: Any) -> Any:
+    """Replay an indexing op whose index list holds masks or host tensors."""
+    moved = [None if i is None else i.to(self.device) for i in indices]
+    if needs_mask_expansion(name, moved):
+        moved = expand_masks(moved)
+    base, _, variant = name.partition("::")[2].partition(".")
+    return getattr(getattr(torch.ops.aten, base), variant or "default")(self, moved, *rest)
+
+
+def _limit_memory() -> None:
+    limit = target().target.hbm_bytes_per_device
+    for device in range(target().device_count):
+        _C.set_memory_limit(device, limit or 0)
+
+
+def _define_kernels(plugin: str, functions: Any) -> None:
+    for function in functions:
+        define: Callable[[], Any] = function
+        try:
+            define()
+        except Exception as error:
+            plugins.warn(plugin, f"its kernel {getattr(function, '__name__', function)!r} failed", error)

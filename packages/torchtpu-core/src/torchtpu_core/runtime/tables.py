@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lowering tables of this process: core's and those of plugins, joined."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+
+from torchtpu_core import lowering
+from torchtpu_core.errors import LoweringTableError
+from torchtpu_core.lowering.table import Lowering
+
+_current: dict[str, Lowering] = {}
+
+
+def current() -> Mapping[str, Lowering]:
+    """All rows by overload name."""
+    return _current
+
+
+def core_rows() -> Iterable[Lowering]:
+    """The rows of every family file of core: each module of `lowering` with a ``TABLE``."""
+    for module in pkgutil.iter_modules(lowering.__path__):
+        table = getattr(
+            importlib.import_module(f"{lowering.__name__}.{module.name}"), "TABLE", ()
+        )
+        yield from table
+
+
+def add(rows: Iterable[Lowering], owner: str) -> None:
+    """Join rows to the tables.
+
+    Raises:
+        LoweringTableError: an overload has two rows.
+    """
+    for row in rows:
+        if row.overload in _current:
+            raise LoweringTableError(
+                f"{row.overload} has two lowerings; the second is from {owner}. "
+                "Remove one: a table never silently replaces another's row."
+            )
+        _current[row.overload] = row

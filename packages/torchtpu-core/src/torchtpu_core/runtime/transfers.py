@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between host memory and the device.
+
+What goes up is copied before the call returns, since the user may write the source
+at once. What comes down is read in place where the device's memory is host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jaxlib import xla_client
+
+from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.storage_views import Geometry, _flat
+from torchtpu_core.runtime import clients
+
+_CARRIER = {1: torch.uint8, 2: torch.int16}
+
+
+def to_device(tensor: torch.Tensor, device: int) -> jax.Array:
+    """A contiguous CPU tensor as an array on a device; the tensor may be written afterwards."""
+    target = dtypes.to_numpy(tensor.dtype)
+    if target.kind == "V" or tensor.dtype == torch.bfloat16:
+        host = tensor.view(_CARRIER[target.itemsize]).numpy().view(target)
+    else:
+        host = tensor.numpy()
+    return put(host, device)
+
+
+def put(host: np.ndarray, device: int) -> jax.Array:
+    """A NumPy array copied to a device, keeping 64-bit types."""
+    sharding = clients.sharding(device)
+    return xla_client.batched_device_put(
+        jax.core.ShapedArray(host.shape, host.dtype),
+        sharding,
+        [host],
+        list(sharding.device_set),
+        committed=True,
+        force_copy=True,
+        host_buffer_semantics=xla_client.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
+        enable_x64=True,
+    )
+
+
+def to_other_device(array: jax.Array, device: int) -> jax.Array:
+    """The array on another device of this process."""
+    return jax.device_put(array, clients.sharding(device))
+
+
+def host_buffer(array: jax.Array) -> tuple[int, Any]:
+    """Address of the array's elements in row-major order, and what keeps it valid."""
+    array.block_until_ready()
+    if array.platform() == "cpu":
+        return array.unsafe_buffer_pointer(), array
+    host = np.asarray(array)
+    return host.__array_interface__["data"][0], host
+
+
+def zeros(sizes: Sequence[int], dtype: torch.dtype, device: int) -> jax.Array:
+    """Zeros on a device."""
+    return put(np.zeros(tuple(sizes), dtypes.to_numpy(dtype)), device)
+
+
+def resized(array: jax.Array, geometry: tuple[Any, ...], numel: int) -> jax.Array:
+    """The elements of a storage in memory order, cut or zero-padded to `numel`."""
+    with jax.enable_x64(True):
+        flat = _flat(array, Geometry(*geometry))[:numel]
+        return jnp.pad(flat, (0, numel - flat.size))
+
+
+def wait(array: jax.Array) -> None:
+    """Block until the array is computed."""
+    if not array.is_deleted():
+        array.block_until_ready()
+
+
+def is_ready(array: jax.Array) -> bool:
+    """Whether the array is computed."""
+    return array.is_deleted() or array.is_ready()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch.tpu`: the device's own functions, named as their CUDA counterparts.
+
+Importing it imports neither JAX nor plugins; whatever needs the running device starts
+it.
+"""
+
+from __future__ import annotations
+
+from torchtpu_core.tpu import memory, random
+from torchtpu_core.tpu.amp import get_amp_supported_dtype
+from torchtpu_core.tpu.counters import counters, reset_counters
+from torchtpu_core.tpu.devices import (
+    DeviceProperties,
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    is_available,
+    is_initialized,
+    set_device,
+    set_target,
+    synchronize,
+)
+from torchtpu_core.tpu.devices import is_in_bad_fork as _is_in_bad_fork
+from torchtpu_core.tpu.eager import EagerMode, debug, set_eager_mode
+from torchtpu_core.tpu.memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    reset_peak_memory_stats,
+)
+from torchtpu_core.tpu.random import (
+    default_generators,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from torchtpu_core.tpu.streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+
+def __getattr__(name: str) -> object:
+    if name == "eager_mode":
+        from torchtpu_core.tpu.eager import current_mode
+
+        return current_mode()
+    raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
+
+
+__all__ = [
+    "DeviceProperties",
+    "EagerMode",
+    "Event",
+    "Stream",
+    "StreamContext",
+    "_is_in_bad_fork",
+    "can_device_access_peer",
+    "counters",
+    "current_device",
+    "current_stream",
+    "debug",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "random",
+    "reset_counters",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_eager_mode",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "set_target",
+    "stream",
+    "synchronize",
+]

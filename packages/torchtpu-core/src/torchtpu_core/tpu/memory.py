@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device memory: bytes of the values that live on a device.
+
+XLA frees at once and keeps no cache, so reserved equals allocated. On a simulated
+target the limit is the chip's HBM.
+"""
+
+from __future__ import annotations
+
+from torchtpu_core import _C
+from torchtpu_core.tpu.devices import Device, get_device_properties, index_of
+
+
+def memory_allocated(device: Device = None) -> int:
+    """Bytes in use by tensors."""
+    return int(_C.memory_counters(index_of(device))["allocated"])
+
+
+def max_memory_allocated(device: Device = None) -> int:
+    """Most bytes in use since the start or the last `reset_peak_memory_stats`."""
+    return int(_C.memory_counters(index_of(device))["peak"])
+
+
+def memory_reserved(device: Device = None) -> int:
+    """Bytes held from the device: those in use, since nothing is cached."""
+    return memory_allocated(device)
+
+
+def max_memory_reserved(device: Device = None) -> int:
+    """Most bytes held from the device."""
+    return max_memory_allocated(device)
+
+
+def reset_peak_memory_stats(device: Device = None) -> None:
+    """Start a new peak from the bytes in use now."""
+    _C.reset_peak_memory(index_of(device))
+
+
+def memory_stats(device: Device = None) -> dict[str, int]:
+    """Figures under the names of `torch.cuda.memory_stats`, for tools that read those."""
+    counters = _C.memory_counters(index_of(device))
+    stats: dict[str, int] = {"num_alloc_retries": 0, "num_ooms": 0}
+    for kind in ("allocated_bytes", "active_bytes", "reserved_bytes"):
+        stats[f"{kind}.all.current"] = int(counters["allocated"])
+        stats[f"{kind}.all.peak"] = int(counters["peak"])
+    stats["allocation.all.allocated"] = int(counters["allocations"])
+    stats["allocation.all.freed"] = int(counters["frees"])
+    return stats
+
+
+def mem_get_info(device: Device = None) -> tuple[int, int]:
+    """Free and total bytes of a device."""
+    total = get_device_properties(device).total_memory
+    return max(total - memory_allocated(device), 0), total
+
+
+def empty_cache() -> None:
+    """Nothing to do: XLA's memory is freed as soon as a tensor dies."""

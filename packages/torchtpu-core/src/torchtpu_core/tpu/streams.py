@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams and events: torch's own classes with `tpu` as their device.
+
+Work of one device runs in the order it was issued, whatever its stream. On a
+simulated target each stream has its own clock, and events read simulated time.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from torchtpu_core.tpu.devices import Device, index_of
+
+
+class Stream(torch.Stream):
+    """A queue of work on a device.
+
+    Args:
+        device: the device; the current one by default.
+        priority: accepted for CUDA's sake; all streams are equal.
+    """
+
+    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
+        if "stream_id" in kwargs:
+            return super().__new__(cls, priority=priority, **kwargs)
+        place = torch.device("tpu", index_of(device))
+        return super().__new__(cls, device=place, priority=priority, **kwargs)
+
+
+class Event(torch.Event):
+    """A point in a stream's work.
+
+    Args:
+        enable_timing: whether `elapsed_time` will be asked; on a simulated target it
+            gives simulated milliseconds.
+        blocking: accepted for CUDA's sake.
+        interprocess: events cannot be shared between processes.
+    """
+
+    def __new__(
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> Event:
+        return super().__new__(
+            cls,
+            device="tpu",
+            enable_timing=enable_timing,
+            blocking=blocking,
+            interprocess=interprocess,
+        )
+
+
+def current_stream(device: Device = None) -> torch.Stream:
+    """The stream on which this thread issues work for a device."""
+    return torch.accelerator.current_stream(index_of(device))
+
+
+def default_stream(device: Device = None) -> torch.Stream:
+    """The stream a device starts with."""
+    return torch.Stream(stream_id=0, device_index=index_of(device), device_type=_DEVICE_TYPE)
+
+
+_DEVICE_TYPE = 20  # c10::DeviceType::PrivateUse1
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Issue this thread's work on a stream; None does nothing."""
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+
+
+class StreamContext:
+    """Context manager that issues work on a stream and restores the previous one."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+        self.previous: tuple[torch.Stream, torch.Stream] | None = None
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            on_device = current_stream(self.stream.device)
+            self.previous = (current_stream(), on_device)
+            set_stream(self.stream)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.previous is not None:
+            before, on_device = self.previous
+            set_stream(on_device)
+            set_stream(before)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """``with torch.tpu.stream(s):`` issues the block's work on `s`."""
+    return StreamContext(stream)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin: three execution modes, handed to core through its hook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchtpu_core.execution import ExecutionMode, Observer
+from torchtpu_core.hookspecs import hookimpl
+
+
+def _observer() -> Observer:
+    from torchtpu_eager.debug import DebugObserver
+
+    return DebugObserver()
+
+
+@hookimpl
+def torchtpu_execution_modes() -> Sequence[ExecutionMode]:
+    """Strict, Debug and Fused."""
+    return (
+        ExecutionMode(name="strict"),
+        ExecutionMode(name="debug", synchronous=True, observer=_observer),
+        ExecutionMode(
+            name="fused",
+            notice="<TorchTpu/modes> Fused Eager is not built yet and behaves as Strict.",
+        ),
+    )
