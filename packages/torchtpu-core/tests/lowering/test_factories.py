@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torchtpu_core.lowering import factories
 from torchtpu_core.lowering.factories import TABLE
 from torchtpu_core.testing.lowering import assert_close, check, lower
 
@@ -84,3 +85,11 @@ def test_factory_with_out_fills_it_as_cpu(case: tuple[Any, ...]) -> None:
     packet, _, variant = name.partition(".")
     expected = getattr(getattr(torch.ops.aten, packet), variant)(*args, out=out)
     assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("args", [(6, True, 8.0), (5, False), (1,), (0,), (2, True, 3.0)], ids=str)
+def test_kaiser_window_gives_cpu_values(args: tuple[Any, ...]) -> None:
+    assert_close(factories._kaiser_window(*args), torch.kaiser_window(*args))
+    assert_close(
+        factories._kaiser_window(*args, dtype=F64), torch.kaiser_window(*args, dtype=F64)
+    )

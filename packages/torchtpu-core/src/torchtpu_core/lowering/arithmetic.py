@@ -193,12 +193,14 @@ def _nextafter(self: Operand, other: Operand) -> jax.Array:
     return lax.nextafter(*jnp.broadcast_arrays(cast(self, dtype), cast(other, dtype)))
 
 
-def _complex(real: jax.Array, imag: jax.Array) -> jax.Array:
-    return lax.complex(*jnp.broadcast_arrays(real, imag))
+def _complex(real: Operand, imag: Operand) -> jax.Array:
+    (x, y), _ = promote(real, imag)
+    return lax.complex(x, y)
 
 
-def _polar(abs: jax.Array, angle: jax.Array) -> jax.Array:
-    size, turn = jnp.broadcast_arrays(abs, angle)
+def _polar(abs: Operand, angle: Operand) -> jax.Array:
+    """The complex number of modulus `abs` and argument `angle`."""
+    (size, turn), _ = promote(abs, angle)
     return lax.complex(size * lax.cos(turn), size * lax.sin(turn))
 
 

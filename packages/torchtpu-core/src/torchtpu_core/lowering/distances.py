@@ -80,6 +80,8 @@ def cdist_backward(
     grad: jax.Array, x1: jax.Array, x2: jax.Array, p: float, cdist: jax.Array
 ) -> jax.Array:
     """Gradient of `x1`: `(..., P, R)` -> `(..., P, M)`."""
+    if grad.size == 0:
+        return jnp.zeros(x1.shape, x1.dtype)
     a, b, g = _compute(x1), _compute(x2), _compute(grad)
     difference = a[..., :, None, :] - b[..., None, :, :]
     slope = _slopes(difference, _compute(cdist)[..., None], p)

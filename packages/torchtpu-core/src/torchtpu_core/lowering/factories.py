@@ -2,8 +2,9 @@
 """Lowerings of ops that make tensors from numbers: arange, linspace, eye, full, windows.
 
 In eager mode PyTorch turns most factories into ``empty`` and an in-place or ``out=``
-op; those ``out=`` ops take their shape from `out` and their numbers at run time. The
-functional overloads serve compiled graphs, where every number is a constant.
+op; those ``out=`` ops take their shape from `out`, and numbers that do not decide the
+shape at run time. The functional overloads serve compiled graphs, where every number
+is a constant.
 ``empty`` gives zeros: a program has no uninitialised values.
 """
 
@@ -21,7 +22,7 @@ from jax import lax
 
 from torchtpu_core.lowering import dims, dtypes, promotion
 from torchtpu_core.lowering.promotion import Operand
-from torchtpu_core.lowering.table import Lowering, native
+from torchtpu_core.lowering.table import Lowering, composite, native
 
 Number = bool | int | float
 
@@ -309,6 +310,21 @@ def _bartlett_window(
     return window.astype(_dtype(dtype))
 
 
+def _kaiser_window(
+    window_length: int, periodic: bool = True, beta: float = 12.0, **options: Any
+) -> torch.Tensor:
+    """Torch code, because PyTorch's own composite needs a kernel per device."""
+    count = window_length + 1 if periodic and window_length > 1 else window_length
+    if options.get("dtype") is None:
+        options["dtype"] = torch.get_default_dtype()
+    if window_length <= 1:
+        return torch.ones(window_length, **options)
+    ratio = torch.arange(count, **options) * (2.0 / (count - 1)) - 1.0
+    window = torch.i0(beta * (1.0 - ratio * ratio).sqrt()) / torch.i0(ratio.new_full((), beta))
+    return window[:window_length]
+
+
+#: The numbers of a range decide its length, so they are constants even with ``out=``.
 _RANGE = ("start", "end", "step")
 _ENDS = ("start", "end")
 
@@ -345,10 +361,10 @@ TABLE: tuple[Lowering, ...] = (
     native("aten::arange", _arange, static=("end",)),
     native("aten::arange.start", _arange_start, static=_ENDS),
     native("aten::arange.start_step", _arange_step, static=_RANGE),
-    native("aten::arange.start_out", _ramp_out),
+    native("aten::arange.start_out", _ramp_out, static=_RANGE),
     native("aten::range", _range, static=_ENDS),
     native("aten::range.step", _range, static=_RANGE),
-    native("aten::range.out", _ramp_out),
+    native("aten::range.out", _ramp_out, static=_RANGE),
     native("aten::linspace", _linspace, static=_ENDS),
     native("aten::linspace.Tensor_Tensor", _linspace),
     native("aten::linspace.Tensor_Scalar", _linspace),
@@ -371,4 +387,7 @@ TABLE: tuple[Lowering, ...] = (
     native("aten::triu_indices", _triu_indices),
     *(native(f"aten::{name}", function) for name, function in _CONSTANTS),
     *(native(f"aten::{name}", function) for name, function in _WINDOWS),
+    composite("aten::kaiser_window", _kaiser_window),
+    composite("aten::kaiser_window.periodic", _kaiser_window),
+    composite("aten::kaiser_window.beta", _kaiser_window),
 )

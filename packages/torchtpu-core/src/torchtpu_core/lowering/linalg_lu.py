@@ -22,6 +22,7 @@ from torchtpu_core.lowering.factories import identity
 from torchtpu_core.lowering.linalg import (
     INT32,
     LinAlgError,
+    conjugate_transpose,
     empty,
     eye,
     no_info,

@@ -278,6 +278,67 @@ def _weight_int8pack_mm(self: jax.Array, mat2: jax.Array, scales: jax.Array) -> 
     return (out * scales.astype(compute)).astype(self.dtype)
 
 
+def _trilinear(
+    i1: jax.Array,
+    i2: jax.Array,
+    i3: jax.Array,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> jax.Array:
+    """The product of three operands, each with dimensions inserted, summed over `sumdim`."""
+    ndim = i1.ndim + len(expand1)
+    dims = [[d for d in range(ndim) if d not in expand] for expand in (expand1, expand2, expand3)]
+    kept = [d for d in range(ndim) if d not in sumdim]
+    compute = accumulator(i1.dtype)
+    terms = [x.astype(compute) for x in (i1, i2, i3)]
+    operands = [o for pair in zip(terms, dims, strict=True) for o in pair]
+    out = jnp.einsum(*operands, kept, precision=precision())
+    return out.astype(i1.dtype)
+
+
+def _grouped_mm(
+    self: jax.Array,
+    mat2: jax.Array,
+    offs: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> jax.Array:
+    """Products of groups; `offs` `(G,)` are the ends of the groups along the ragged dimension.
+
+    `(M, K)`, `(G, K, N)` -> `(M, N)`; `(M, K)`, `(K, N)` -> `(G, M, N)`;
+    `(G, M, K)`, `(K, N)` -> `(M, N)`; `(G, M, K)`, `(G, K, N)` -> `(G, M, N)`.
+    """
+    compute = accumulator(self.dtype)
+    result = self.dtype if out_dtype is None else dtypes.to_numpy(out_dtype)
+    if offs is None:
+        out = _bmm(self, mat2, compute)
+    elif self.ndim == 2 and mat2.ndim == 3:
+        sizes = jnp.diff(offs, prepend=0).astype(np.int32)
+        out = lax.ragged_dot(self, mat2, sizes, precision(), compute)
+    elif self.ndim == 2:
+        member = _members(offs, self.shape[1])[:, None, :]
+        split = jnp.where(member, self[None], jnp.zeros((), self.dtype))
+        out = jnp.einsum("gmk,kn->gmn", split, mat2, precision=precision()).astype(compute)
+    else:
+        member = _members(offs, mat2.shape[1])[:, None, :]
+        split = jnp.where(member, mat2[None], jnp.zeros((), mat2.dtype))
+        every = _bmm(self, split, compute)
+        out = jnp.sum(jnp.where(member, every, jnp.zeros((), compute)), axis=0)
+    if bias is not None:
+        out = out + bias.astype(out.dtype)
+    return out.astype(result)
+
+
+def _members(ends: jax.Array, size: int) -> jax.Array:
+    """`(G,)` ends -> `(G, size)`: which positions each group holds."""
+    place = lax.iota(np.int32, size)[None, :]
+    starts = jnp.concatenate([jnp.zeros((1,), ends.dtype), ends[:-1]])
+    return (place >= starts[:, None]) & (place < ends[:, None])
+
+
 _PRODUCTS = (("addmm", _mm), ("baddbmm", _bmm), ("addbmm", _addbmm), ("addmv", _mv))
 
 TABLE: tuple[Lowering, ...] = (
@@ -293,6 +354,8 @@ TABLE: tuple[Lowering, ...] = (
     native("aten::_int_mm", _int_mm),
     native("aten::_scaled_mm", _scaled_mm),
     native("aten::_weight_int8pack_mm", _weight_int8pack_mm),
+    native("aten::_grouped_mm", _grouped_mm),
+    native("aten::_trilinear", _trilinear),
     native("aten::mm.dtype", _plain_to(_mm)),
     native("aten::bmm.dtype", _plain_to(_bmm)),
     native("aten::addmm.dtype", _fused_to(_mm)),

@@ -51,10 +51,8 @@ def _value_of(key: jax.Array, dtype: np.dtype) -> jax.Array:
     if dtype == np.bool_ or jnp.issubdtype(dtype, jnp.unsignedinteger):
         return key.astype(dtype)
     sign = constant(1 << (8 * np.dtype(dtype).itemsize - 1), key)
-    if dtypes.is_floating(dtype):
-        key = jnp.where(key >= sign, key ^ sign, ~key)
-    else:
-        key = key ^ sign
+    floating = dtypes.is_floating(dtype)
+    key = jnp.where(key >= sign, key ^ sign, ~key) if floating else key ^ sign
     return lax.bitcast_convert_type(key, dtype)
 
 

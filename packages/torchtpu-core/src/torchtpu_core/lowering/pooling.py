@@ -11,8 +11,6 @@ Legend: P leading dimensions (batch and channels, or channels alone), S spatial.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,10 +22,6 @@ from jax import lax
 
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering, native
-
-#: A backward pass that would compare more windows per position scatters instead.
-_MAX_COMPARISONS = 32
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -178,11 +172,11 @@ def repeated(x: jax.Array, dim: int, times: int) -> jax.Array:
     return jnp.broadcast_to(wide, shape).reshape(merged)
 
 
-def _spread(x: jax.Array, dim: int, w: Window, back: int, fill: int) -> jax.Array:
-    """For each input position, the window `back` before the last one that starts at or before it."""
+def _spread(x: jax.Array, dim: int, w: Window, fill: int) -> jax.Array:
+    """For each input position, the window it lies in; the windows do not overlap."""
     blocks = -(-(w.padding + w.size) // w.stride)
     config = [(0, 0, 0)] * x.ndim
-    config[dim] = (back, blocks - back - w.out, 0)
+    config[dim] = (0, blocks - w.out, 0)
     x = repeated(lax.pad(x, jnp.asarray(fill, x.dtype), config), dim, w.stride)
     return lax.slice_in_dim(x, w.padding, w.padding + w.size, 1, dim)
 
@@ -190,20 +184,18 @@ def _spread(x: jax.Array, dim: int, w: Window, back: int, fill: int) -> jax.Arra
 def max_pool_gradient(
     grad: jax.Array, index: jax.Array, shape: Sequence[int], spec: Sequence[Window]
 ) -> jax.Array:
-    """`(*P, *out)` gradients and indices -> `(*P, *S)`: each goes to the position of its index."""
-    backs = [-(-w.reach // w.stride) for w in spec]
-    if math.prod(backs) > _MAX_COMPARISONS or grad.size == 0:
+    """`(*P, *out)` gradients and indices -> `(*P, *S)`: each goes to the position of its index.
+
+    Windows that do not overlap need one comparison per position. Overlapping ones
+    scatter: XLA:CPU takes a third of the time of comparing with each window.
+    """
+    if grad.size == 0 or any(w.reach > w.stride for w in spec):
         return scatter_gradient(grad, index, shape, len(spec))
     index = index.astype(np.int32)
-    here = flat_index(shape, len(spec))
-    parts = []
-    for offsets in itertools.product(*(range(b) for b in backs)):
-        g, i = grad, index
-        for axis, (w, back) in enumerate(zip(spec, offsets, strict=True)):
-            dim = len(shape) - len(spec) + axis
-            g, i = _spread(g, dim, w, back, 0), _spread(i, dim, w, back, -1)
-        parts.append(jnp.where(i == here, g, g.dtype.type(0)))
-    return functools.reduce(lax.add, parts)
+    for axis, w in enumerate(spec):
+        dim = len(shape) - len(spec) + axis
+        grad, index = _spread(grad, dim, w, 0), _spread(index, dim, w, -1)
+    return jnp.where(index == flat_index(shape, len(spec)), grad, grad.dtype.type(0))
 
 
 def scatter_gradient(

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.pooling import repeated
@@ -58,6 +59,16 @@ class Taps:
             # Unused places point where a used one does, so that a NaN elsewhere stays there.
             index[len(row) :, j] = row[0][0] if row else 0
         return Taps(index, turned, out)
+
+    def fixed_point(self) -> Taps:
+        """The table with the weights rounded as PyTorch rounds them for 8-bit pixels."""
+        if self.weight is None:
+            return self
+        bits = 0
+        while bits < 22 and int(0.5 + self.weight.max() * (1 << (bits + 1))) < (1 << 15):
+            bits += 1
+        whole = np.trunc(self.weight * (1 << bits) + np.copysign(0.5, self.weight))
+        return Taps(self.index, whole / (1 << bits), self.size)
 
     def apply(self, x: jax.Array, dim: int) -> jax.Array:
         """`x` with dimension `dim` interpolated."""
@@ -202,7 +213,8 @@ def _rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
     if dtypes.is_floating(dtype):
         return x.astype(dtype)
     limits = jnp.iinfo(dtype)
-    return jnp.clip(jnp.round(x), limits.min, limits.max).astype(dtype)
+    nearest = lax.floor(x + x.dtype.type(0.5))
+    return jnp.clip(nearest, limits.min, limits.max).astype(dtype)
 
 
 def _rows(name: str, build: Build, aligned: bool) -> tuple[Lowering, Lowering]:
@@ -215,6 +227,8 @@ def _rows(name: str, build: Build, aligned: bool) -> tuple[Lowering, Lowering]:
             return jnp.zeros(shape, self.dtype)
         compute = _compute_dtype(self.dtype)
         tables = _tables(build, self.shape[2:], output_size, align, scales, compute)
+        if self.dtype == np.uint8:
+            tables = [t.fixed_point() for t in tables]
         if all(t.weight is None for t in tables):
             return _apply(self, tables)
         return _rounded(_apply(self.astype(compute), tables, self.dtype), self.dtype)

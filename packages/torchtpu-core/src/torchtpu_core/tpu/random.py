@@ -6,7 +6,7 @@ They are independent of the CPU's generator; `torch.manual_seed` seeds all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 import torch
@@ -20,6 +20,9 @@ class _DefaultGenerators(Sequence[torch.Generator]):
 
     def __len__(self) -> int:
         return device_count()
+
+    def __iter__(self) -> Iterator[torch.Generator]:
+        return (self[i] for i in range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> torch.Generator: ...

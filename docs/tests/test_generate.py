@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference pages show every row of the tables they are made from."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from torchtpu_core import env_vars
+from torchtpu_core.hardware.records import RECORDS
+from torchtpu_core.lowering import matmul
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import generate
+
+
+def test_markdown_table_escapes_what_would_end_a_cell() -> None:
+    table = generate.markdown_table(["a", "b"], [("x | y", "two\nlines")])
+    assert table == "| a | b |\n| --- | --- |\n| x \\| y | two lines |\n"
+
+
+def test_operators_page_lists_every_row_of_a_family() -> None:
+    page = generate.operators_page()
+    missing = [row.overload for row in matmul.TABLE if f"`{row.overload}`" not in page]
+    assert not missing
+
+
+@pytest.mark.parametrize("row", env_vars.table(), ids=lambda row: row.name)
+def test_environment_page_lists_variable_with_its_meaning(row: env_vars.EnvVar) -> None:
+    (line,) = (x for x in generate.environment_page().splitlines() if f"| `{row.name}` |" in x)
+    assert row.meaning in line
+
+
+def test_chips_page_names_the_source_of_every_figure() -> None:
+    page = generate.chips_page()
+    for chip in RECORDS:
+        assert f"## {chip.name}\n" in page
+        assert chip.hbm_bytes is None or generate._cell(chip.hbm_bytes.source) in page
+
+
+def test_write_all_leaves_unchanged_pages_alone(tmp_path: Path) -> None:
+    generate.write_all(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert {path.stem for path in before} == set(generate.PAGES)
+    generate.write_all(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
