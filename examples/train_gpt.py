@@ -217,7 +217,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu, tpu, cuda, ... (default: cpu)")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=16, help="sequences over all processes")
-    parser.add_argument("--context", type=int, default=64, help="tokens of a sequence")
+    parser.add_argument("--context", type=int, default=32, help="tokens of a sequence")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)

@@ -144,6 +144,18 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
   storage->set_nbytes(nbytes);
 }
 
+std::vector<ValuePtr> live_values(c10::DeviceIndex device) {
+  std::vector<ValuePtr> values;
+  std::lock_guard<std::mutex> guard(registry().mutex);
+  for (const auto& [address, slot] : registry().slots) {
+    ValuePtr value = slot->device() == device ? slot->get() : ValuePtr();
+    if (value && value->array.load() != nullptr) {
+      values.push_back(std::move(value));
+    }
+  }
+  return values;
+}
+
 c10::DeviceIndex device_of_address(const void* address) {
   Slot* slot = find_by_address(address);
   return slot == nullptr ? c10::DeviceIndex(-1) : slot->device();

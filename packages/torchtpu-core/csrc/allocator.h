@@ -9,6 +9,8 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
 
+#include <vector>
+
 namespace torchtpu {
 
 // A new storage's DataPtr on `device` (which exists), with nothing written yet.
@@ -24,6 +26,9 @@ inline Slot* slot_of(const at::TensorBase& tensor) { return slot_of(tensor.stora
 
 // Changes a storage's size and keeps its contents (torch.Storage.resize_).
 void resize_storage(c10::StorageImpl* storage, size_t nbytes);
+
+// The values that storages of a device hold now: what uses its memory.
+std::vector<ValuePtr> live_values(c10::DeviceIndex device);
 
 // The device whose storage covers an address, or -1.
 c10::DeviceIndex device_of_address(const void* address);

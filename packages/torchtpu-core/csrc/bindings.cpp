@@ -9,6 +9,7 @@
 #include "op_info.h"
 #include "recorder.h"
 #include "trace.h"
+#include "trace_key.h"
 
 #include <torch/csrc/utils/pybind.h>
 
@@ -30,19 +31,23 @@ void bind_ops(py::module_& m) {
     mode_policy().synchronous = synchronous;
   }, py::arg("present"), py::arg("flush_each"), py::arg("synchronous"));
   m.def("set_observer", &set_observer);
-  py::class_<OpInfo>(m, "Call", "A Python function on arrays, callable on tensors.")
-      .def(py::init([](const std::string& name, py::object row, bool random) {
+  // Never deleted: signatures and programs refer to it.
+  py::class_<OpInfo, std::unique_ptr<OpInfo, py::nodelete>>(
+      m, "Call", "A Python function on arrays, callable on tensors.")
+      .def(py::init([](const std::string& name, py::object row, int random) {
         static std::atomic<int64_t> next_uid{int64_t{1} << 40};
         auto info = std::make_unique<OpInfo>();
         info->name = name;
         info->row = row.release();
-        info->random = random;
+        info->random = random > 0;
+        info->random_draws = static_cast<uint64_t>(random);
+        info->structural = true;  // a compiled graph needs no execution mode
         info->prepare = py::none().release();
         info->uid = next_uid.fetch_add(1);
         return info.release();
-      }), py::arg("name"), py::arg("row"), py::arg("random") = false)
+      }), py::arg("name"), py::arg("row"), py::arg("random") = 0)
       .def("__call__", &record_call, py::arg("tensors"), py::arg("scalars"), py::arg("written"),
-           py::arg("out_specs"), py::keep_alive<0, 1>());
+           py::arg("out_specs"));
 }
 
 void bind_device(py::module_& m) {
@@ -83,6 +88,14 @@ void bind_memory(py::module_& m) {
     values["frees"] = counters.frees.load();
     return values;
   });
+  m.def("live_values", [](int device) {
+    py::list found;
+    for (const ValuePtr& value : live_values(static_cast<c10::DeviceIndex>(device))) {
+      found.append(py::make_tuple(value->geometry->nbytes, describe_geometry(value->geometry),
+                                  value->line.describe()));
+    }
+    return found;
+  }, "(bytes, (sizes, strides, dtype), user's line) of each value a storage of the device holds.");
   m.def("reset_peak_memory", [](int device) {
     auto& counters = memory_counters(static_cast<c10::DeviceIndex>(device));
     counters.peak.store(counters.allocated.load());
@@ -106,6 +119,8 @@ void bind_memory(py::module_& m) {
 
 void bind_values(py::module_& m) {
   m.def("array_of", &array_of, "The jax.Array behind a tpu tensor, in the tensor's shape.");
+  m.def("assign", &assign_array,
+        "Give a tpu tensor the contents of a jax.Array that nobody else modifies.");
   m.def("tensor_of", [](py::object array, int device, const std::vector<int64_t>& sizes,
                         c10::ScalarType dtype) {
     return tensor_of(std::move(array), static_cast<c10::DeviceIndex>(device), sizes, dtype);

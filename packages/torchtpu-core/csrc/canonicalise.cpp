@@ -116,6 +116,12 @@ class Reader {
       call_.tensors.push_back(&tensor);
       return;
     }
+    if (op_.uploads && tensor.device().is_cpu() && !arg.written) {
+      c10::Device device(kTpu, call_.device < 0 ? current_device() : call_.device);
+      call_.uploaded.push_back(tensor.to(device));
+      read_tensor(arg, call_.uploaded.back(), spec);
+      return;
+    }
     bool host_scalar = tensor.device().is_cpu() && tensor.dim() == 0 && !arg.written;
     TORCH_CHECK(host_scalar,
                 "Expected all tensors to be on the same device, but found at least two devices, tpu:",

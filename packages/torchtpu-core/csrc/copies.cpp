@@ -36,8 +36,9 @@ void assign(const at::Tensor& to, py::object array) {
   if (covers_storage(to)) {
     auto value = c10::make_intrusive<Value>(
         intern_geometry(to.sizes(), to.strides(), to.scalar_type()), to.device().index());
+    value->line = current_user_line();
     value->set_array(array.release().ptr());
-    note_launch(value);
+    note_launch(*value);
     slot_of(to)->exchange(std::move(value));
     return;
   }
@@ -193,11 +194,21 @@ at::Tensor tensor_of(py::object array, c10::DeviceIndex device, c10::IntArrayRef
   at::Tensor tensor = new_tensor(device, sizes, strides, dtype);
   if (tensor.numel() > 0) {
     auto value = c10::make_intrusive<Value>(intern_geometry(sizes, strides, dtype), device);
+    value->line = current_user_line();
     value->set_array(array.release().ptr());
-    note_launch(value);
+    note_launch(*value);
     slot_of(tensor)->exchange(std::move(value));
   }
   return tensor;
+}
+
+void assign_array(const at::Tensor& to, py::object array) {
+  ensure_started();
+  if (to.numel() == 0) {
+    return;
+  }
+  drop_dead_references();
+  assign(to, std::move(array));
 }
 
 }  // namespace torchtpu

@@ -23,4 +23,8 @@ py::object array_of(const at::Tensor& tensor);
 at::Tensor tensor_of(py::object array, c10::DeviceIndex device, c10::IntArrayRef sizes,
                      c10::ScalarType dtype);
 
+// Gives `to` the contents of an array of its shape and dtype that nobody else will
+// modify; no copy if `to` covers its storage. The GIL is held.
+void assign_array(const at::Tensor& to, py::object array);
+
 }  // namespace torchtpu

@@ -10,10 +10,10 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 namespace torchtpu {
 namespace {
@@ -38,28 +38,50 @@ Timelines& timelines() {
   return *the_timelines;
 }
 
+// An intrusive list: nothing is allocated for a launch, and a dead value is off it.
 struct Launched {
-  std::mutex mutex;
-  std::deque<c10::weak_intrusive_ptr<Value>> values[kMaxDevices];
+  SpinLock lock;
+  Value* first = nullptr;
 };
 
-Launched& launched() {
-  static auto* the_launched = new Launched();
-  return *the_launched;
+Launched& launched(c10::DeviceIndex device) {
+  static auto* lists = new Launched[kMaxDevices];
+  return lists[device];
 }
-constexpr size_t kLaunchedLimit = 2048;
+
+void unlink(Launched& list, Value& value) {
+  if (value.previous_launched != nullptr) {
+    value.previous_launched->next_launched = value.next_launched;
+  } else if (list.first == &value) {
+    list.first = value.next_launched;
+  } else {
+    return;  // not on the list
+  }
+  if (value.next_launched != nullptr) {
+    value.next_launched->previous_launched = value.previous_launched;
+  }
+  value.next_launched = value.previous_launched = nullptr;
+}
+
+// The arrays launched since the last synchronisation; the list is empty afterwards.
+// The GIL is held, so a linked value's array cannot go away.
+std::vector<py::object> take_launched(c10::DeviceIndex device) {
+  std::vector<py::object> arrays;
+  auto& list = launched(device);
+  std::lock_guard<SpinLock> guard(list.lock);
+  while (list.first != nullptr) {
+    if (PyObject* array = list.first->array.load()) {
+      arrays.push_back(py::reinterpret_borrow<py::object>(array));
+    }
+    unlink(list, *list.first);
+  }
+  return arrays;
+}
 
 void after_fork_in_child() {
   if (started.load()) {
     bad_fork.store(true);
   }
-}
-
-std::deque<c10::weak_intrusive_ptr<Value>> take_launched(c10::DeviceIndex device) {
-  std::lock_guard<std::mutex> guard(launched().mutex);
-  std::deque<c10::weak_intrusive_ptr<Value>> values;
-  values.swap(launched().values[device]);
-  return values;
 }
 
 }  // namespace
@@ -178,42 +200,47 @@ int64_t device_time_ps(c10::DeviceIndex device) {
   return latest;
 }
 
-void note_launch(const ValuePtr& value) {
-  std::lock_guard<std::mutex> guard(launched().mutex);
-  auto& values = launched().values[value->device];
-  values.emplace_back(value);
-  if (values.size() > kLaunchedLimit) {
-    std::erase_if(values, [](const auto& weak) { return weak.expired(); });
-    while (values.size() > kLaunchedLimit / 2) {
-      values.pop_front();  // old enough: XLA's own queue is far shorter
-    }
+void note_launch(Value& value) {
+  auto& list = launched(value.device);
+  std::lock_guard<SpinLock> guard(list.lock);
+  value.next_launched = list.first;
+  if (list.first != nullptr) {
+    list.first->previous_launched = &value;
   }
+  list.first = &value;
+}
+
+void forget_launch(Value& value) {
+  auto& list = launched(value.device);
+  std::lock_guard<SpinLock> guard(list.lock);
+  unlink(list, value);
 }
 
 void synchronize(c10::DeviceIndex device) {
   flush_device(device, "synchronize");
-  for (const auto& weak : take_launched(device)) {
-    ValuePtr value = weak.lock();
-    if (value && value->array.load() != nullptr) {
-      py::gil_scoped_acquire gil;
-      if (PyObject* array = value->array.load()) {
-        bridge("wait")(py::reinterpret_borrow<py::object>(array));
-      }
+  {
+    py::gil_scoped_acquire gil;
+    for (const py::object& array : take_launched(device)) {
+      bridge("wait")(array);
     }
   }
   raise_deferred(device);
 }
 
 bool is_idle(c10::DeviceIndex device) {
-  for (const auto& weak : take_launched(device)) {
-    ValuePtr value = weak.lock();
-    if (!value || value->array.load() == nullptr) {
-      continue;
+  py::gil_scoped_acquire gil;
+  auto& list = launched(device);
+  std::vector<py::object> arrays;
+  {
+    std::lock_guard<SpinLock> guard(list.lock);
+    for (Value* value = list.first; value != nullptr; value = value->next_launched) {
+      if (PyObject* array = value->array.load()) {
+        arrays.push_back(py::reinterpret_borrow<py::object>(array));
+      }
     }
-    py::gil_scoped_acquire gil;
-    PyObject* array = value->array.load();
-    if (array != nullptr && !bridge("is_ready")(py::reinterpret_borrow<py::object>(array)).cast<bool>()) {
-      note_launch(value);
+  }
+  for (const py::object& array : arrays) {
+    if (!bridge("is_ready")(array).cast<bool>()) {
       return false;
     }
   }

@@ -51,8 +51,8 @@ void add_device_time(c10::DeviceIndex device, int64_t duration_ps);
 // The latest clock of all streams of the device.
 int64_t device_time_ps(c10::DeviceIndex device);
 
-// Values launched on a device since it was last synchronised.
-void note_launch(const ValuePtr& value);
+// Remembers a value launched since the device was last synchronised, until it dies.
+void note_launch(Value& value);
 // Waits for them and raises deferred errors.
 void synchronize(c10::DeviceIndex device);
 // True if nothing is under way.

@@ -45,9 +45,13 @@ struct OpInfo {
   int first_row_mutation = 0;    // position in `written` where those begin
   int generator = -1;
   bool random = false;
+  uint64_t random_draws = 1; // how many ops' worth of generator offset a call takes
   bool structural = false;  // allowed without an execution mode (copy, fill)
   bool only_out = false;    // the row itself is an out= overload: give it the out shape
-  py::handle prepare;       // None, or called when a list argument holds masks or host tensors
+  // None, or called when a list argument holds masks or host tensors: the result of the
+  // op in another form, or None to record it as it is.
+  py::handle prepare;
+  bool uploads = false;     // host tensors among its operands are copied to the device
   int64_t uid = 0;
 };
 

@@ -8,6 +8,8 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/neg.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -101,6 +103,7 @@ class Recording {
       Value& value = *node_.outputs[i].value;
       value.node = position;
       value.output = static_cast<uint32_t>(i);
+      value.line = node_.line;
       value.trace.store(&trace);
     }
     trace.nodes.push_back(std::move(node_));
@@ -182,15 +185,20 @@ bool holds_mask_or_host_tensor(c10::ArrayRef<c10::IValue> args) {
   return false;
 }
 
-void run_prepared(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::Stack* stack) {
+// True if the op was replayed in another form; else it is to be recorded as it is.
+bool run_prepared(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::Stack* stack) {
   py::gil_scoped_acquire gil;
   py::list python_args;
   for (const c10::IValue& value : args) {
     python_args.append(torch::jit::toPyObject(value));
   }
   py::object result = op.prepare(op.name, *python_args);
+  if (result.is_none()) {
+    return false;
+  }
   torch::jit::drop(*stack, op.args.size());
   stack->push_back(torch::jit::toIValue(result, op.handle->schema().returns()[0].type()));
+  return true;
 }
 
 void resize_outs(const OpInfo& op, c10::ArrayRef<at::Tensor> written, const Signature& signature) {
@@ -234,10 +242,28 @@ void push_returns(const OpInfo& op, const Signature& signature, c10::ArrayRef<at
   }
 }
 
+// Some ops see tensors with the conjugate or negative bit set (PyTorch registers them
+// as fallthrough: clone, copies); a value is read without the bit, so resolve it here.
+void resolve_bits(torch::jit::Stack* stack, size_t count) {
+  for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+    const c10::IValue& value = (*stack)[i];
+    if (!value.isTensor() || !value.toTensor().defined() ||
+        !(value.toTensor().is_conj() || value.toTensor().is_neg()) ||
+        value.toTensor().device().type() != kTpu) {
+      continue;
+    }
+    at::Tensor tensor = value.toTensor();
+    if (tensor.is_conj()) {
+      tensor = at::conj_physical(tensor.conj());  // conj() clears the bit, this computes
+    }
+    (*stack)[i] = tensor.is_neg() ? at::neg(tensor._neg_view()) : tensor;
+  }
+}
+
 void record_now(const OpInfo& op, torch::jit::Stack* stack) {
+  resolve_bits(stack, op.args.size());
   auto args = torch::jit::last(*stack, op.args.size());
-  if (!op.prepare.is_none() && holds_mask_or_host_tensor(args)) {
-    run_prepared(op, args, stack);
+  if (!op.prepare.is_none() && holds_mask_or_host_tensor(args) && run_prepared(op, args, stack)) {
     return;
   }
   Call call;
@@ -281,23 +307,47 @@ void record_now(const OpInfo& op, torch::jit::Stack* stack) {
   }
 }
 
+// While the observer runs: the ops it calls are its own business.
+thread_local bool observing = false;
+
+template <typename Function>
+py::object unobserved(const Function& function) {
+  struct Scope {
+    Scope() { observing = true; }
+    ~Scope() { observing = false; }
+  } scope;
+  return function();
+}
+
+// Runs `record` between the observer's calls; `results` lists what it made. The GIL is held.
+template <typename Record, typename Results>
+void observe(const std::string& name, const py::list& args, const Record& record,
+             const Results& results) {
+  py::object observer = observer_object();
+  py::object token = unobserved([&] { return observer.attr("before")(name, args); });
+  try {
+    py::gil_scoped_release release;
+    record();
+  } catch (py::error_already_set& error) {
+    unobserved([&] { return observer.attr("failed")(token, error.value()); });
+    throw;
+  }
+  unobserved([&] { return observer.attr("after")(token, results()); });
+}
+
 void record_observed(const OpInfo& op, torch::jit::Stack* stack) {
   py::gil_scoped_acquire gil;
   py::list args;
   for (const c10::IValue& value : torch::jit::last(*stack, op.args.size())) {
     args.append(torch::jit::toPyObject(value));
   }
-  py::object observer = observer_object();
-  py::object token = observer.attr("before")(op.name, args);
-  {
-    py::gil_scoped_release release;
-    record_now(op, stack);
-  }
-  py::list results;
-  for (const c10::IValue& value : torch::jit::last(*stack, op.returns_arg.size())) {
-    results.append(torch::jit::toPyObject(value));
-  }
-  observer.attr("after")(token, results);
+  observe(op.name, args, [&] { record_now(op, stack); }, [&] {
+    py::list results;
+    for (const c10::IValue& value : torch::jit::last(*stack, op.returns_arg.size())) {
+      results.append(torch::jit::toPyObject(value));
+    }
+    return results;
+  });
 }
 
 void read_call(const OpInfo& op, const std::vector<at::Tensor>& tensors,
@@ -372,6 +422,31 @@ void fill_call_signature(const OpInfo& op, const Call& call, const std::vector<i
   }
 }
 
+// The tensors of a Python function's results; without the GIL.
+std::vector<at::Tensor> record_python_call(const OpInfo& op, const Signature& signature,
+                                           const Call& call, const std::vector<int>& written) {
+  std::vector<at::Tensor> results;
+  Recording recording(signature, call.device);
+  for (const at::Tensor* tensor : call.tensors) {
+    recording.add_input(*tensor);
+  }
+  recording.add_scalars(call.scalars);
+  if (op.random) {
+    recording.add_rng(next_state(std::nullopt, call.device, op.random_draws));
+  }
+  for (const OutSpec& out : signature.outs) {
+    results.push_back(recording.add_result(out.tensors[0]));
+  }
+  for (int index : written) {
+    recording.add_write(*call.tensors[index]);
+  }
+  recording.commit();
+  if (mode_policy().synchronous.load(std::memory_order_relaxed)) {
+    synchronize(call.device);
+  }
+  return results;
+}
+
 }  // namespace
 
 ModePolicy& mode_policy() {
@@ -398,7 +473,7 @@ at::Tensor new_tensor(c10::DeviceIndex device, c10::IntArrayRef sizes, c10::IntA
 
 void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::jit::Stack* stack) {
   require_mode(op);
-  if (observed.load(std::memory_order_relaxed)) {
+  if (observed.load(std::memory_order_relaxed) && !observing) {
     record_observed(op, stack);
   } else {
     record_now(op, stack);
@@ -417,22 +492,17 @@ std::vector<at::Tensor> record_call(const OpInfo& op, const std::vector<at::Tens
     fill_call_signature(op, call, written, out_specs, *signature);
   }
   std::vector<at::Tensor> results;
-  py::gil_scoped_release release;
-  Recording recording(*signature, call.device);
-  for (const at::Tensor& tensor : tensors) {
-    recording.add_input(tensor);
+  auto record = [&] { results = record_python_call(op, *signature, call, written); };
+  if (observed.load(std::memory_order_relaxed) && !observing) {
+    py::list args;
+    for (const at::Tensor& tensor : tensors) {
+      args.append(tensor);
+    }
+    observe(op.name, args, record, [&] { return py::cast(results); });
+  } else {
+    py::gil_scoped_release release;
+    record();
   }
-  recording.add_scalars(call.scalars);
-  if (op.random) {
-    recording.add_rng(next_state(std::nullopt, call.device));
-  }
-  for (const OutSpec& out : signature->outs) {
-    results.push_back(recording.add_result(out.tensors[0]));
-  }
-  for (int index : written) {
-    recording.add_write(tensors[index]);
-  }
-  recording.commit();
   return results;
 }
 

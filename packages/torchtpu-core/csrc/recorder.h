@@ -18,8 +18,9 @@ struct ModePolicy {
 };
 ModePolicy& mode_policy();
 
-// An object with before(name, args) -> token and after(token, results), called around
-// every op (Debug); None: nobody watches. The GIL is held.
+// An object with before(name, args) -> token, after(token, results) and
+// failed(token, error), called around every op (Debug); None: nobody watches. Ops that
+// it calls itself are not observed. The GIL is held.
 void set_observer(py::object observer);
 
 void record_op(const OpInfo& op, const c10::OperatorHandle& handle, torch::jit::Stack* stack);

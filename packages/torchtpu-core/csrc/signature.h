@@ -13,6 +13,7 @@
 #include <ATen/core/stack.h>
 
 #include <cstring>
+#include <deque>
 
 namespace torchtpu {
 
@@ -67,6 +68,7 @@ struct Call {
   c10::SmallVector<int64_t, 64> key;
   c10::SmallVector<const at::Tensor*, 8> tensors;
   c10::SmallVector<ScalarWords, 4> scalars;
+  std::deque<at::Tensor> uploaded;   // keeps operands that came from the host
   c10::DeviceIndex device = -1;
 };
 

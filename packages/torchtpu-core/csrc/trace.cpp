@@ -127,7 +127,7 @@ void write_back(Trace& trace, TraceLayout& layout, const Program& program, const
     const ValuePtr& value = layout.live[i]->value;
     value->set_array(array);
     value->trace.store(nullptr);
-    note_launch(value);
+    note_launch(*value);
   }
   if (program.has_checks) {
     std::vector<UserLine> lines;

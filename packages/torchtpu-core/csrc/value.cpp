@@ -43,6 +43,7 @@ PyObject* Value::release_array() {
 }
 
 Value::~Value() {
+  forget_launch(*this);
   PyObject* old = release_array();
   if (old == nullptr) {
     return;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "geometry.h"
+#include "user_line.h"
 
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
@@ -39,6 +40,10 @@ struct Value : c10::intrusive_ptr_target {
   uint32_t output = 0;
   uint32_t uses_in_trace = 0;
   bool failed = false;
+  // Links of the device's list of launched values; see note_launch in device.h.
+  Value* next_launched = nullptr;
+  Value* previous_launched = nullptr;
+  UserLine line;                       // that made it
 };
 using ValuePtr = c10::intrusive_ptr<Value>;
 
@@ -54,6 +59,9 @@ class SpinLock {
  private:
   std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
 };
+
+// Takes a dying value off the list of launched values.
+void forget_launch(Value& value);
 
 class Slot {
  public:

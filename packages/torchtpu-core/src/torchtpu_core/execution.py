@@ -17,6 +17,9 @@ class Observer(Protocol):
     def after(self, token: Any, results: Sequence[Any]) -> None:
         """Called with the token and the op's results, which are computed."""
 
+    def failed(self, token: Any, error: BaseException) -> None:
+        """Called instead of `after` with what the op raised; may raise something clearer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionMode:
@@ -35,3 +38,10 @@ class ExecutionMode:
     synchronous: bool = False
     observer: Callable[[], Observer] | None = None
     notice: str = ""
+
+
+def user_line() -> str:
+    """``file.py:12 in train``: the caller's line, or in backward the forward op's; or ``""``."""
+    from torchtpu_core import _C
+
+    return str(_C.user_line())

@@ -47,6 +47,26 @@ def torchtpu_register_kernels() -> Iterable[Callable[..., Any]]:  # type: ignore
 
 
 @hookspec(firstresult=True)
+def torchtpu_cpu_client(device_count: int) -> Any | None:
+    """The PJRT CPU client behind a simulated target, made when the device starts; None: not mine.
+
+    Args:
+        device_count: devices of this process, which the client must have.
+    """
+
+
+@hookspec(firstresult=True)
+def torchtpu_host_wait(array: Any) -> bool | None:
+    """Wait until an array is computed, in place of ``block_until_ready``; None: not mine.
+
+    An implementation raises what would otherwise be an endless wait.
+
+    Args:
+        array: a ``jax.Array`` of the device's client, not deleted.
+    """
+
+
+@hookspec(firstresult=True)
 def torchtpu_cost_model(cost: ProgramCost, target: str) -> int | None:
     """Simulated device time of one run of a program, in picoseconds; None: not mine.
 

@@ -90,6 +90,4 @@ def test_factory_with_out_fills_it_as_cpu(case: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("args", [(6, True, 8.0), (5, False), (1,), (0,), (2, True, 3.0)], ids=str)
 def test_kaiser_window_gives_cpu_values(args: tuple[Any, ...]) -> None:
     assert_close(factories._kaiser_window(*args), torch.kaiser_window(*args))
-    assert_close(
-        factories._kaiser_window(*args, dtype=F64), torch.kaiser_window(*args, dtype=F64)
-    )
+    assert_close(factories._kaiser_window(*args, dtype=F64), torch.kaiser_window(*args, dtype=F64))

@@ -214,7 +214,10 @@ def test_cumulative_extremes_equal_cpu(name: str, x: torch.Tensor, dim: int) -> 
     check(f"aten::{name}", x, dim, table=TABLE)
 
 
-@pytest.mark.parametrize("x", [X, X.bfloat16(), torch.tensor([-INF, -INF, 1.0, INF])])
+EQUAL = torch.full((4,), 1e4, dtype=torch.complex64)
+
+
+@pytest.mark.parametrize("x", [X, X.bfloat16(), torch.tensor([-INF, -INF, 1.0, INF]), EQUAL])
 def test_logcumsumexp_equals_cpu(x: torch.Tensor) -> None:
     check("aten::logcumsumexp", x, 0, table=TABLE)
 

@@ -10,9 +10,9 @@ from torchtpu_core.hookspecs import hookimpl
 
 
 def _observer() -> Observer:
-    from torchtpu_eager.debug import DebugObserver
+    from torchtpu_eager.debug import make_observer
 
-    return DebugObserver()
+    return make_observer()
 
 
 @hookimpl

@@ -160,7 +160,9 @@ def logaddexp(x: jax.Array, y: jax.Array) -> jax.Array:
     if dtypes.is_complex(x.dtype):
         larger = lax.real(x) >= lax.real(y)
         big, small = jnp.where(larger, x, y), jnp.where(larger, y, x)
-        return jnp.where(big == small, big, big + lax.log1p(lax.exp(small - big)))
+        return jnp.where(
+            (big == small) & ~jnp.isfinite(big), big, big + lax.log1p(lax.exp(small - big))
+        )
     sum_ = lax.max(x, y) + lax.log1p(lax.exp(-lax.abs(x - y)))
     return jnp.where((x == y) & jnp.isinf(x), x, sum_)
 

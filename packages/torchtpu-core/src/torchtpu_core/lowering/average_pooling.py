@@ -20,7 +20,7 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.pooling import (
     Window,
-    _list,
+    as_list,
     flat_index,
     padded,
     reduce_windows,
@@ -106,7 +106,7 @@ def _avg_pool(spatial: int) -> tuple[Callable[..., jax.Array], Callable[..., jax
     ) -> jax.Array:
         sizes = self.shape[self.ndim - spatial :]
         spec = windows(
-            sizes, _list(kernel_size), _list(stride), _list(padding), (1,), ceil_mode
+            sizes, as_list(kernel_size), as_list(stride), as_list(padding), (1,), ceil_mode
         )
         counts = divisor(spec, count_include_pad, divisor_override)
         if self.size == 0:
@@ -126,7 +126,7 @@ def _avg_pool(spatial: int) -> tuple[Callable[..., jax.Array], Callable[..., jax
     ) -> jax.Array:
         sizes = self.shape[self.ndim - spatial :]
         spec = windows(
-            sizes, _list(kernel_size), _list(stride), _list(padding), (1,), ceil_mode
+            sizes, as_list(kernel_size), as_list(stride), as_list(padding), (1,), ceil_mode
         )
         counts = divisor(spec, count_include_pad, divisor_override)
         return _transposed(lambda x: _average(x, spec, counts), grad_output, self)
@@ -183,9 +183,7 @@ def _adaptive_avg_pool_backward(spatial: int) -> Callable[..., jax.Array]:
     return backward
 
 
-def _adaptive_max_pool(
-    self: jax.Array, output_size: Sequence[int]
-) -> tuple[jax.Array, jax.Array]:
+def _adaptive_max_pool(self: jax.Array, output_size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """`(*P, *S)` -> maxima and flat indices `(*P, *output_size)`."""
     spatial = len(output_size)
     if self.size == 0 or 0 in output_size:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from torchtpu_core.lowering.normalization import Gradients, moments
 from torchtpu_core.lowering.promotion import Operand, cast
 from torchtpu_core.lowering.table import Lowering, native
 
-Optional = jax.Array | None
+Maybe: TypeAlias = "jax.Array | None"
 
 
 def _axes(x: jax.Array) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def _count(x: jax.Array) -> int:
     return math.prod(x.shape[a] for a in _axes(x))
 
 
-def _affine(hat: jax.Array, weight: Optional, bias: Optional) -> jax.Array:
+def _affine(hat: jax.Array, weight: Maybe, bias: Maybe) -> jax.Array:
     if weight is not None:
         hat = hat * _lane(weight, hat)
     if bias is not None:
@@ -53,7 +53,7 @@ def _affine(hat: jax.Array, weight: Optional, bias: Optional) -> jax.Array:
     return hat
 
 
-def _moved(running: Optional, value: jax.Array, momentum: Operand) -> Optional:
+def _moved(running: Maybe, value: jax.Array, momentum: Operand) -> Maybe:
     """The running statistic after one step towards `value`."""
     if running is None:
         return None
@@ -66,21 +66,21 @@ def _update(
     mean: jax.Array,
     variance: jax.Array,
     count: int,
-    running: tuple[Optional, Optional],
+    running: tuple[Maybe, Maybe],
     momentum: Operand,
-) -> tuple[Optional, Optional]:
+) -> tuple[Maybe, Maybe]:
     unbiased = variance * variance.dtype.type(count / max(count - 1, 1))
     return _moved(running[0], mean, momentum), _moved(running[1], unbiased, momentum)
 
 
 def _train(
     input: jax.Array,
-    weight: Optional,
-    bias: Optional,
-    running: tuple[Optional, Optional],
+    weight: Maybe,
+    bias: Maybe,
+    running: tuple[Maybe, Maybe],
     momentum: Operand,
     eps: float,
-) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[Optional, Optional]]:
+) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[Maybe, Maybe]]:
     """(output, mean, invstd) from the batch, and the new running statistics."""
     x = _compute(input)
     mean, variance, invstd = moments(x, _axes(x), eps)
@@ -92,8 +92,8 @@ def _train(
 
 def _evaluate(
     input: jax.Array,
-    weight: Optional,
-    bias: Optional,
+    weight: Maybe,
+    bias: Maybe,
     running_mean: jax.Array,
     running_var: jax.Array,
     eps: float,
@@ -111,10 +111,10 @@ def _invstd(variance: jax.Array, eps: float) -> jax.Array:
 
 def native_batch_norm(
     input: jax.Array,
-    weight: Optional,
-    bias: Optional,
-    running_mean: Optional,
-    running_var: Optional,
+    weight: Maybe,
+    bias: Maybe,
+    running_mean: Maybe,
+    running_var: Maybe,
     training: bool,
     momentum: Operand,
     eps: float,
@@ -129,8 +129,8 @@ def native_batch_norm(
 
 def native_batch_norm_legit_functional(
     input: jax.Array,
-    weight: Optional,
-    bias: Optional,
+    weight: Maybe,
+    bias: Maybe,
     running_mean: jax.Array,
     running_var: jax.Array,
     training: bool,
@@ -146,8 +146,8 @@ def native_batch_norm_legit_functional(
 
 def native_batch_norm_legit_no_stats(
     input: jax.Array,
-    weight: Optional,
-    bias: Optional,
+    weight: Maybe,
+    bias: Maybe,
     training: bool,
     momentum: Operand,
     eps: float,
@@ -157,8 +157,8 @@ def native_batch_norm_legit_no_stats(
 
 def native_batch_norm_legit_no_training(
     input: jax.Array,
-    weight: Optional,
-    bias: Optional,
+    weight: Maybe,
+    bias: Maybe,
     running_mean: jax.Array,
     running_var: jax.Array,
     momentum: Operand,
@@ -174,10 +174,10 @@ def _reserve() -> jax.Array:
 
 def batch_norm_with_update(
     input: jax.Array,
-    weight: Optional,
-    bias: Optional,
-    running_mean: Optional,
-    running_var: Optional,
+    weight: Maybe,
+    bias: Maybe,
+    running_mean: Maybe,
+    running_var: Maybe,
     momentum: Operand,
     eps: float,
 ) -> tuple[Any, ...]:
@@ -189,10 +189,10 @@ def batch_norm_with_update(
 
 def batch_norm_no_update(
     input: jax.Array,
-    weight: Optional,
-    bias: Optional,
-    running_mean: Optional,
-    running_var: Optional,
+    weight: Maybe,
+    bias: Maybe,
+    running_mean: Maybe,
+    running_var: Maybe,
     momentum: Operand,
     eps: float,
 ) -> tuple[Any, ...]:
@@ -205,11 +205,11 @@ def batch_norm_no_update(
 def native_batch_norm_backward(
     grad_out: jax.Array,
     input: jax.Array,
-    weight: Optional,
-    running_mean: Optional,
-    running_var: Optional,
-    save_mean: Optional,
-    save_invstd: Optional,
+    weight: Maybe,
+    running_mean: Maybe,
+    running_var: Maybe,
+    save_mean: Maybe,
+    save_invstd: Maybe,
     train: bool,
     eps: float,
     output_mask: Sequence[bool],
@@ -251,8 +251,8 @@ def batch_norm_stats(input: jax.Array, eps: float) -> tuple[jax.Array, jax.Array
 
 def batch_norm_elemt(
     input: jax.Array,
-    weight: Optional,
-    bias: Optional,
+    weight: Maybe,
+    bias: Maybe,
     mean: jax.Array,
     invstd: jax.Array,
     eps: float,
@@ -265,8 +265,8 @@ def batch_norm_gather_stats_with_counts(
     input: jax.Array,
     mean: jax.Array,
     invstd: jax.Array,
-    running_mean: Optional,
-    running_var: Optional,
+    running_mean: Maybe,
+    running_var: Maybe,
     momentum: Operand,
     eps: float,
     counts: jax.Array,
@@ -287,8 +287,8 @@ def batch_norm_gather_stats(
     input: jax.Array,
     mean: jax.Array,
     invstd: jax.Array,
-    running_mean: Optional,
-    running_var: Optional,
+    running_mean: Maybe,
+    running_var: Maybe,
     momentum: Operand,
     eps: float,
     count: int,
@@ -304,7 +304,7 @@ def batch_norm_backward_reduce(
     input: jax.Array,
     mean: jax.Array,
     invstd: jax.Array,
-    weight: Optional,
+    weight: Maybe,
     input_g: bool,
     weight_g: bool,
     bias_g: bool,
@@ -327,7 +327,7 @@ def batch_norm_backward_elemt(
     input: jax.Array,
     mean: jax.Array,
     invstd: jax.Array,
-    weight: Optional,
+    weight: Maybe,
     sum_dy: jax.Array,
     sum_dy_xmu: jax.Array,
     count: jax.Array,
@@ -341,7 +341,7 @@ def batch_norm_backward_elemt(
 
 
 def batch_norm_update_stats(
-    input: jax.Array, running_mean: Optional, running_var: Optional, momentum: Operand
+    input: jax.Array, running_mean: Maybe, running_var: Maybe, momentum: Operand
 ) -> tuple[Any, ...]:
     """Mean and biased variance of the batch, then the new running statistics."""
     x = _compute(input)
@@ -353,7 +353,9 @@ def batch_norm_update_stats(
 _RUNNING = ("running_mean", "running_var")
 
 
-def _row(overload: str, function: Any, *, writes: bool = False, when: str | None = None) -> Lowering:
+def _row(
+    overload: str, function: Any, *, writes: bool = False, when: str | None = None
+) -> Lowering:
     """A row whose momentum is a run-time operand: a cumulative average changes it each step."""
     return native(
         f"aten::{overload}",

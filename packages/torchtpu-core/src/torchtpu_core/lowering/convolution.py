@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.matmul import accumulator, precision
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -91,7 +90,9 @@ def _taps(x: jax.Array, kernel: Sequence[int], out: Sequence[int], g: Geometry) 
 def _out_sizes(sizes: Sequence[int], kernel: Sequence[int], g: Geometry) -> list[int]:
     return [
         (n + low + high - d * (k - 1) - 1) // s + 1
-        for n, k, (low, high), d, s in zip(sizes, kernel, g.padding, g.dilation, g.stride, strict=True)
+        for n, k, (low, high), d, s in zip(
+            sizes, kernel, g.padding, g.dilation, g.stride, strict=True
+        )
     ]
 
 
@@ -160,7 +161,11 @@ def input_gradient(
         strides, pads = (1,) * len(pads), [(0, 0)] * len(pads)
     if depthwise:
         ones = (1,) * len(pads)
-        return _depthwise(grad, flipped, Geometry(stride=ones, padding=tuple(pads), dilation=g.dilation, groups=g.groups))
+        return _depthwise(
+            grad,
+            flipped,
+            Geometry(stride=ones, padding=tuple(pads), dilation=g.dilation, groups=g.groups),
+        )
     return lax.conv_general_dilated(
         grad,
         flipped,
@@ -175,9 +180,7 @@ def input_gradient(
     )
 
 
-def weight_gradient(
-    grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geometry
-) -> jax.Array:
+def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geometry) -> jax.Array:
     """`(N, O, *S')`, `(N, C, *S)` -> `(O, C/G, *kernel)`: the transpose of `forward` in `weight`.
 
     The batch is the contracted feature; stride and dilation change places.
@@ -272,8 +275,6 @@ def convolution_backward_overrideable(
 ) -> tuple[jax.Array | None, ...]:
     """Gradients of `convolution` for its input, weight and bias."""
     g = _geometry(input.ndim - 2, stride, padding, dilation, groups)
-    if dtypes.is_complex(input.dtype):
-        input, weight = jnp.conj(input), jnp.conj(weight)
     results: list[jax.Array | None] = [None, None, None]
     if output_mask[0]:
         if transposed:

@@ -91,9 +91,7 @@ def _backward(
     final = (place == last) | (place == last - 1)
     onward = jnp.pad(skip, ((0, 0), (0, 2)))[:, 2:]
 
-    def step(
-        beta: jax.Array, now: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
+    def step(beta: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         value, time = now
         leap = jnp.where(onward, _shifted(beta, -2), -_INF)
         moved = _log_sum(beta, _shifted(beta, -1), leap) + value
@@ -156,7 +154,7 @@ def ctc_loss_backward(
     joint = jnp.swapaxes(log_alpha, 0, 1).astype(x.dtype) + betas
     used = (joint > -_INF) & (emitted > -_INF)
     passed = jnp.where(used, lax.exp(joint - emitted + loss[None, :, None]), 0)
-    time, batch = x.shape[:2]
+    time = x.shape[0]
     where = (
         lax.broadcasted_iota(np.int32, passed.shape, 0),
         lax.broadcasted_iota(np.int32, passed.shape, 1),

@@ -45,9 +45,7 @@ def frequencies(index: jax.Array, size: int, dtype: np.dtype) -> jax.Array:
     return jnp.zeros((size,), dtype).at[index].add(dtype.type(1), mode="drop")
 
 
-def scattered(
-    grad: jax.Array, index: jax.Array, size: int, *, by_frequency: bool
-) -> jax.Array:
+def scattered(grad: jax.Array, index: jax.Array, size: int, *, by_frequency: bool) -> jax.Array:
     """`(L, D)` summed into `(size, D)` at `(L,)`; an index of `size` or more adds nothing."""
     index = index.astype(np.int32)
     if by_frequency:

@@ -10,7 +10,8 @@ Legend: N batch, C channels, G groups, S the flattened spatial dimensions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import Operand, cast
 from torchtpu_core.lowering.table import Lowering, native
 
-Gradients = tuple[jax.Array | None, ...]
+Gradients: TypeAlias = "tuple[jax.Array | None, ...]"
 
 
 def moments(
@@ -38,7 +39,7 @@ def _compute(x: jax.Array) -> jax.Array:
     return x.astype(dtypes.opmath(x.dtype))
 
 
-def _cast(values: Sequence[jax.Array | None], dtype: np.dtype) -> Gradients:
+def _cast(values: Iterable[jax.Array | None], dtype: np.dtype) -> Gradients:
     return tuple(v if v is None else v.astype(dtype) for v in values)
 
 
@@ -119,7 +120,7 @@ def native_group_norm(
         out = out * weight.astype(x.dtype).reshape(lane)
     if bias is not None:
         out = out + bias.astype(x.dtype).reshape(lane)
-    statistics = (_cast((s.reshape((N, group)) for s in (mean, rstd)), input.dtype))  # type: ignore[arg-type]
+    statistics = _cast((s.reshape((N, group)) for s in (mean, rstd)), input.dtype)  # type: ignore[arg-type]
     return out.reshape(input.shape).astype(input.dtype), *statistics  # type: ignore[return-value]
 
 

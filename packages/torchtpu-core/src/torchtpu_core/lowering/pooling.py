@@ -23,6 +23,7 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering, native
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """Pooling along one dimension of `size` values into `out` windows."""
@@ -116,9 +117,7 @@ def reduce_windows(
     return jnp.squeeze(best, axes), chosen
 
 
-def _fold(
-    values: jax.Array, index: jax.Array, dim: int, w: Window
-) -> tuple[jax.Array, jax.Array]:
+def _fold(values: jax.Array, index: jax.Array, dim: int, w: Window) -> tuple[jax.Array, jax.Array]:
     """Pool one dimension by running over the kernel's positions."""
     values = padded(values, dim, w, lowest(values.dtype))
     index = padded(index, dim, w, jnp.zeros((), index.dtype))
@@ -231,7 +230,12 @@ def _max_pool_with_indices(
     ) -> tuple[jax.Array, jax.Array]:
         sizes = self.shape[self.ndim - spatial :]
         spec = windows(
-            sizes, _list(kernel_size), _list(stride), _list(padding), _list(dilation), ceil_mode
+            sizes,
+            as_list(kernel_size),
+            as_list(stride),
+            as_list(padding),
+            as_list(dilation),
+            ceil_mode,
         )
         values, index = max_pool(self, spec)
         return values, index.astype(np.int64)
@@ -248,7 +252,12 @@ def _max_pool_with_indices(
     ) -> jax.Array:
         sizes = self.shape[self.ndim - spatial :]
         spec = windows(
-            sizes, _list(kernel_size), _list(stride), _list(padding), _list(dilation), ceil_mode
+            sizes,
+            as_list(kernel_size),
+            as_list(stride),
+            as_list(padding),
+            as_list(dilation),
+            ceil_mode,
         )
         grad = grad_output.astype(dtypes.opmath(grad_output.dtype))
         return max_pool_gradient(grad, indices, self.shape, spec).astype(self.dtype)
@@ -256,7 +265,7 @@ def _max_pool_with_indices(
     return forward, backward
 
 
-def _list(values: Sequence[int] | int) -> list[int]:
+def as_list(values: Sequence[int] | int) -> list[int]:
     """A schema's ``int[2]`` may have a plain number as its default."""
     return [values] if isinstance(values, int) else list(values)
 

@@ -9,6 +9,8 @@ forget, cell, output for LSTM, `(B, 3H)` in the order reset, update, new for GRU
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -16,14 +18,14 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering, native
 
-Optional = jax.Array | None
+Maybe: TypeAlias = "jax.Array | None"
 
 
 def _compute(x: jax.Array) -> jax.Array:
     return x.astype(dtypes.opmath(x.dtype))
 
 
-def _biased(gates: jax.Array, bias: Optional) -> jax.Array:
+def _biased(gates: jax.Array, bias: Maybe) -> jax.Array:
     x = _compute(gates)
     return x if bias is None else x + bias.astype(x.dtype)
 
@@ -32,8 +34,8 @@ def lstm_cell(
     input_gates: jax.Array,
     hidden_gates: jax.Array,
     cx: jax.Array,
-    input_bias: Optional = None,
-    hidden_bias: Optional = None,
+    input_bias: Maybe = None,
+    hidden_bias: Maybe = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Hidden and cell state `(B, H)`, and the activated gates `(B, 4H)`."""
     gates = _biased(input_gates, input_bias) + _biased(hidden_gates, hidden_bias)
@@ -47,13 +49,13 @@ def lstm_cell(
 
 
 def lstm_cell_backward(
-    grad_hy: Optional,
-    grad_cy: Optional,
+    grad_hy: Maybe,
+    grad_cy: Maybe,
     cx: jax.Array,
     cy: jax.Array,
     workspace: jax.Array,
     has_bias: bool,
-) -> tuple[jax.Array, jax.Array, Optional]:
+) -> tuple[jax.Array, jax.Array, Maybe]:
     """Gradients of the gates `(B, 4H)`, the cell state `(B, H)` and each bias `(4H,)`."""
     i, f, g, o = jnp.split(_compute(workspace), 4, axis=1)
     one = i.dtype.type(1)
@@ -77,8 +79,8 @@ def gru_cell(
     input_gates: jax.Array,
     hidden_gates: jax.Array,
     hx: jax.Array,
-    input_bias: Optional = None,
-    hidden_bias: Optional = None,
+    input_bias: Maybe = None,
+    hidden_bias: Maybe = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Hidden state `(B, H)`, and the workspace `(B, 5H)`: r, z, n, old state, hidden part of n."""
     inputs = jnp.split(_biased(input_gates, input_bias), 3, axis=1)
@@ -93,7 +95,7 @@ def gru_cell(
 
 def gru_cell_backward(
     grad_hy: jax.Array, workspace: jax.Array, has_bias: bool
-) -> tuple[jax.Array, jax.Array, jax.Array, Optional, Optional]:
+) -> tuple[jax.Array, jax.Array, jax.Array, Maybe, Maybe]:
     """Gradients of both kinds of gates `(B, 3H)`, the old state `(B, H)` and the biases."""
     r, z, n, old, hidden_n = jnp.split(_compute(workspace), 5, axis=1)
     grad, one = _compute(grad_hy), r.dtype.type(1)

@@ -25,7 +25,6 @@ def _shifted(x: jax.Array, dim: int) -> jax.Array:
     return x - jnp.max(x, axis=dim, keepdims=True)
 
 
-
 def softmax_core(x: jax.Array, dim: int) -> jax.Array:
     """Softmax along `dim` in the dtype of `x`."""
     if x.size == 0:

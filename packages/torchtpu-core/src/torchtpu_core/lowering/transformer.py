@@ -66,9 +66,7 @@ def native_multi_head_attention(
     mask_type: int | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """`(B, T, D)` three times -> output `(B, T, D)` and the weights `(B, [H,] T, T)` or None."""
-    parts = zip(
-        (query, key, value), jnp.split(qkv_weight, 3), jnp.split(qkv_bias, 3), strict=True
-    )
+    parts = zip((query, key, value), jnp.split(qkv_weight, 3), jnp.split(qkv_bias, 3), strict=True)
     q, k, v = (_heads(linear(x, weight, bias), num_head) for x, weight, bias in parts)
     out, _, weights = attend(q, k, v, _visible(mask, mask_type))
     joined = jnp.swapaxes(out, 1, 2).reshape((*query.shape[:2], embed_dim))

@@ -83,11 +83,11 @@ class Taps:
             return wide
         wide = wide.reshape((*x.shape[:dim], taps, out, *x.shape[dim + 1 :]))
         lane = (taps, out) + (1,) * (x.ndim - dim - 1)
-        used = self.weight != 0
-        product = wide * jnp.asarray(self.weight.astype(x.dtype).reshape(lane))
-        if not used.all():
-            product = jnp.where(used.reshape(lane), product, x.dtype.type(0))
-        return jnp.sum(product, axis=dim)
+        total = jnp.sum(wide * jnp.asarray(self.weight.astype(x.dtype).reshape(lane)), axis=dim)
+        reached = self.weight.any(axis=0)
+        if not reached.all():
+            total = jnp.where(reached.reshape(lane[1:]), total, x.dtype.type(0))
+        return total
 
 
 def _ratio(size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> Any:

@@ -3,7 +3,9 @@
 
 A simulated target and `cpu` get a CPU client of their own, with as many devices as
 the target has on this host: the user's JAX is neither configured nor disturbed. A
-real TPU can be opened only once per process, so there JAX's own client is shared.
+plugin may make that client (hook ``torchtpu_cpu_client``), such as one that reaches the
+devices of other processes. A real TPU can be opened only once per process, so there
+JAX's own client is shared.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 from jax.sharding import SingleDeviceSharding
 from jaxlib import xla_client
 
+from torchtpu_core import plugins
 from torchtpu_core.runtime.current import target
 from torchtpu_core.targets import TargetKind
 
@@ -37,7 +40,16 @@ def _make_client() -> Any:
         import jax
 
         return jax.devices("tpu")[0].client
-    return xla_client.make_cpu_client(asynchronous=True, num_devices=target().device_count)
+    count = target().device_count
+    made = plugins.manager().hook.torchtpu_cpu_client(device_count=count)
+    if made is not None:
+        return made
+    return xla_client.make_cpu_client(asynchronous=True, num_devices=count)
+
+
+def is_made() -> bool:
+    """Whether the client exists already."""
+    return _client is not None
 
 
 def devices() -> list[Any]:

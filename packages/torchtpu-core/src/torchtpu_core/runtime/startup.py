@@ -19,6 +19,8 @@ from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schema
 #: Ops that work without an execution mode: core can create, copy and print tensors.
 _STRUCTURAL = frozenset({"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_"})
 _TAKES_MASKS = ("aten::index", "aten::index_put", "aten::_index_put_impl")
+#: PyTorch documents a host tensor as their operand.
+_UPLOADS = ("aten::_foreach_addcdiv", "aten::_foreach_addcmul")
 _libraries: dict[str, torch.library.Library] = {}
 
 
@@ -62,8 +64,11 @@ def register(row: Lowering) -> None:
             options["structural"] = True
         if name == row.overload and is_only_out(schema):
             options["only_out"] = True
-        if name.partition(".")[0].rstrip("_") in _TAKES_MASKS:
+        base = name.partition(".")[0].rstrip("_")
+        if base in _TAKES_MASKS:
             options["prepare"] = _with_integer_indices
+        if base in _UPLOADS:
+            options["uploads"] = True
         _C.register_op(name, row, options)
 
 
@@ -75,10 +80,15 @@ def _library(overload: str) -> torch.library.Library:
 
 
 def _with_integer_indices(name: str, self: torch.Tensor, indices: list[Any], *rest: Any) -> Any:
-    """Replay an indexing op whose index list holds masks or host tensors."""
+    """Replay an indexing op whose index list holds masks or host tensors.
+
+    Returns None if it can be recorded as it is: a write through one mask.
+    """
     moved = [None if i is None else i.to(self.device) for i in indices]
     if needs_mask_expansion(name, moved):
         moved = expand_masks(moved)
+    elif all(a is b for a, b in zip(moved, indices, strict=True)):
+        return None
     base, _, variant = name.partition("::")[2].partition(".")
     return getattr(getattr(torch.ops.aten, base), variant or "default")(self, moved, *rest)
 

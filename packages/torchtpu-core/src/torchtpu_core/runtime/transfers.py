@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jaxlib import xla_client
 
+from torchtpu_core import plugins
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.storage_views import Geometry, _flat
 from torchtpu_core.runtime import clients
@@ -55,7 +56,7 @@ def to_other_device(array: jax.Array, device: int) -> jax.Array:
 
 def host_buffer(array: jax.Array) -> tuple[int, Any]:
     """Address of the array's elements in row-major order, and what keeps it valid."""
-    array.block_until_ready()
+    _block(array)
     if array.platform() == "cpu":
         return array.unsafe_buffer_pointer(), array
     host = np.asarray(array)
@@ -77,6 +78,11 @@ def resized(array: jax.Array, geometry: tuple[Any, ...], numel: int) -> jax.Arra
 def wait(array: jax.Array) -> None:
     """Block until the array is computed."""
     if not array.is_deleted():
+        _block(array)
+
+
+def _block(array: jax.Array) -> None:
+    if plugins.manager().hook.torchtpu_host_wait(array=array) is None:
         array.block_until_ready()
 
 

@@ -29,7 +29,7 @@ def schemas_of(overload: str) -> Iterator[tuple[str, Any]]:
             "torch._C._jit_get_schemas_for_operator."
         )
     yield overload, own
-    if _writes(own):
+    if _writes(own) or _is_view(own):
         return
     for schema in _named(name + "_"):
         if _inputs(schema) == _inputs(own) and schema.arguments[0].alias_info is not None:
@@ -53,7 +53,7 @@ def is_left_to_torch(overload: str, schema: Any) -> bool:
     if overload == "aten::copy_":  # also copies to and from the host: csrc/copies.cpp
         return True
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    if any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
+    if _is_view(schema):
         return True
     factory = any(a.name == "device" for a in schema.arguments)
     if factory and has_kernel(overload, "CompositeExplicitAutograd"):
@@ -71,6 +71,10 @@ def _full_name(schema: Any) -> str:
 
 def _has_out(schema: Any) -> bool:
     return any(a.is_out for a in schema.arguments)
+
+
+def _is_view(schema: Any) -> bool:
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
 
 
 def _writes(schema: Any) -> bool:

@@ -147,7 +147,7 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
         total_memory=current.target.hbm_bytes_per_device or 0,
         target=current.name,
         simulated=True,
-        num_cores=chip.tensor_cores_per_device,
+        num_cores=(chip.cores_per_chip or 1) // (chip.devices_per_chip or 1),
     )
 
 

@@ -7,8 +7,41 @@ target the limit is the chip's HBM.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
+
 from torchtpu_core import _C
 from torchtpu_core.tpu.devices import Device, get_device_properties, index_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveValue:
+    """What one storage of a device holds.
+
+    Attributes:
+        nbytes: its size.
+        shape: sizes of the tensor that wrote it.
+        dtype: its dtype.
+        line: the user's line that made it, or empty.
+    """
+
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    line: str
+
+
+def live_values(device: Device = None) -> list[LiveValue]:
+    """What uses a device's memory, the largest first.
+
+    Results of ops that have not run yet are not among them.
+    """
+    found = [
+        LiveValue(nbytes=nbytes, shape=tuple(sizes), dtype=dtype, line=line)
+        for nbytes, (sizes, _, dtype), line in _C.live_values(index_of(device))
+    ]
+    return sorted(found, key=lambda value: -value.nbytes)
 
 
 def memory_allocated(device: Device = None) -> int:

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paired timing: candidates take turns in one process, and ratios are taken turn by turn.
+
+The machine's speed drifts; two candidates timed back to back see the same machine.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Minimum, median and maximum of repeated measurements."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """The spread of a list."""
+        return cls(min(values), statistics.median(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def turns(
+    candidates: Mapping[str, tuple[Callable[[], Any], Callable[[], Any]]],
+    *,
+    calls: int,
+    rounds: int,
+) -> dict[str, list[float]]:
+    """Microseconds per call of each candidate, one figure a round.
+
+    Args:
+        candidates: name to (call, wait); a round is `calls` calls, then one wait.
+        calls: calls per round.
+        rounds: how often the candidates take turns; one more is not counted.
+    """
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for turn in range(rounds + 1):
+        for name, (call, wait) in candidates.items():
+            began = time.perf_counter()
+            for _ in range(calls):
+                call()
+            wait()
+            if turn:
+                times[name].append((time.perf_counter() - began) / calls * 1e6)
+    return times
+
+
+def ratios(times: Mapping[str, list[float]], over: str) -> dict[str, Spread]:
+    """Each candidate's time over that of `over`, turn by turn."""
+    return {
+        name: Spread.of([a / b for a, b in zip(values, times[over], strict=True)])
+        for name, values in times.items()
+    }
+
+
+def environment() -> dict[str, str]:
+    """What the figures depend on."""
+    packages = ("torch", "jax", "jaxlib", "torchtpu-core")
+    found = {name: version(name) for name in packages}
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    return found | {"python": platform.python_version(), "cpu": model}
+
+
+def save(name: str, figures: Mapping[str, Any]) -> Path:
+    """Write a result with its command and environment; returns the file."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    record = {
+        "command": " ".join([Path(sys.executable).name, *sys.argv]),
+        "date": time.strftime("%Y-%m-%d"),
+        "environment": environment(),
+        "figures": dict(figures),
+    }
+    path.write_text(json.dumps(record, indent=2, default=str) + "\n")
+    return path

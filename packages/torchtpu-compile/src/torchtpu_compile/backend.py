@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Dynamo backend `tpu`.
+
+Dynamo captures a graph, AOTAutograd makes it functional and splits forward from
+backward, and each half becomes an `Executable`. The min-cut partitioner decides what
+the backward pass recomputes; masks of random ops are always saved.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch.fx import GraphModule
+from torch.utils._python_dispatch import _disable_current_modes
+from torchtpu_core.runtime import tables
+from torchtpu_core.tpu import init
+
+from torchtpu_compile import interfaces
+from torchtpu_compile.decompositions import missing_rows
+from torchtpu_compile.executable import Executable
+from torchtpu_compile.options import CompileOptions
+
+
+def tpu(
+    module: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a Dynamo graph for the `tpu` device.
+
+    Args:
+        module: what Dynamo captured.
+        example_inputs: its inputs, fake or real.
+        mode: must be None; modes are Inductor's.
+        options: see `torchtpu_compile.options.CompileOptions`.
+
+    Raises:
+        CompileOptionError: an option that is unknown or not supported.
+    """
+    from functorch.compile import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    chosen = CompileOptions.parse(mode, options)
+    init()
+    interfaces.register()
+
+    def compiler(part: str) -> Callable[..., Any]:
+        return functools.partial(compile_graph, f"{chosen.name}.{part}")
+
+    return aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=missing_rows(tables.current()),
+        keep_inference_input_mutations=True,
+    )(module, example_inputs)
+
+
+def compile_graph(
+    name: str, module: GraphModule, example_inputs: Sequence[Any]
+) -> Callable[[list[Any]], list[Any]]:
+    """A functional graph as a function that takes a list and empties it (boxed)."""
+    with _disable_current_modes():  # AOTAutograd calls this under its fake mode
+        executable = Executable(name, module, tables.current())
+
+    def run(arguments: list[Any]) -> list[Any]:
+        return executable(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

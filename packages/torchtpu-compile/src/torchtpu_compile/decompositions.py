@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decompositions for what the lowering tables do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torchtpu_core.lowering.interpreter import overload_name
+from torchtpu_core.lowering.table import Kind, Lowering
+
+
+def missing_rows(tables: Mapping[str, Lowering]) -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions of the overloads that no program can hold.
+
+    What has a row is lowered from that row; only the rest is taken apart while the
+    graph is traced.
+    """
+    from torch._decomp import core_aten_decompositions
+
+    return {
+        op: function
+        for op, function in core_aten_decompositions().items()
+        if isinstance(op, torch._ops.OpOverload) and not _in_program(op, tables)
+    }
+
+
+def _in_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:
+    row = tables.get(overload_name(op))
+    return row is not None and row.kind in (Kind.NATIVE, Kind.DECOMPOSITION)

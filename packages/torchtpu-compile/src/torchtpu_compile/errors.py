@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong between Dynamo's graph and a program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Self
+
+import torch
+from torchtpu_core.errors import TorchTPUError, did_you_mean
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+
+
+class CompileOptionError(TorchTPUError, ValueError):
+    """An option of ``torch.compile(..., backend="tpu")`` that does not exist or is not built.
+
+    Why: an option that is ignored silently costs more than an error.
+    Fix: use an option in the message.
+    """
+
+    @classmethod
+    def unknown(cls, name: str, known: Iterable[str]) -> Self:
+        """The error for an option nobody knows."""
+        names = sorted(known)
+        return cls(
+            f"backend 'tpu' of torch.compile has no option {name!r}.{did_you_mean(name, names)} "
+            f"Known options: {', '.join(names)}."
+        )
+
+    @classmethod
+    def not_supported(cls, name: str, supported: Iterable[str]) -> Self:
+        """The error for an option that is reserved and has no effect yet."""
+        return cls(
+            f"option {name!r} of torch.compile backend 'tpu' is not supported yet; leave it out. "
+            f"Supported now: {', '.join(sorted(supported))}."
+        )
+
+
+class GraphError(TorchTPUError):
+    """A node of a compiled graph that could not be lowered or run.
+
+    Fix: change the line the message names, or keep it out of the graph with
+    ``torch.compiler.disable``.
+    """
+
+    @classmethod
+    def at_node(cls, node: torch.fx.Node, error: BaseException) -> Self:
+        """The error for a node, with the user's line that made it."""
+        return cls(f"{describe(node)} failed: {type(error).__name__}: {error}")
+
+
+class InductorRefusedError(TorchTPUError, NotImplementedError):
+    """Inductor was asked to generate code for tpu.
+
+    Fix: ``torch.compile(model, backend="tpu")``, or make it the default once with
+    ``torch.compiler.set_default_backend("tpu")``.
+    """
+
+
+def user_line(node: torch.fx.Node) -> str:
+    """``file:line in function`` of the call that made a node, or an empty string."""
+    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f"{last['file']}:{last['line']} in {last['function']}"
+
+
+def describe(node: torch.fx.Node) -> str:
+    """A node's op and the user's line."""
+    line = user_line(node)
+    return f"{node.target} in a compiled graph" + (f" (called at {line})" if line else "")

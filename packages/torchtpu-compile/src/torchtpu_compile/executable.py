@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph ready to run: its programs and the eager calls between them.
+
+Most graphs are one program; the general case keeps values by node and drops each after
+its last use.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import GraphModule, Node
+from torchtpu_core.errors import TorchTPUError
+from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.table import Lowering
+
+from torchtpu_compile import numbers
+from torchtpu_compile.errors import GraphError
+from torchtpu_compile.placement import (
+    Placement,
+    Step,
+    is_constant,
+    is_host_scalar,
+    is_input_write,
+    is_number,
+    steps_of,
+    tensors_of,
+)
+from torchtpu_compile.program import Interface, Program
+
+#: CPU constants up to this many elements are compiled into the program.
+_INLINE_NUMEL = 1024
+
+Values = dict[Node, Any]
+
+
+@dataclass(slots=True)
+class DeviceStep:
+    """One program within a graph."""
+
+    program: Program
+
+    def run(self, values: Values) -> None:
+        """Take operands from `values` and put the results there."""
+        interface = self.program.interface
+        operands = tuple(_number(n, values) for n in interface.numbers)
+        results = self.program(
+            [values[n] for n in interface.tensors],
+            [values[n].item() for n in interface.scalars],
+            operands,
+        )
+        values.update(zip(interface.outputs, results, strict=True))
+
+
+@dataclass(slots=True)
+class EagerStep:
+    """Ordinary calls of operators, one by one."""
+
+    nodes: Sequence[Node]
+
+    def run(self, values: Values) -> None:
+        """Call each node's operator on tensors.
+
+        Raises:
+            GraphError: a call failed for another reason than what the backend reports itself.
+        """
+        for node in self.nodes:
+            args, kwargs = torch.fx.node.map_arg(
+                (node.args, node.kwargs), lambda source: _number(source, values)
+            )
+            try:
+                values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            except TorchTPUError:
+                raise
+            except (NotImplementedError, AttributeError, KeyError) as error:
+                raise GraphError.at_node(node, error) from error
+
+
+def _number(node: Node, values: Values) -> Any:
+    return numbers.evaluate(node, values.__getitem__) if is_number(node) else values[node]
+
+
+class Executable:
+    """A compiled graph: a list of arguments in, a list of results out.
+
+    Args:
+        name: of its programs.
+        module: the functional graph.
+        tables: the lowering tables.
+
+    Attributes:
+        steps: what runs, in order.
+        programs: the programs among them.
+    """
+
+    def __init__(self, name: str, module: GraphModule, tables: Mapping[str, Lowering]) -> None:
+        self.module = module
+        self.placement = Placement(module.graph, tables)
+        self.inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.outputs = _flat_outputs(module)
+        self._writes = [n for n in module.graph.nodes if is_input_write(n)]
+        steps = steps_of(self.placement)
+        self._in_program = self._writes_of_last(steps)
+        self._constants = self._load_constants()
+        builder = _Builder(self, name, tables, steps)
+        self.steps = [builder.build(step) for step in steps]
+        self.programs = [s.program for s in self.steps if isinstance(s, DeviceStep)]
+        self._late_writes = [n for n in self._writes if n not in self._in_program]
+        self._simple = self._as_one_program()
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        """Run; empties `arguments`, so that what they held can be freed early."""
+        if self._simple is not None:
+            return self._simple(arguments)
+        values: Values = dict(zip(self.inputs, arguments, strict=True))
+        arguments.clear()
+        values.update(self._constants)
+        with torch.no_grad():
+            for step in self.steps:
+                step.run(values)
+            for node in self._late_writes:
+                target, value = node.args[:2]
+                values[node] = values[target].copy_(_number(value, values))  # type: ignore[index,arg-type]
+        return [_number(o, values) if isinstance(o, Node) else o for o in self.outputs]
+
+    def _writes_of_last(self, steps: Sequence[Step]) -> list[Node]:
+        """The writes of inputs that the last step can do as part of its program."""
+        if not steps or steps[-1].device is None:
+            return []
+        last = set(steps[-1].nodes)
+        written: list[Node] = []
+        for node in self._writes:
+            target, value = node.args[:2]
+            target_tensor = target.meta["val"]  # type: ignore[union-attr]
+            if (
+                value in last
+                and target_tensor.device == steps[-1].device
+                and node not in self.outputs
+            ):
+                written.append(node)
+        return written
+
+    def _load_constants(self) -> Values:
+        return {
+            node: _attribute(self.module, str(node.target))
+            for node in self.module.graph.nodes
+            if node.op == "get_attr"
+        }
+
+    def _as_one_program(self) -> Callable[[list[Any]], list[Any]] | None:
+        """The short way for a graph that is one program with operands from its inputs only."""
+        if len(self.steps) != 1 or not self.programs or self._late_writes:
+            return None
+        program = self.programs[0]
+        interface = program.interface
+        position = {node: i for i, node in enumerate(self.inputs)}
+        result = {node: i for i, node in enumerate(interface.outputs)}
+        sources = (*interface.tensors, *interface.scalars, *interface.numbers)
+        if any(node not in position for node in sources):
+            return None
+        plan: list[tuple[bool, Any]] = []
+        for output in self.outputs:
+            if isinstance(output, Node) and output in result:
+                plan.append((True, result[output]))
+            elif isinstance(output, Node) and output in position:
+                plan.append((False, position[output]))
+            elif isinstance(output, Node):
+                return None
+            else:
+                plan.append((False, None))
+        return _one_program(program, position, plan)
+
+
+def _one_program(
+    program: Program, position: Mapping[Node, int], plan: Sequence[tuple[bool, Any]]
+) -> Callable[[list[Any]], list[Any]]:
+    tensors, scalars, values = (
+        [position[n] for n in nodes]
+        for nodes in (
+            program.interface.tensors, program.interface.scalars, program.interface.numbers
+        )
+    )
+
+    def run(arguments: list[Any]) -> list[Any]:
+        passed = [
+            None if fresh or i is None else arguments[i] for fresh, i in plan
+        ]
+        operands = [arguments[i] for i in tensors]
+        words = [arguments[i].item() for i in scalars]
+        sizes = tuple([arguments[i] for i in values])
+        arguments.clear()
+        results = program(operands, words, sizes)
+        return [results[i] if fresh else p for (fresh, i), p in zip(plan, passed, strict=True)]
+
+    return run
+
+
+class _Builder:
+    """Turns steps into what runs them; knows who needs which value."""
+
+    def __init__(
+        self, owner: Executable, name: str, tables: Mapping[str, Lowering], steps: Sequence[Step]
+    ) -> None:
+        self.owner = owner
+        self.name = name
+        self.tables = tables
+        self.step_of = {node: step for step in steps for node in step.nodes}
+        self.last = steps[-1] if steps else None
+
+    def build(self, step: Step) -> DeviceStep | EagerStep:
+        """The runnable form of a step."""
+        if step.device is None:
+            return EagerStep(step.nodes)
+        return DeviceStep(Program(self.name, step.nodes, self._interface(step), self.tables))
+
+    def _interface(self, step: Step) -> Interface:
+        inside = set(step.nodes)
+        tensors: dict[Node, None] = {}
+        scalars: dict[Node, None] = {}
+        values: dict[Node, None] = {}
+        constants: dict[Node, np.ndarray] = {}
+        for source in self._sources(step, inside):
+            if source in inside:
+                continue
+            if is_constant(source):
+                self._add_constant(source, step, constants, tensors)
+            elif not tensors_of(source):
+                values[source] = None
+            elif is_host_scalar(source):
+                scalars[source] = None
+            else:
+                tensors[source] = None
+        writes = self._writes(step, tensors)
+        return Interface(
+            tensors=tuple(tensors),
+            scalars=tuple(scalars),
+            numbers=tuple(values),
+            constants=constants,
+            outputs=tuple(n for n in step.nodes if self._leaves(n, step)),
+            writes=writes,
+        )
+
+    def _sources(self, step: Step, inside: set[Node]) -> Iterable[Node]:
+        for node in step.nodes:
+            for source in node.all_input_nodes:
+                yield from self._leaves_of_number(source, inside)
+
+    def _leaves_of_number(self, node: Node, inside: set[Node]) -> Iterable[Node]:
+        """What a step must be given for `node`: itself, or what a number is made from."""
+        if not is_number(node):
+            yield node
+        elif numbers.reads_tensor(node) and node.all_input_nodes[0] not in inside:
+            yield node.all_input_nodes[0]
+        else:
+            for source in node.all_input_nodes:
+                yield from self._leaves_of_number(source, inside)
+
+    def _add_constant(
+        self, node: Node, step: Step, inlined: dict[Node, np.ndarray], operands: dict[Node, None]
+    ) -> None:
+        value = self.owner._constants[node]
+        if value.device.type == "cpu" and value.numel() <= _INLINE_NUMEL:
+            inlined[node] = _host_array(value)
+            return
+        if value.device != step.device:
+            self.owner._constants[node] = value.to(step.device)
+        operands[node] = None
+
+    def _writes(self, step: Step, tensors: dict[Node, None]) -> tuple[tuple[int, Node], ...]:
+        found = []
+        for node in self.owner._in_program if step is self.last else ():
+            target, value = node.args[:2]
+            assert isinstance(target, Node) and isinstance(value, Node)
+            tensors.setdefault(target)
+            found.append((list(tensors).index(target), value))
+        return tuple(found)
+
+    def _leaves(self, node: Node, step: Step) -> bool:
+        """Whether a value is needed outside its step."""
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            return False
+        return any(self._needs(user, step) for user in node.users)
+
+    def _needs(self, user: Node, step: Step) -> bool:
+        if user.op == "output":
+            return True
+        if is_number(user):
+            return any(self._needs(u, step) for u in user.users)
+        if is_input_write(user):
+            return user not in self.owner._in_program
+        return self.step_of.get(user) is not step
+
+
+def _attribute(module: Any, path: str) -> Any:
+    return operator.attrgetter(path)(module)
+
+
+def _host_array(tensor: torch.Tensor) -> np.ndarray:
+    """A CPU tensor as a NumPy array of the dtype that JAX uses for it."""
+    target = dtypes.to_numpy(tensor.dtype)
+    plain = tensor.detach().contiguous()
+    if tensor.dtype.is_floating_point and tensor.dtype.itemsize < 4:
+        carrier = {1: torch.uint8, 2: torch.int16}[tensor.dtype.itemsize]
+        return plain.view(carrier).numpy().view(target)
+    return plain.numpy()
+
+
+def _flat_outputs(module: GraphModule) -> list[Any]:
+    output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    (values,) = output.args
+    return list(values) if isinstance(values, (tuple, list)) else [values]

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch's compiler stack asks about the device: Dynamo's interface, Inductor's scheduling.
+
+torch 2.13 registers an interface and a code generator of its own for the name `tpu`.
+Ours replace them through torch's registration functions: Dynamo then sees the real
+devices and streams, and Inductor, which cannot generate code for this device, says
+what to do instead of failing in generated code. Importing Dynamo takes seconds, so
+nothing here imports it before the user does.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+from torchtpu_compile.errors import InductorRefusedError
+
+_ADVICE = (
+    "torch.compile's default backend, Inductor, does not generate code for device 'tpu'. Use "
+    "torch.compile(model, backend='tpu'), or make it the default once with "
+    "torch.compiler.set_default_backend('tpu')."
+)
+
+
+@functools.cache
+def register() -> None:
+    """Register the device's interface with Dynamo."""
+    from torch._dynamo import device_interface
+
+    device_interface.get_registered_device_interfaces()  # torch registers its own first
+    interface = _interface(device_interface.DeviceInterface)
+    device_interface.register_interface_for_device("tpu", interface)
+    for index in range(torch.tpu.device_count()):
+        device_interface.register_interface_for_device(f"tpu:{index}", interface)
+
+
+def guard_inductor() -> None:
+    """Make Inductor refuse the device, now or as soon as its registry is imported."""
+    registry = sys.modules.get(_REGISTRY)
+    if registry is not None:
+        _refuse_in(registry)
+    elif not any(isinstance(finder, _RegistryFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _RegistryFinder())
+
+
+_REGISTRY = "torch._inductor.codegen.common"
+
+
+class _RegistryFinder(importlib.abc.MetaPathFinder):
+    """Sees the import of Inductor's registry, once, and changes nothing about it."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The ordinary spec, with a loader that registers us after loading."""
+        if name != _REGISTRY:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def load(module: ModuleType) -> None:
+                execute(module)
+                _refuse_in(module)
+
+            spec.loader.exec_module = load  # type: ignore[method-assign]
+        return spec
+
+
+def _refuse_in(registry: ModuleType) -> None:
+    registry.register_backend_for_device("tpu", _refuse, _Refused)
+
+
+class _Refused:
+    """Stands where Inductor expects the class that writes its Python wrapper."""
+
+    supports_caching = False
+
+    @staticmethod
+    def create(*args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse."""
+        _refuse()
+
+
+def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    raise InductorRefusedError(_ADVICE)
+
+
+def _interface(base: type) -> Any:
+    module = torch.tpu
+
+    class Worker:
+        """What a compile worker may ask; it has no device of its own."""
+
+        set_device = staticmethod(module.set_device)
+        current_device = staticmethod(module.current_device)
+        get_device_properties = staticmethod(module.get_device_properties)
+
+    functions = (
+        "current_device",
+        "set_device",
+        "device_count",
+        "is_available",
+        "stream",
+        "current_stream",
+        "set_stream",
+        "synchronize",
+        "get_device_properties",
+        "memory_allocated",
+    )
+    members: dict[str, Any] = {name: staticmethod(getattr(module, name)) for name in functions}
+    members.update(
+        Worker=Worker,
+        device=module.device,
+        Event=torch.Event,
+        Stream=torch.Stream,
+        exchange_device=staticmethod(_exchange_device),
+        maybe_exchange_device=staticmethod(_exchange_device),
+        get_raw_stream=staticmethod(lambda index: 0),
+        get_compute_capability=staticmethod(lambda device=None: ""),
+        is_bf16_supported=staticmethod(lambda including_emulation=False: True),
+        is_dtype_supported=staticmethod(lambda dtype, including_emulation=False: True),
+    )
+    return type("TpuInterface", (base,), members)
+
+
+def _exchange_device(index: int) -> int:
+    before = torch.tpu.current_device()
+    if index >= 0:
+        torch.tpu.set_device(index)
+    return before

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic on sizes in a graph, evaluated with the sizes of one call.
+
+With dynamic shapes Dynamo passes sizes to a graph as numbers and computes with them in
+nodes of their own. A program has static shapes, so its numbers are constants: each
+combination of numbers is a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchtpu_compile.placement import is_number
+
+_READS_TENSOR = frozenset(
+    {"aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset"}
+)
+
+
+def reads_tensor(node: Node) -> bool:
+    """Whether a number is a property of a tensor (``sym_size``) and not arithmetic."""
+    return isinstance(node.target, torch._ops.OpOverload) and (
+        node.target._schema.name in _READS_TENSOR
+    )
+
+
+def leaves(node: Node) -> list[Node]:
+    """The nodes outside of number arithmetic that a number is computed from."""
+    if not is_number(node):
+        return [node]
+    return [leaf for source in node.all_input_nodes for leaf in leaves(source)]
+
+
+def evaluate(node: Node, lookup: Callable[[Node], Any]) -> Any:
+    """The value of a number node, from `lookup` of its leaves."""
+    if not is_number(node):
+        return lookup(node)
+    args, kwargs = torch.fx.node.map_arg(
+        (node.args, node.kwargs), lambda source: evaluate(source, lookup)
+    )
+    if reads_tensor(node):
+        return _property(node.target._schema.name, *args)  # type: ignore[union-attr]
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _property(name: str, value: Any, dim: int | None = None) -> Any:
+    if name == "aten::sym_size":
+        return value.shape[dim] if dim is not None else tuple(value.shape)
+    if name == "aten::sym_numel":
+        return value.numel() if isinstance(value, torch.Tensor) else value.size
+    if name == "aten::sym_storage_offset":
+        return value.storage_offset() if isinstance(value, torch.Tensor) else 0
+    strides = value.stride() if isinstance(value, torch.Tensor) else _contiguous(value.shape)
+    return strides[dim] if dim is not None else tuple(strides)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

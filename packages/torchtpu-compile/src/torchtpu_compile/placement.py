@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes of a graph run on the device, and in which order of steps.
+
+A graph becomes as few programs as its data flow allows. What cannot be part of a
+program (a host fallback, a result whose shape depends on data, a copy between
+devices, an op of CPU tensors) runs as an ordinary eager call between programs, so any
+graph that runs eagerly also runs compiled. Numbers (SymInt arithmetic) belong to no
+step: whoever needs one computes it.
+
+Legend: a node's *group* is what runs it, a device or ``None`` for eager calls; a
+*step* is a run of nodes of one group.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torchtpu_core.lowering.interpreter import overload_name
+from torchtpu_core.lowering.table import Kind, Lowering
+
+Tables = Mapping[str, Lowering]
+
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+_IN_PROGRAM = (Kind.NATIVE, Kind.DECOMPOSITION)
+#: Impure by name, but with no effect on any tensor: they may run whenever.
+_FREE_ASSERTIONS = frozenset(
+    {
+        "aten::_assert_scalar",
+        "aten::_assert_tensor_metadata",
+        "aten::sym_constrain_range",
+        "aten::sym_constrain_range_for_size",
+    }
+)
+
+
+@dataclass(slots=True)
+class Step:
+    """Nodes that run together.
+
+    Attributes:
+        device: where they run as one program; None: eager calls, one by one.
+        nodes: in graph order.
+    """
+
+    device: torch.device | None
+    nodes: list[Node] = field(default_factory=list)
+
+
+def values_of(node: Node) -> list[Any]:
+    """The results of a node as the tracer saw them, flat."""
+    value = node.meta.get("val")
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def tensors_of(node: Node) -> list[torch.Tensor]:
+    """The tensors among a node's results."""
+    return [v for v in values_of(node) if isinstance(v, torch.Tensor)]
+
+
+def is_number(node: Node) -> bool:
+    """Whether a node is arithmetic on sizes, computed by whoever needs it."""
+    if node.op != "call_function" or not isinstance(node.meta.get("val"), _NUMBERS):
+        return False
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace == "aten" and target._schema.name.startswith("aten::sym_")
+    return True
+
+
+def is_constant(node: Node) -> bool:
+    """Whether a node is a tensor that the graph itself holds."""
+    return node.op == "get_attr" and bool(tensors_of(node))
+
+
+def is_input_write(node: Node) -> bool:
+    """Whether a node gives a mutated input its new value."""
+    return (
+        node.target is torch.ops.aten.copy_.default
+        and isinstance(node.args[0], Node)
+        and node.args[0].op == "placeholder"
+    )
+
+
+class Placement:
+    """Assigns each node of a graph to a group.
+
+    Attributes:
+        device: the one tpu device of the graph, or None if it has none or several.
+        groups: the group of each placed node.
+    """
+
+    def __init__(self, graph: Graph, tables: Tables) -> None:
+        self.tables = tables
+        self.graph = graph
+        self.device = _only_device(graph)
+        self.groups: dict[Node, torch.device | None] = {}
+        self._small: set[Node] = set()
+        self._assign()
+
+    def _assign(self) -> None:
+        """Place all nodes; CPU values that somebody on the host needs are made there."""
+        on_host: set[Node] = set()
+        while True:
+            self.groups.clear()
+            self._small.clear()
+            for node in self.graph.nodes:
+                if node.op == "call_function" and not is_number(node):
+                    self.groups[node] = self._group(node, on_host)
+            needed = {n for n in self._small if self._needed_on_host(n)} - on_host
+            if not needed:
+                return
+            on_host |= needed
+
+    def _needed_on_host(self, node: Node) -> bool:
+        return any(
+            user.op == "output" or (user in self.groups and self.groups[user] is None)
+            for user in node.users
+        )
+
+    def _group(self, node: Node, on_host: set[Node]) -> torch.device | None:
+        if node.target is operator.getitem:
+            source = node.args[0]
+            assert isinstance(source, Node)
+            if source in self._small:
+                self._small.add(node)
+            return self.groups.get(source)
+        if not self._has_row(node):
+            return None
+        devices = {t.device for t in tensors_of(node)}
+        if not devices or not all(t.layout is torch.strided for t in tensors_of(node)):
+            return None
+        if devices == {torch.device("cpu")}:
+            if self.device is None or node in on_host or not self._is_small(node):
+                return None
+            self._small.add(node)
+            return self.device
+        if len(devices) > 1:
+            return None
+        device = devices.pop()
+        if device.type != "tpu" or not all(self._readable(i, device) for i in _inputs(node)):
+            return None
+        return device
+
+    def _has_row(self, node: Node) -> bool:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            return False
+        row = self.tables.get(overload_name(target))
+        return row is not None and row.kind in _IN_PROGRAM and not target._schema.is_mutable
+
+    def _is_small(self, node: Node) -> bool:
+        """Whether a CPU node may be computed in the program: from constants or numbers only."""
+        scalar = all(t.ndim == 0 for t in tensors_of(node))
+        for source in _inputs(node):
+            if not tensors_of(source) or source in self._small or is_constant(source):
+                continue
+            if not (scalar and is_host_scalar(source)):
+                return False
+        return not torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+
+    def _readable(self, source: Node, device: torch.device) -> bool:
+        """Whether a program on `device` can take `source` as an operand or make it itself."""
+        return all(
+            t.device == device or source in self._small or is_constant(source)
+            or is_host_scalar(source)
+            for t in tensors_of(source)
+        )
+
+
+def is_host_scalar(node: Node) -> bool:
+    """Whether a node is a 0-d CPU tensor of a type that a run-time scalar can carry."""
+    value = node.meta.get("val")
+    return (
+        isinstance(value, torch.Tensor)
+        and value.device.type == "cpu"
+        and value.ndim == 0
+        and not value.dtype.is_complex
+    )
+
+
+def _inputs(node: Node) -> Iterable[Node]:
+    return [n for n in node.all_input_nodes if not is_number(n)]
+
+
+def _only_device(graph: Graph) -> torch.device | None:
+    found = {
+        t.device
+        for node in graph.nodes
+        for t in tensors_of(node)
+        if t.device.type == "tpu"
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def steps_of(placement: Placement) -> list[Step]:
+    """The steps of a graph, in an order that respects data flow and effects.
+
+    A node starts a new step only where it needs a result of another group; writes of
+    inputs are left to the caller, who does them last.
+    """
+    stage: dict[Node, int] = {}
+    steps: dict[tuple[int, torch.device | None], Step] = {}
+    floor = 0
+    for node in placement.graph.nodes:
+        if node not in placement.groups or is_input_write(node):
+            continue
+        group = placement.groups[node]
+        number = floor
+        for source in dependencies(node):
+            if source in stage:
+                number = max(number, stage[source] + (placement.groups[source] != group))
+        if _is_barrier(node):
+            number = max([number, *(n + 1 for n in stage.values())])
+            floor = number + 1
+        stage[node] = number
+        steps.setdefault((number, group), Step(group)).nodes.append(node)
+    return [steps[key] for key in sorted(steps, key=lambda k: (k[0], str(k[1])))]
+
+
+def dependencies(node: Node) -> Iterator[Node]:
+    """The placed nodes a node needs, through any arithmetic on numbers."""
+    for source in node.all_input_nodes:
+        if is_number(source):
+            yield from dependencies(source)
+        else:
+            yield source
+
+
+def _is_barrier(node: Node) -> bool:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.is_mutable or (
+            node.is_impure(impure_random=False) and target._schema.name not in _FREE_ASSERTIONS
+        )
+    return node.is_impure(impure_random=False)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of a graph as one XLA program.
+
+The nodes are interpreted through the lowering tables inside one function on arrays,
+which core records like an op: views, donation, errors, counters and simulated time are
+those of eager mode. Sizes come from the operands; numbers that are not sizes of
+operands are constants, one specialisation of the function each.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.fx import Node
+from torchtpu_core.calls import OutSpec, device_call
+from torchtpu_core.errors import LoweringTableError
+from torchtpu_core.lowering import checks, dtypes
+from torchtpu_core.lowering.interpreter import overload_name, run_overload
+from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar, cast
+from torchtpu_core.lowering.rng import Rng
+from torchtpu_core.lowering.table import Lowering
+
+from torchtpu_compile import numbers
+from torchtpu_compile.errors import GraphError, describe
+from torchtpu_compile.placement import is_number
+
+#: How far the generator's offset advances for one random op.
+_RNG_STEP = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """What goes in and out of a step.
+
+    Attributes:
+        tensors: operands on the device.
+        scalars: 0-d CPU tensors, passed as run-time scalars.
+        numbers: numbers that the nodes need and cannot compute from operands.
+        constants: tensors of the graph that are compiled in.
+        outputs: nodes whose values leave the step.
+        writes: (index in `tensors`, node with the new value) of inputs it replaces.
+    """
+
+    tensors: tuple[Node, ...]
+    scalars: tuple[Node, ...]
+    numbers: tuple[Node, ...]
+    constants: Mapping[Node, np.ndarray]
+    outputs: tuple[Node, ...]
+    writes: tuple[tuple[int, Node], ...]
+
+
+class Program:
+    """A step of a graph, callable on tensors.
+
+    Args:
+        name: shown in logs and profiles.
+        nodes: the step's nodes, in order.
+        interface: its operands and results.
+        tables: the lowering tables.
+    """
+
+    def __init__(
+        self, name: str, nodes: Sequence[Node], interface: Interface, tables: Mapping[str, Lowering]
+    ) -> None:
+        self.name = name
+        self.nodes = nodes
+        self.interface = interface
+        self.tables = tables
+        self.random_ops = sum(_is_random(node, tables) for node in nodes)
+        self._written = [index for index, _ in interface.writes]
+        self._static_specs = _static_specs(interface.outputs)
+        self._calls: dict[tuple[Any, ...], Callable[..., list[torch.Tensor]]] = {}
+
+    def __call__(
+        self,
+        tensors: list[torch.Tensor],
+        scalars: Sequence[bool | int | float],
+        values: tuple[Any, ...],
+    ) -> list[torch.Tensor]:
+        """Run on the operands that `interface` lists; returns the outputs."""
+        call = self._calls.get(values)
+        if call is None:
+            call = self._calls[values] = device_call(
+                f"torchtpu::{self.name}", self.function(values), random=self.random_ops
+            )
+        return call(tensors, scalars, self._written, self._specs_of(tensors, values))
+
+    def function(self, values: tuple[Any, ...] = ()) -> Callable[..., tuple[jax.Array, ...]]:
+        """The step as a function on arrays, for given numbers."""
+        return functools.partial(self._interpret, values)
+
+    def _interpret(
+        self, values: tuple[Any, ...], arrays: Sequence[jax.Array], *scalars: Scalar,
+        rng: Rng | None = None,
+    ) -> tuple[jax.Array, ...]:
+        interface = self.interface
+        env: dict[Node, Any] = dict(zip(interface.tensors, arrays, strict=True))
+        for node, scalar in zip(interface.scalars, scalars, strict=True):
+            env[node] = scalar.to(dtypes.to_numpy(node.meta["val"].dtype))
+        env.update(zip(interface.numbers, values, strict=True))
+        env.update({node: jnp.asarray(v) for node, v in interface.constants.items()})
+        drawn = 0
+        for node in self.nodes:
+            own = None
+            if rng is not None and _is_random(node, self.tables):
+                own = Rng(rng.seed, rng.offset + np.uint64(_RNG_STEP * drawn))
+                drawn += 1
+            env[node] = run_node(node, env, self.tables, own)
+        written = [_like_operand(env[v], arrays[i]) for i, v in interface.writes]
+        return (*(env[node] for node in interface.outputs), *written)
+
+    def _specs_of(
+        self, tensors: Sequence[torch.Tensor], values: tuple[Any, ...]
+    ) -> Callable[[], list[OutSpec]]:
+        if self._static_specs is not None:
+            return self._static_specs.copy
+        return functools.partial(self._traced_specs, tensors, values)
+
+    def _traced_specs(
+        self, tensors: Sequence[torch.Tensor], values: tuple[Any, ...]
+    ) -> list[OutSpec]:
+        """Specs of the results for sizes that the graph leaves open."""
+        operands = [
+            jax.ShapeDtypeStruct(tuple(t.shape), dtypes.to_numpy(t.dtype)) for t in tensors
+        ]
+        results = self.shapes(operands, values)
+        return [
+            (list(r.shape), _strides_like(node.meta["val"], r.shape), node.meta["val"].dtype)
+            for node, r in zip(self.interface.outputs, results, strict=False)
+        ]
+
+    def shapes(
+        self, operands: Sequence[jax.ShapeDtypeStruct], values: tuple[Any, ...]
+    ) -> Sequence[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of the results; nothing runs."""
+        words = jax.ShapeDtypeStruct((SCALAR_WORDS,), np.uint32)
+
+        def function(arrays: Sequence[jax.Array], *scalar_words: jax.Array) -> Any:
+            scalars = [
+                Scalar(_kind(node), w)
+                for node, w in zip(self.interface.scalars, scalar_words, strict=True)
+            ]
+            rng = Rng(jnp.uint64(0), jnp.uint64(0)) if self.random_ops else None
+            return self._interpret(values, arrays, *scalars, rng=rng)
+
+        with jax.enable_x64(True):
+            return jax.eval_shape(function, operands, *[words] * len(self.interface.scalars))
+
+
+def run_node(
+    node: Node, env: Mapping[Node, Any], tables: Mapping[str, Lowering], rng: Rng | None = None
+) -> Any:
+    """The JAX value of a node from those of its inputs.
+
+    Raises:
+        GraphError: the lowering failed; names the op and the user's line.
+    """
+
+    def value_of(source: Node) -> Any:
+        return numbers.evaluate(source, env.__getitem__) if is_number(source) else env[source]
+
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value_of)
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    assert isinstance(node.target, torch._ops.OpOverload)
+    try:
+        with checks.collecting() as collected:
+            value = run_overload(node.target, args, kwargs, tables, rng)
+    except Exception as error:
+        raise GraphError.at_node(node, error) from error
+    for condition, (error_type, message, _) in zip(
+        collected.conditions, collected.messages, strict=True
+    ):
+        checks.require(condition, error_type, f"{message}, in {describe(node)}")
+    return _conformed(node, value, node.meta["val"])
+
+
+def _conformed(node: Node, value: Any, expected: Any) -> Any:
+    """`value` with the dtype, and if it is known the shape, that PyTorch states."""
+    if isinstance(expected, (tuple, list)):
+        parts = list(value) if isinstance(value, (tuple, list)) else [value]
+        return [_conformed(node, v, e) for v, e in zip(parts, expected, strict=False)]
+    if not isinstance(expected, torch.Tensor):
+        return value
+    if isinstance(value, (tuple, list)):
+        value = value[0]
+    value = cast(value, dtypes.to_numpy(expected.dtype))
+    if not all(isinstance(s, int) for s in expected.shape):
+        return value
+    if value.shape == tuple(expected.shape):
+        return value
+    if value.size == 1:
+        return jnp.broadcast_to(value.reshape(()), tuple(expected.shape))
+    raise LoweringTableError(
+        f"the lowering of {describe(node)} returned shape {value.shape}, but PyTorch says "
+        f"{tuple(expected.shape)}. This is a mistake in the lowering table; please report it."
+    )
+
+
+def _like_operand(value: jax.Array, operand: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(cast(value, operand.dtype), operand.shape)
+
+
+def _is_random(node: Node, tables: Mapping[str, Lowering]) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    row = tables.get(overload_name(node.target))
+    return row is not None and row.random
+
+
+def _kind(node: Node) -> type:
+    dtype = node.meta["val"].dtype
+    return float if dtype.is_floating_point else (bool if dtype is torch.bool else int)
+
+
+def _static_specs(outputs: Sequence[Node]) -> list[OutSpec] | None:
+    specs = []
+    for node in outputs:
+        value = node.meta["val"]
+        if not all(isinstance(s, int) for s in (*value.shape, *value.stride())):
+            return None
+        specs.append((list(value.shape), _strides_like(value, value.shape), value.dtype))
+    return specs
+
+
+def _strides_like(value: torch.Tensor, shape: Sequence[int]) -> list[int]:
+    """Dense strides for `shape`, dimensions ordered in memory as those of `value`."""
+    strides = [s if isinstance(s, int) else None for s in value.stride()]
+    order = list(range(len(shape)))
+    if None not in strides:
+        order.sort(key=lambda d: -strides[d])  # type: ignore[operator]
+    dense, step = [0] * len(shape), 1
+    for d in reversed(order):
+        dense[d] = step
+        step *= max(int(shape[d]), 1)
+    same = all(
+        a == b or size <= 1 for a, b, size in zip(dense, strides, shape, strict=True)
+    )
+    return dense if None in strides or not same else strides  # type: ignore[return-value]

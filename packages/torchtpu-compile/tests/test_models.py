@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled models train as CPU PyTorch does, eagerly."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+#: Gradients pass through dozens of float32 ops, so their last digits may differ.
+RTOL, ATOL = 1e-4, 1e-5
+
+
+class Block(nn.Module):
+    """``[B, T, D] -> [B, T, D]``: causal attention and a GELU network."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.network = nn.Sequential(nn.Linear(width, 32), nn.GELU(), nn.Linear(32, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = (
+            p.view(b, t, self.heads, d // self.heads).transpose(1, 2)
+            for p in self.qkv(self.norm1(x)).split(d, dim=2)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.network(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """``[B, T]`` tokens to ``[B, T, V]`` logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(17, 16), nn.Embedding(8, 16)
+        self.blocks = nn.Sequential(Block(16, 2), Block(16, 2))
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 17, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.head(self.norm(self.blocks(self.token(tokens) + self.position(positions))))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(4 * 9, 4),
+    )
+
+
+CASES = {
+    "mlp": (mlp, lambda: (torch.randn(5, 6), torch.randint(4, (5,)))),
+    "cnn": (cnn, lambda: (torch.randn(3, 2, 6, 6), torch.randint(4, (3,)))),
+    "gpt": (GPT, lambda: (torch.randint(17, (2, 8)), torch.randint(17, (2, 8)))),
+}
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Tensor:
+    loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_steps_compiled_equal_cpu_eager(name: str) -> None:
+    make, batch = CASES[name]
+    reference = make()
+    model = copy.deepcopy(reference).to("tpu")
+    compiled = torch.compile(model, backend="tpu", fullgraph=True)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (reference, model)]
+    for _ in range(3):
+        x, y = batch()
+        expected = step(reference, optimizers[0], x, y)
+        actual = step(compiled, optimizers[1], x.to("tpu"), y.to("tpu"))
+        torch.testing.assert_close(actual.cpu(), expected, rtol=RTOL, atol=ATOL)
+    for (key, value), other in zip(
+        reference.state_dict().items(), model.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(other.cpu(), value, rtol=RTOL, atol=ATOL, msg=lambda m, k=key: f"{k}: {m}")
+
+
+def test_forward_and_backward_are_one_program_each() -> None:
+    model = mlp().to("tpu")
+    compiled = torch.compile(model, backend="tpu")
+    x = torch.randn(5, 6, device="tpu")
+    compiled(x).sum().backward()
+    model.zero_grad()
+    out = compiled(x)
+    gradient = torch.ones_like(out)
+    before = torch.tpu.counters()
+    compiled(x).backward(gradient)
+    after = torch.tpu.counters()
+    assert after["runs"] - before["runs"] == 2
+    assert after["compiles"] == before["compiles"]
+
+
+def test_optimizer_step_inside_the_graph_updates_parameters() -> None:
+    weight = torch.randn(4, 4)
+    on_device = weight.to("tpu")
+
+    def update(w: Tensor, g: Tensor) -> None:
+        w.mul_(0.9).sub_(g, alpha=0.1)
+
+    gradient = torch.randn(4, 4)
+    torch.compile(update, backend="tpu")(on_device, gradient.to("tpu"))
+    torch.testing.assert_close(on_device.cpu(), weight * 0.9 - 0.1 * gradient)
+
+
+def test_evaluation_mode_batch_norm_leaves_its_buffers() -> None:
+    model = cnn().to("tpu").eval()
+    before = {k: v.cpu().clone() for k, v in model.named_buffers()}
+    x = torch.randn(3, 2, 6, 6)
+    with torch.no_grad():
+        actual = torch.compile(model, backend="tpu")(x.to("tpu"))
+        expected = copy.deepcopy(model).to("cpu")(x)
+    torch.testing.assert_close(actual.cpu(), expected, rtol=RTOL, atol=ATOL)
+    for key, value in model.named_buffers():
+        assert torch.equal(value.cpu(), before[key])

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When programs are compiled: once per shape, never per value."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def compiles() -> int:
+    return torch.tpu.counters()["compiles"]
+
+
+def run(function, *args) -> Tensor:
+    """Call and wait; every program the call needs has been compiled afterwards."""
+    result = function(*args)
+    torch.tpu.synchronize()
+    return result
+
+
+def test_repeated_calls_compile_once() -> None:
+    function = torch.compile(lambda x: (x + 1).relu(), backend="tpu")
+    inputs = [torch.randn(3, device="tpu") for _ in range(4)]
+    before = compiles()
+    for x in inputs:
+        run(function, x)
+    assert compiles() - before == 1
+
+
+def test_changing_python_float_compiles_nothing_after_the_second_value() -> None:
+    function = torch.compile(lambda x, s: x * s + s, backend="tpu")
+    x = torch.ones(3, device="tpu")
+    for value in (0.5, 0.25):
+        run(function, x, value)
+    before = compiles()
+    for value in (0.125, 3.0, -1.5):
+        result = run(function, x, value)
+        assert compiles() == before
+        assert torch.equal(result.cpu(), torch.full((3,), 2 * value))
+
+
+def test_new_lengths_compile_one_program_each_and_trace_at_most_twice() -> None:
+    function = torch.compile(lambda x: (x @ x.t()).relu() * x.shape[0], backend="tpu")
+    inputs = {n: torch.randn(n, 4) for n in (2, 3, 4, 5)}
+    on_device = {n: x.to("tpu") for n, x in inputs.items()}
+    torch._dynamo.utils.counters.clear()
+    before = compiles()
+    for n, x in inputs.items():
+        torch.testing.assert_close(
+            run(function, on_device[n]).cpu(), (x @ x.t()).relu() * n, rtol=1e-4, atol=1e-5
+        )
+    assert compiles() - before == 4
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+    run(function, on_device[3])
+    assert compiles() - before == 4
+
+
+def test_dynamic_batch_trains_with_one_graph() -> None:
+    model = torch.nn.Linear(4, 2)
+    on_device = torch.nn.Linear(4, 2).to("tpu")
+    on_device.load_state_dict(model.state_dict())
+    function = torch.compile(on_device, backend="tpu", dynamic=True)
+    torch._dynamo.utils.counters.clear()
+    for n in (3, 5):
+        x = torch.randn(n, 4)
+        model.zero_grad()
+        on_device.zero_grad()
+        model(x).square().mean().backward()
+        function(x.to("tpu")).square().mean().backward()
+        torch.testing.assert_close(on_device.weight.grad.cpu(), model.weight.grad)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What eager PyTorch guarantees holds in a compiled graph: aliasing, randomness, placement."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchtpu_core.runtime.fallbacks import FallbackWarning
+
+
+def compiled(function, **kwargs):
+    return torch.compile(function, backend="tpu", **kwargs)
+
+
+def test_dropout_compiled_equals_eager_with_the_same_seed() -> None:
+    def model(x: Tensor) -> Tensor:
+        return F.dropout(F.dropout(x, 0.5) + torch.rand_like(x), 0.3)
+
+    results, states = [], []
+    for function in (model, compiled(model)):
+        x = torch.ones(8, 8, device="tpu", requires_grad=True)
+        torch.manual_seed(3)
+        y = function(x)
+        y.sum().backward()
+        results.append((y.detach().cpu(), x.grad.cpu()))
+        states.append(torch.tpu.get_rng_state())
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+    assert torch.equal(states[0], states[1])
+
+
+def test_dropout_draws_anew_at_each_call() -> None:
+    function = compiled(lambda x: F.dropout(x, 0.5))
+    x = torch.ones(8, 8, device="tpu")
+    assert not torch.equal(function(x).cpu(), function(x).cpu())
+
+
+def test_dropout_backward_uses_the_forward_mask() -> None:
+    x = torch.ones(16, 16, device="tpu", requires_grad=True)
+    y = compiled(lambda x: F.dropout(x, 0.5))(x)
+    y.sum().backward()
+    assert torch.equal(x.grad.cpu(), y.detach().cpu())
+
+
+def test_input_mutation_reaches_the_callers_tensor_and_its_views() -> None:
+    base = torch.arange(12.0).view(3, 4)
+    on_device = base.to("tpu")
+
+    def mutate(x: Tensor) -> Tensor:
+        x.add_(1)
+        x[0].mul_(2)
+        return x.sum()
+
+    expected = mutate(base.t()[1:3])
+    actual = compiled(mutate)(on_device.t()[1:3])
+    assert torch.equal(actual.cpu(), expected)
+    assert torch.equal(on_device.cpu(), base)
+
+
+def test_mutated_input_that_requires_grad_in_no_grad_is_written() -> None:
+    weight = torch.ones(3, device="tpu", requires_grad=True)
+
+    def clear(w: Tensor) -> None:
+        with torch.no_grad():
+            w.zero_()
+
+    compiled(clear)(weight)
+    assert torch.equal(weight.detach().cpu(), torch.zeros(3))
+
+
+def test_two_views_of_one_mutated_storage_agree() -> None:
+    def mutate(a: Tensor, b: Tensor) -> Tensor:
+        a.add_(1)
+        return a + b
+
+    cpu = torch.arange(6.0)
+    device = cpu.to("tpu")
+    expected = mutate(cpu[:4], cpu[2:])
+    actual = compiled(mutate)(device[:4], device[2:])
+    assert torch.equal(actual.cpu(), expected)
+    assert torch.equal(device.cpu(), cpu)
+
+
+def test_views_with_strides_and_offsets_as_inputs() -> None:
+    base = torch.randn(4, 6)
+    device = base.to("tpu")
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return (a.t() @ b).relu()
+
+    actual = compiled(product)(device[1:3, ::2], device[::2, 1:4])
+    torch.testing.assert_close(actual.cpu(), product(base[1:3, ::2], base[::2, 1:4]))
+
+
+def test_output_that_is_a_view_of_an_input_aliases_it() -> None:
+    x = torch.zeros(2, 3, device="tpu")
+    y = compiled(lambda x: x.t())(x)
+    y.add_(1)
+    assert torch.equal(x.cpu(), torch.ones(2, 3))
+    assert y.stride() == (1, 3)
+
+
+def test_input_returned_unchanged_is_the_same_tensor() -> None:
+    x = torch.ones(2, device="tpu")
+    same, twice = compiled(lambda x: (x, x * 2))(x)
+    assert same is x
+    assert torch.equal(twice.cpu(), torch.full((2,), 2.0))
+
+
+def test_output_strides_are_those_of_eager() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.permute(2, 0, 1).clone() * 2
+
+    x = torch.randn(2, 3, 4)
+    y = compiled(function)(x.to("tpu"))
+    assert y.stride() == function(x).stride()
+    assert torch.equal(y.cpu(), function(x))
+
+
+def test_constants_and_host_tensors_mix_with_device_tensors() -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        table = torch.tensor([1.0, 2.0, 3.0]).to(x.device)
+        return (x * 2).cpu() + y, x + table + torch.tensor(2.0)
+
+    x, y = torch.ones(3), torch.full((3,), 5.0)
+    on_host, on_device = compiled(function, fullgraph=True)(x.to("tpu"), y)
+    assert on_host.device.type == "cpu"
+    assert on_device.device.type == "tpu"
+    expected = function(x, y)
+    assert torch.equal(on_host, expected[0])
+    assert torch.equal(on_device.cpu(), expected[1])
+
+
+def test_large_host_constant_is_an_operand() -> None:
+    table = torch.randn(2000)
+
+    def function(x: Tensor) -> Tensor:
+        return x + table.to("tpu")
+
+    x = torch.zeros(2000, device="tpu")
+    assert torch.equal(compiled(function)(x).cpu(), table)
+
+
+def test_graph_of_cpu_tensors_only_runs_on_the_host() -> None:
+    x = torch.randn(3)
+    result = compiled(lambda x: x.relu() + 1)(x)
+    assert result.device.type == "cpu"
+    assert torch.equal(result, x.relu() + 1)
+
+
+def test_host_fallback_in_a_graph_works_and_warns() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.linalg.eigvals(x + 1).abs().sum() * 2
+
+    x = torch.randn(3, 3)
+    from torchtpu_core.runtime.fallbacks import counts
+
+    counts.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        actual = compiled(function)(x.to("tpu"))
+    assert any(issubclass(w.category, FallbackWarning) for w in caught)
+    torch.testing.assert_close(actual.cpu(), function(x), rtol=1e-4, atol=1e-4)
+
+
+def test_result_whose_shape_depends_on_data() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        where = (x > 0).nonzero()
+        return where.float().sum(0) * 2, where
+
+    x = torch.randn(4, 4)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        actual = compiled(function, fullgraph=True)(x.to("tpu"))
+    for a, e in zip(actual, function(x), strict=True):
+        assert torch.equal(a.cpu(), e)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_cond_takes_the_branch_of_its_predicate(sign: float) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 3, (x,))
+
+    x = torch.full((3,), sign)
+    assert torch.equal(compiled(function, fullgraph=True)(x.to("tpu")).cpu(), function(x))
+
+
+def test_index_out_of_range_names_the_line_of_the_model() -> None:
+    table = torch.randn(4, 2, device="tpu")
+    function = compiled(lambda i: F.embedding(i, table))
+    with pytest.raises(IndexError, match="test_semantics.py"):
+        function(torch.tensor([7], device="tpu")).cpu()

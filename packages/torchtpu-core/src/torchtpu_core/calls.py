@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running Python functions on arrays as recorded calls on tensors of the device.
+
+This is the way in for compiled graphs, custom kernels and collectives: a function on
+JAX arrays becomes a call like any op's, so views, donation, simulated time, counters,
+errors and the program cache are those of eager mode. It deliberately knows nothing of
+graphs or kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchtpu_core import _C
+from torchtpu_core.lowering.table import native
+
+#: (sizes, strides, dtype) of one fresh result.
+OutSpec = tuple[list[int], list[int], torch.dtype]
+
+#: Signatures and programs name the call they came from for as long as the process lives.
+_alive: list[Any] = []
+
+
+def device_call(name: str, function: Callable[..., Any], *, random: int = 0) -> Callable[..., Any]:
+    """A recordable call of `function`.
+
+    Args:
+        name: shown in errors and profiles, in the form ``namespace::name``.
+        function: gets the list of operand arrays, then one run-time
+            `torchtpu_core.lowering.promotion.Scalar` per number; returns a tuple: fresh
+            results, then the new value of each written operand. With `random` it also
+            gets the keyword ``rng``. Traced with 64-bit types on.
+        random: how many random ops the function stands for. The generator advances as
+            if each had been called; the i-th draws at offset ``rng.offset + 4 * i``.
+
+    Returns:
+        ``call(tensors, scalars, written, out_specs)``: tpu tensors; Python ints and
+        floats; indices of the tensors that are written; a function that gives an
+        `OutSpec` per fresh result, asked once per new signature of operands. It
+        returns the fresh results as a list.
+    """
+    call = _C.Call(name, native(name, function), random)
+    _alive.append(call)
+    return call
+
+
+def array_of(tensor: torch.Tensor) -> Any:
+    """The ``jax.Array`` behind a tpu tensor, in the tensor's shape; runs what is pending."""
+    return _C.array_of(tensor)
+
+
+def tensor_of(
+    array: Any, device: int, sizes: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """A tpu tensor around a ``jax.Array`` of the device's client that nobody else modifies."""
+    return _C.tensor_of(array, device, list(sizes), dtype)
+
+
+def assign(tensor: torch.Tensor, array: Any) -> None:
+    """Give a tpu tensor the contents of a ``jax.Array`` of its shape that nobody else modifies.
+
+    The array must belong to the client of the tensor's device. Views of the tensor see
+    the new contents; the autograd version is not advanced.
+    """
+    _C.assign(tensor, array)

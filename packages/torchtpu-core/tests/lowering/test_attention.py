@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scaled dot-product attention and the transformer fast paths against CPU PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torchtpu_core.lowering import attention, transformer
+from torchtpu_core.testing.lowering import assert_close, check, lower
+
+_GENERATOR = torch.Generator().manual_seed(0)
+_ROWS = {row.overload: row for row in attention.TABLE}
+NAME = "aten::_scaled_dot_product_fused_attention_overrideable"
+CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+
+def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=_GENERATOR).to(dtype)
+
+
+def run(overload: str, *arguments: Any, seed: int = 0, **keywords: Any) -> Any:
+    return lower(_ROWS[overload], arguments, keywords, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One attention call; the bias is made by `bias_of`."""
+
+    queries: int = 5
+    keys: int = 7
+    key_heads: int = 4
+    value_size: int = 8
+    causal: bool = False
+    bias: str = ""
+    scale: float | None = None
+    dtype: torch.dtype = torch.float32
+
+
+CASES = {
+    "plain": Case(),
+    "causal": Case(keys=5, causal=True),
+    "causal, more keys": Case(causal=True),
+    "scaled": Case(scale=0.3),
+    "other value size": Case(value_size=6),
+    "bias": Case(bias="full"),
+    "broadcast bias": Case(bias="broadcast"),
+    "bias hides a row": Case(bias="hiding"),
+    "bool mask": Case(bias="bool"),
+    "grouped heads": Case(key_heads=2),
+    "float64": Case(dtype=torch.float64),
+}
+
+
+def bias_of(case: Case) -> Tensor | None:
+    shape = (case.queries, case.keys)
+    if case.bias == "full":
+        return rand(2, 4, *shape).requires_grad_()
+    if case.bias == "broadcast":
+        return rand(4, 1, case.keys).requires_grad_()
+    if case.bias == "hiding":
+        bias = rand(1, 1, *shape)
+        bias[..., 0, :] = bias[..., 1, 2] = float("-inf")
+        return bias.requires_grad_()
+    if case.bias == "bool":
+        return torch.rand(2, 1, *shape, generator=_GENERATOR) > 0.4
+    return None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_and_gradients_equal_the_unfused_form(name: str) -> None:
+    c = CASES[name]
+    q = rand(2, 4, c.queries, 8, dtype=c.dtype).requires_grad_()
+    k = rand(2, c.key_heads, c.keys, 8, dtype=c.dtype).requires_grad_()
+    v = rand(2, c.key_heads, c.keys, c.value_size, dtype=c.dtype).requires_grad_()
+    bias = bias_of(c)
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, bias, 0.0, c.causal, scale=c.scale, enable_gqa=c.key_heads != 4
+        )
+    learned = bias is not None and bias.requires_grad
+    leaves = (q, k, v, bias) if learned else (q, k, v)
+    grad = rand(*expected.shape, dtype=c.dtype)
+    gradients = torch.autograd.grad(expected, leaves, grad)
+
+    saved = run(NAME, q, k, v, bias, 0.0, c.causal, False, scale=c.scale)
+    assert_close(saved[0], expected.detach())
+    mask = [True, True, True, learned]
+    actual = run(
+        f"{NAME}_backward",
+        grad, q, k, v, bias, mask, saved[0], saved[1], None, None,
+        c.queries, c.keys, 0.0, c.causal, saved[6], saved[7],
+        scale=c.scale,
+    )  # fmt: skip
+    assert_close(actual[: len(leaves)], list(gradients))
+
+
+def test_attention_bfloat16_is_near_the_exact_one() -> None:
+    q, k, v = (rand(2, 4, 6, 8, dtype=torch.bfloat16) for _ in range(3))
+    exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    torch.testing.assert_close(run(NAME, q, k, v)[0], exact.bfloat16(), rtol=2e-2, atol=2e-2)
+
+
+def test_attention_dropout_keeps_the_expected_share_and_scales_it() -> None:
+    q, k = rand(1, 2, 64, 8), rand(1, 2, 64, 8)
+    weights = torch.softmax(q @ k.mT / 8**0.5, -1)
+    factor = run(NAME, q, k, torch.eye(64).expand(1, 2, 64, 64), None, 0.3)[0] / weights
+    dropped = factor.abs() < 0.1
+    # 8192 draws: the share lies within six standard deviations, 6 * sqrt(0.21 / 8192).
+    assert abs(dropped.double().mean() - 0.3) < 0.031
+    torch.testing.assert_close(factor[~dropped], torch.full_like(factor[~dropped], 1 / 0.7))
+
+
+def test_attention_dropout_backward_uses_the_mask_of_the_forward() -> None:
+    q, k, v, grad = (rand(1, 2, 6, 8) for _ in range(4))
+    eye = torch.eye(6).expand(1, 2, 6, 6)
+    saved = run(NAME, q, k, v, None, 0.4, seed=11)
+    factor = run(NAME, q, k, eye, None, 0.4, seed=11)[0] / torch.softmax(q @ k.mT / 8**0.5, -1)
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    out = (torch.softmax(leaves[0] @ leaves[1].mT / 8**0.5, -1) * factor) @ leaves[2]
+    assert_close(saved[0], out.detach())
+    actual = run(
+        f"{NAME}_backward",
+        grad, q, k, v, None, [True, True, True, False], saved[0], saved[1], None, None,
+        6, 6, 0.4, False, saved[6], saved[7],
+    )  # fmt: skip
+    assert_close(actual[:3], list(torch.autograd.grad(out, leaves, grad)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_cpu_flash_attention_overloads_equal_cpu(causal: bool) -> None:
+    q, k, v, grad = (rand(2, 3, 5, 8) for _ in range(4))
+    check(CPU, q, k, v, 0.0, causal, table=attention.TABLE)
+    out, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+    arguments = (grad, q, k, v, out, log_sums, 0.0, causal)
+    check(f"{CPU}_backward", *arguments, table=attention.TABLE)
+
+
+D, H, T = 8, 2, 3
+MASKS: dict[int | None, tuple[int, ...]] = {None: (), 0: (T, T), 1: (2, T), 2: (2, H, T, T)}
+
+
+def mask_of(mask_type: int | None) -> Tensor | None:
+    if mask_type is None:
+        return None
+    mask = torch.rand(MASKS[mask_type], generator=_GENERATOR) > 0.5
+    mask[..., 0] = False
+    return mask
+
+
+@pytest.mark.parametrize("mask_type", MASKS)
+@pytest.mark.parametrize("weights", [(True, True), (True, False), (False, True)])
+def test_native_multi_head_attention_equals_cpu(
+    mask_type: int | None, weights: tuple[bool, bool]
+) -> None:
+    x = rand(2, T, D)
+    parameters = (D, H, rand(3 * D, D), rand(3 * D), rand(D, D), rand(D))
+    arguments = (x, x, x, *parameters, mask_of(mask_type), *weights, mask_type)
+    check("aten::_native_multi_head_attention", *arguments, table=transformer.TABLE)
+
+
+@pytest.mark.parametrize("mask_type", MASKS)
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_transformer_encoder_layer_equals_cpu(mask_type: int | None, norm_first: bool) -> None:
+    attention_parameters = (D, H, rand(3 * D, D), rand(3 * D), rand(D, D), rand(D))
+    norms = (rand(D), rand(D), rand(D), rand(D))
+    feed_forward = (rand(16, D), rand(16), rand(D, 16), rand(D))
+    check(
+        "aten::_transformer_encoder_layer_fwd",
+        rand(2, T, D), *attention_parameters, not norm_first, norm_first, 1e-5,
+        *norms, *feed_forward, mask_of(mask_type), mask_type,
+        table=transformer.TABLE,
+    )  # fmt: skip
+
+
+def test_transform_bias_rescale_qkv_equals_cpu() -> None:
+    arguments = (rand(2, T, 3 * D), rand(3 * D), H)
+    check("aten::_transform_bias_rescale_qkv", *arguments, table=transformer.TABLE)

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend.h"
+
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+namespace torchtpu::distributed {
+namespace {
+
+bool on_host(const at::Tensor& tensor) { return tensor.device().is_cpu(); }
+bool on_host(const Tensors& tensors) { return !tensors.empty() && on_host(tensors[0]); }
+
+}  // namespace
+
+PythonBackend::PythonBackend(int rank, int size, std::chrono::milliseconds timeout, py::object target,
+                             c10::intrusive_ptr<Backend> host)
+    : Backend(rank, size),
+      target_(std::move(target)),
+      host_(std::move(host)),
+      options_(c10::make_intrusive<Options>("tpu_dist", timeout)) {}
+
+PythonBackend::~PythonBackend() {
+  if (Py_IsInitialized() == 0) {
+    target_.release();  // the interpreter is gone, and the object with it
+    return;
+  }
+  py::gil_scoped_acquire gil;
+  target_ = py::object();
+}
+
+template <typename... Arguments>
+WorkPtr PythonBackend::call(const char* method, Arguments&&... arguments) {
+  py::gil_scoped_acquire gil;
+  return to_work(target_.attr(method)(std::forward<Arguments>(arguments)...));
+}
+
+WorkPtr PythonBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  return on_host(tensors) ? host_->broadcast(tensors, opts)
+                              : call("broadcast", tensors, opts);
+}
+
+WorkPtr PythonBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  return on_host(tensors) ? host_->allreduce(tensors, opts)
+                              : call("allreduce", tensors, opts);
+}
+
+WorkPtr PythonBackend::allreduce_coalesced(Tensors& tensors,
+                                           const c10d::AllreduceCoalescedOptions& opts) {
+  return on_host(tensors) ? host_->allreduce_coalesced(tensors, opts)
+                              : call("allreduce_coalesced", tensors, opts);
+}
+
+WorkPtr PythonBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  return on_host(tensors) ? host_->reduce(tensors, opts)
+                              : call("reduce", tensors, opts);
+}
+
+WorkPtr PythonBackend::allgather(TensorLists& outputs, Tensors& inputs,
+                                 const c10d::AllgatherOptions& opts) {
+  return on_host(inputs) ? host_->allgather(outputs, inputs, opts)
+                              : call("allgather", outputs, inputs, opts);
+}
+
+WorkPtr PythonBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                       const c10d::AllgatherOptions& opts) {
+  return on_host(output) ? host_->_allgather_base(output, input, opts)
+                              : call("allgather_base", output, input, opts);
+}
+
+WorkPtr PythonBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                           const c10d::AllgatherOptions& opts) {
+  return on_host(inputs) ? host_->allgather_coalesced(outputs, inputs, opts)
+                              : call("allgather_coalesced", outputs, inputs, opts);
+}
+
+WorkPtr PythonBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                       const c10d::AllgatherOptions& opts) {
+  return on_host(outputs) ? host_->allgather_into_tensor_coalesced(outputs, inputs, opts)
+                              : call("allgather_into_tensor_coalesced", outputs, inputs, opts);
+}
+
+WorkPtr PythonBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+  return on_host(inputs) ? host_->gather(outputs, inputs, opts)
+                              : call("gather", outputs, inputs, opts);
+}
+
+WorkPtr PythonBackend::scatter(Tensors& outputs, TensorLists& inputs,
+                               const c10d::ScatterOptions& opts) {
+  return on_host(outputs) ? host_->scatter(outputs, inputs, opts)
+                              : call("scatter", outputs, inputs, opts);
+}
+
+WorkPtr PythonBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                      const c10d::ReduceScatterOptions& opts) {
+  return on_host(outputs) ? host_->reduce_scatter(outputs, inputs, opts)
+                              : call("reduce_scatter", outputs, inputs, opts);
+}
+
+WorkPtr PythonBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                            const c10d::ReduceScatterOptions& opts) {
+  return on_host(output) ? host_->_reduce_scatter_base(output, input, opts)
+                              : call("reduce_scatter_base", output, input, opts);
+}
+
+WorkPtr PythonBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                       const c10d::ReduceScatterOptions& opts) {
+  return on_host(outputs) ? host_->reduce_scatter_tensor_coalesced(outputs, inputs, opts)
+                              : call("reduce_scatter_tensor_coalesced", outputs, inputs, opts);
+}
+
+WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                     std::vector<int64_t>& output_splits,
+                                     std::vector<int64_t>& input_splits,
+                                     const c10d::AllToAllOptions& opts) {
+  return on_host(output) ? host_->alltoall_base(output, input, output_splits, input_splits, opts)
+                              : call("alltoall_base", output, input, output_splits, input_splits, opts);
+}
+
+WorkPtr PythonBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  return on_host(outputs) ? host_->alltoall(outputs, inputs, opts)
+                              : call("alltoall", outputs, inputs, opts);
+}
+
+WorkPtr PythonBackend::send(Tensors& tensors, int destination, int tag) {
+  return on_host(tensors) ? host_->send(tensors, destination, tag)
+                              : call("send", tensors, destination, tag);
+}
+
+WorkPtr PythonBackend::recv(Tensors& tensors, int source, int tag) {
+  return on_host(tensors) ? host_->recv(tensors, source, tag)
+                              : call("recv", tensors, source, tag);
+}
+
+WorkPtr PythonBackend::recvAnysource(Tensors& tensors, int tag) {
+  return on_host(tensors) ? host_->recvAnysource(tensors, tag)
+                              : call("recv_anysource", tensors, tag);
+}
+
+WorkPtr PythonBackend::barrier(const c10d::BarrierOptions& opts) { return call("barrier", opts); }
+
+void PythonBackend::startCoalescing() {
+  py::gil_scoped_acquire gil;
+  target_.attr("start_coalescing")();
+}
+
+WorkPtr PythonBackend::endCoalescing() { return call("end_coalescing"); }
+
+uint64_t PythonBackend::getSequenceNumberForGroup() {
+  py::gil_scoped_acquire gil;
+  return target_.attr("sequence_number")().cast<uint64_t>();
+}
+
+c10::intrusive_ptr<c10d::Backend> PythonBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                       const std::vector<int>& ranks,
+                                                       const c10::intrusive_ptr<Options>& opts) {
+  py::gil_scoped_acquire gil;
+  py::object seconds = py::none();
+  if (opts) {
+    seconds = py::float_(static_cast<double>(opts->timeout.count()) / 1e3);
+  }
+  return target_.attr("split")(store, ranks, opts ? opts->group_name : std::string(), seconds)
+      .cast<c10::intrusive_ptr<Backend>>();
+}
+
+void PythonBackend::setTimeout(std::chrono::milliseconds timeout) {
+  options_->timeout = timeout;
+  py::gil_scoped_acquire gil;
+  target_.attr("set_timeout")(static_cast<double>(timeout.count()) / 1e3);
+}
+
+void PythonBackend::shutdown() {
+  py::gil_scoped_acquire gil;
+  target_.attr("shutdown")();
+}
+
+void PythonBackend::abort() {
+  py::gil_scoped_acquire gil;
+  target_.attr("abort")();
+}
+
+}  // namespace torchtpu::distributed
+
+PYBIND11_MODULE(_C, m) {
+  using torchtpu::distributed::PythonBackend;
+  m.doc() = "The compiled part of torchtpu_distributed.";
+  pybind11::module_::import("torch.distributed");
+  m.def("make_backend",
+        [](int rank, int size, double timeout_s, pybind11::object target,
+           c10::intrusive_ptr<c10d::Backend> host) {
+          auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3));
+          return c10::intrusive_ptr<c10d::Backend>(
+              c10::make_intrusive<PythonBackend>(rank, size, timeout, std::move(target), std::move(host)));
+        },
+        pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout_s"),
+        pybind11::arg("target"), pybind11::arg("host"),
+        "A c10d backend that calls the methods of `target`, and `host` for CPU tensors.");
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "work.h"
+
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+namespace torchtpu::distributed {
+
+PythonWork::~PythonWork() {
+  if (Py_IsInitialized() == 0) {
+    work_.release();  // the interpreter is gone, and the object with it
+    return;
+  }
+  py::gil_scoped_acquire gil;
+  work_ = py::object();
+}
+
+bool PythonWork::isCompleted() {
+  py::gil_scoped_acquire gil;
+  return work_.attr("is_completed")().cast<bool>();
+}
+
+bool PythonWork::isSuccess() const {
+  py::gil_scoped_acquire gil;
+  return work_.attr("is_success")().cast<bool>();
+}
+
+std::vector<at::Tensor> PythonWork::result() {
+  py::gil_scoped_acquire gil;
+  return work_.attr("result")().cast<std::vector<at::Tensor>>();
+}
+
+void PythonWork::synchronize() {
+  py::gil_scoped_acquire gil;
+  work_.attr("synchronize")();
+}
+
+bool PythonWork::wait(std::chrono::milliseconds timeout) {
+  py::gil_scoped_acquire gil;
+  py::object seconds = py::none();
+  if (timeout != kNoTimeout) {
+    seconds = py::float_(static_cast<double>(timeout.count()) / 1e3);
+  }
+  return work_.attr("wait")(seconds).cast<bool>();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> PythonWork::getFuture() {
+  py::gil_scoped_acquire gil;
+  py::object future = work_.attr("get_future")();
+  return future.cast<std::shared_ptr<torch::jit::PythonFutureWrapper>>()->fut;
+}
+
+c10::intrusive_ptr<c10d::Work> to_work(py::object returned) {
+  if (py::isinstance<c10d::Work>(returned)) {
+    return returned.cast<c10::intrusive_ptr<c10d::Work>>();
+  }
+  return c10::make_intrusive<PythonWork>(std::move(returned));
+}
+
+}  // namespace torchtpu::distributed

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `import torch` runs: tell `torch.distributed` the names of the backend.
+
+Nothing is loaded until a process group is made, and nothing here may raise: an
+exception would break `import torch` for the user.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+NAMES = ("tpu_dist", "tpu")
+
+
+def autoload() -> None:
+    """Register the backend, unless torch was built without distributed; never raises."""
+    if os.environ.get("TORCH_TPU_DISABLE_AUTOLOAD", "0").lower() not in ("", "0", "false", "no", "off"):
+        return
+    try:
+        register()
+    except Exception as error:
+        warnings.warn(
+            "torchtpu-distributed could not register its process group "
+            f"({type(error).__name__}: {error}). torch works without it; run "
+            "`torchtpu doctor` for the reason.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def register() -> None:
+    """Make ``tpu_dist``, also called ``tpu``, the backend of tpu tensors."""
+    import torch.distributed
+
+    if not torch.distributed.is_available():
+        return
+    for name in NAMES:
+        if name not in torch.distributed.Backend.backend_list:
+            torch.distributed.Backend.register_backend(
+                name, _create, extended_api=True, devices=["cpu", "tpu"]
+            )
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    from torchtpu_distributed.creation import create
+
+    return create(options)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks tell each other beside the data: one notice board in the store.
+
+A notice is one line of JSON appended to one key, so that looking whether there is
+anything new costs one call when all is well. Per-rank keys hold what changes all the
+time: a heartbeat and the last collective of each group.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from torch import distributed as dist
+
+_NOTICES = "notices"
+
+
+class Board:
+    """The board of one world, as one thread sees it.
+
+    Args:
+        store: a connection of the calling thread's own.
+        rank: the rank that writes.
+    """
+
+    def __init__(self, store: dist.Store, rank: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._read = 0
+        self._beats = 0
+        self._positions = ""
+
+    def post(self, kind: str, **facts: Any) -> None:
+        """Append a notice."""
+        self._store.append(_NOTICES, json.dumps({"kind": kind, "rank": self._rank, **facts}) + "\n")
+
+    def new_notices(self) -> list[dict[str, Any]]:
+        """Notices since the last call, of all ranks."""
+        if not self._store.check([_NOTICES]):
+            return []
+        text = self._store.get(_NOTICES)
+        new, self._read = text[self._read :], len(text)
+        return [json.loads(line) for line in new.decode().splitlines()]
+
+    def beat(self, positions: dict[str, tuple[int, str]]) -> None:
+        """Show that this rank lives, and which collective of each group it came to last."""
+        self._beats += 1
+        self._store.set(f"beat/{self._rank}", str(self._beats))
+        text = json.dumps(positions)
+        if text != self._positions:
+            self._store.set(f"at/{self._rank}", text)
+            self._positions = text
+
+    def beats(self, ranks: Iterable[int]) -> dict[int, bytes]:
+        """The heartbeat of each rank that has one."""
+        found = {}
+        for rank in ranks:
+            if self._store.check([f"beat/{rank}"]):
+                found[rank] = self._store.get(f"beat/{rank}")
+        return found
+
+    def position(self, rank: int, group: str) -> tuple[int, str]:
+        """Number and name of the last collective a rank came to in a group; 0 if none."""
+        if not self._store.check([f"at/{rank}"]):
+            return 0, ""
+        number, name = json.loads(self._store.get(f"at/{rank}")).get(group, (0, ""))
+        return int(number), str(name)
+
+    def put_stack(self, stack: str) -> None:
+        """Show where this rank's main thread is."""
+        self._store.set(f"stack/{self._rank}", stack)
+
+    def stack(self, rank: int) -> str:
+        """Where a rank's main thread was when it was asked; empty if it did not answer."""
+        if not self._store.check([f"stack/{rank}"]):
+            return ""
+        return self._store.get(f"stack/{rank}").decode()
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove keys nobody reads any more."""
+        for key in keys:
+            self._store.delete_key(key)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The helper process that hosts the key-value service of XLA's CPU collectives.
+
+XLA aborts every process that loses this service, so it must not die with rank 0: then
+no rank could say which one is missing. It runs apart, and ends when the last rank has
+closed the connection it keeps open for this purpose. PyTorch's store stays the control
+plane; this service only introduces XLA's communicators to each other.
+
+Imports neither torch nor JAX, only jaxlib.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+
+#: Our own watch finds lost ranks; XLA's must never be first.
+HEARTBEAT_TIMEOUT_S = 10**7
+#: How long the helper waits for the first rank before it gives up.
+FIRST_RANK_S = 600.0
+_LOOPBACK = ("127.", "localhost", "::1")
+
+
+def start(host: str, size: int) -> tuple[str, str]:
+    """Start the helper for `size` ranks; (service, lifeline) addresses as ``host:port``.
+
+    Args:
+        host: an address of this machine that all ranks can reach.
+        size: number of ranks.
+    """
+    helper = subprocess.Popen(
+        [sys.executable, "-m", "torchtpu_distributed.coordinator", host, str(size)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    assert helper.stdout is not None
+    ports = helper.stdout.readline().split()
+    helper.stdout.close()
+    if len(ports) != 2:
+        raise RuntimeError(
+            f"the helper process of the collectives ended with code {helper.wait()} before it "
+            "was ready; its output above says why."
+        )
+    return f"{host}:{ports[0]}", f"{host}:{ports[1]}"
+
+
+def connect_lifeline(address: str) -> socket.socket:
+    """A connection that keeps the helper alive while it is open."""
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def main(host: str, size: int) -> None:
+    """Run the helper: print two ports, then serve until every rank has gone."""
+    from jaxlib import _jax
+
+    bind = host if host.startswith(_LOOPBACK) else ""
+    lifeline = socket.create_server((bind, 0))
+    port = _free_port(bind)
+    service = _jax.get_distributed_runtime_service(
+        f"{bind or '[::]'}:{port}", size, heartbeat_timeout=HEARTBEAT_TIMEOUT_S
+    )
+    print(port, lifeline.getsockname()[1], flush=True)
+    wait_until_deserted(lifeline, FIRST_RANK_S)
+    del service
+    os._exit(0)  # destroying the service would wait for ranks that are gone
+
+
+def wait_until_deserted(lifeline: socket.socket, first_rank_s: float) -> None:
+    """Return when all connections have closed, or none came within `first_rank_s` seconds."""
+    began = time.monotonic()
+    seen = False
+    with selectors.DefaultSelector() as selector:
+        selector.register(lifeline, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select(timeout=1.0):
+                connection = key.fileobj
+                assert isinstance(connection, socket.socket)
+                if connection is lifeline:
+                    accepted, _address = lifeline.accept()
+                    selector.register(accepted, selectors.EVENT_READ)
+                    seen = True
+                elif not _still_open(connection):
+                    selector.unregister(connection)
+                    connection.close()
+            deserted = len(selector.get_map()) == 1
+            if deserted and (seen or time.monotonic() - began > first_rank_s):
+                return
+
+
+def _still_open(connection: socket.socket) -> bool:
+    try:
+        return bool(connection.recv(64))
+    except OSError:
+        return False
+
+
+def _free_port(bind: str) -> int:
+    with socket.create_server((bind, 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives under way in this process, and the waits on them.
+
+XLA may run a collective inside the call that launches it, and that call returns only
+when all ranks have come or the transport gives up. So no thread of the user's ever
+makes it: one thread launches in program order, another waits for completion, and
+whoever needs a result waits here, where the verdict of the watch reaches it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchtpu_distributed.errors import CollectiveError
+
+#: Longest nap of a wait whose condition nobody announces, such as an array becoming ready.
+_NAP_S = 0.02
+_FIRST_NAP_S = 0.0002
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Pending:
+    """One collective from its call to its completion.
+
+    Attributes:
+        group: name of the process group.
+        ranks: global ranks of the group.
+        seq: its number in the group, from 1.
+        what: the operation with operands, as `calls.Collective.describe` words it.
+        line: the user's line.
+        timeout_s: seconds it may take.
+        began_s: monotonic time of the call.
+        results: arrays, once launched.
+        launched: whether the launching call has returned or raised.
+        done: whether its results are computed.
+        trouble: what the transport said when it failed.
+        trouble_s: monotonic time of that.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    seq: int
+    what: str
+    line: str
+    timeout_s: float
+    began_s: float = field(default_factory=time.monotonic)
+    results: Sequence[Any] = ()
+    launched: bool = False
+    done: bool = False
+    trouble: str = ""
+    trouble_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """How messages name it: the operation, its number, the group and the user's line."""
+        where = f" (called at {self.line})" if self.line else ""
+        return f"{self.what}, number {self.seq} of group {self.group!r}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why the collectives of this process have ended."""
+
+    kind: type[CollectiveError]
+    message: str
+
+    def error(self) -> CollectiveError:
+        """A new exception; several threads may need one each."""
+        return self.kind(self.message)
+
+
+class Ledger:
+    """All pending collectives of a process and the two threads that drive them."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._pending: list[Pending] = []
+        self._launches: queue.SimpleQueue[tuple[Pending, Callable[[], Sequence[Any]]] | None]
+        self._launches = queue.SimpleQueue()
+        self._launched: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self.failure: Failure | None = None
+        self.positions: dict[str, tuple[int, str]] = {}
+        self.on_trouble: Callable[[], None] = lambda: None
+        for target in (self._launch_all, self._complete_all):
+            threading.Thread(target=target, name=f"tpu_dist{target.__name__}", daemon=True).start()
+
+    def begin(self, pending: Pending) -> None:
+        """Enter a collective; raises if an earlier one has failed."""
+        self.check()
+        with self._condition:
+            self._pending.append(pending)
+            self.positions[pending.group] = (pending.seq, pending.name)
+
+    def run(self, pending: Pending, call: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+        """Launch a collective in order; its results, the last of which is its token.
+
+        Raises:
+            CollectiveError: it cannot finish.
+        """
+        self._launches.put((pending, call))
+        self.wait_until(lambda: pending.launched)
+        return pending.results
+
+    def finish(self, pending: Pending) -> None:
+        """Leave a collective: done, or given up before it was launched."""
+        with self._condition:
+            pending.done = True
+            if pending in self._pending:
+                self._pending.remove(pending)
+            self._condition.notify_all()
+
+    def fail(self, failure: Failure) -> None:
+        """End all collectives of this process; the first failure is the one that counts."""
+        with self._condition:
+            self.failure = self.failure or failure
+            self._condition.notify_all()
+
+    def check(self) -> None:
+        """Raise the failure, if there is one."""
+        if self.failure is not None:
+            raise self.failure.error()
+
+    def pending(self) -> list[Pending]:
+        """What is under way, oldest first."""
+        with self._condition:
+            return list(self._pending)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait for something the threads here announce; False after `timeout_s` seconds.
+
+        Raises:
+            CollectiveError: the job has failed.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._condition:
+            while not condition():
+                self.check()
+                left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+                if left <= 0:
+                    return False
+                self._condition.wait(left)
+        return True
+
+    def wait_for(self, array: Any) -> None:
+        """Wait for an array that may depend on pending collectives.
+
+        Raises:
+            CollectiveError: one of them cannot finish.
+        """
+        nap_s = _FIRST_NAP_S
+        while self._pending and not array.is_ready():
+            self.check()
+            with self._condition:
+                if self._pending:
+                    self._condition.wait(nap_s)
+            nap_s = min(2 * nap_s, _NAP_S)
+        try:
+            array.block_until_ready()
+        except Exception as error:
+            if self.failure is None:
+                raise
+            raise self.failure.error() from error
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait for everything under way; whether it all finished."""
+        try:
+            return self.wait_until(lambda: not self._pending, timeout_s)
+        except CollectiveError:
+            return False
+
+    def stop(self) -> None:
+        """End the threads after what they have."""
+        self._launches.put(None)
+
+    def _launch_all(self) -> None:
+        while (item := self._launches.get()) is not None:
+            pending, call = item
+            try:
+                pending.results = call()
+            except Exception as error:
+                self._report(pending, error)
+                continue
+            with self._condition:
+                pending.launched = True
+                self._condition.notify_all()
+            self._launched.put(pending)
+        self._launched.put(None)
+
+    def _complete_all(self) -> None:
+        while (pending := self._launched.get()) is not None:
+            try:
+                pending.results[-1].block_until_ready()
+            except Exception as error:
+                self._report(pending, error)
+                continue
+            pending.results = ()
+            self.finish(pending)
+
+    def _report(self, pending: Pending, error: Exception) -> None:
+        """Leave it to the watch to find out which rank is behind an error of the transport."""
+        pending.trouble = f"{type(error).__name__}: {error}"
+        pending.trouble_s = time.monotonic()
+        self.on_trouble()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who the ranks are: host and process, and whether a process still runs.
+
+On one host the kernel knows at once and for certain that a process has ended; for
+other hosts there are only heartbeats (`watch`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One rank's process.
+
+    Attributes:
+        rank: its number in the world.
+        host: equal for processes that can see each other's process numbers.
+        hostname: for messages.
+        pid: process number.
+        started: start time in clock ticks, which tells a reused number apart.
+        service: address of the service its device already uses, empty if it uses none.
+    """
+
+    rank: int
+    host: str
+    hostname: str
+    pid: int
+    started: int
+    service: str = ""
+
+    def encode(self) -> str:
+        """As text for the store."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Process:
+        """From the text of `encode`."""
+        return cls(**json.loads(text))
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"rank {self.rank} (process {self.pid} on {self.hostname})"
+
+
+def this_process(rank: int, service: str) -> Process:
+    """The record of the calling process."""
+    pid = os.getpid()
+    state = _state(pid)
+    return Process(
+        rank=rank,
+        host=_host_key(),
+        hostname=socket.gethostname(),
+        pid=pid,
+        started=state[1] if state else 0,
+        service=service,
+    )
+
+
+def is_running(process: Process) -> bool | None:
+    """Whether the process still runs; None if it is on another host, so unknown here."""
+    if not process.host or process.host != _host_key():
+        return None
+    state = _state(process.pid)
+    return state is not None and state[0] not in "ZX" and state[1] == process.started
+
+
+def _host_key() -> str:
+    """Boot and process namespace; empty where the system does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
+
+
+def _state(pid: int) -> tuple[str, int] | None:
+    """State letter and start time of a process, None if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[19])

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The watch: a thread per process that finds out which rank keeps a collective from finishing.
+
+It beats its own heart, reads the board, and looks after the oldest pending collective:
+is a rank of its group gone, has it stopped beating, is the time up? The verdict goes
+to the ledger, where the user's threads wait. It deliberately never touches arrays.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from torch import distributed as dist
+
+from torchtpu_distributed import processes
+from torchtpu_distributed.board import Board
+from torchtpu_distributed.errors import (
+    CollectiveError,
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    PeerLostError,
+)
+from torchtpu_distributed.ledger import Failure, Ledger, Pending
+from torchtpu_distributed.processes import Process
+
+TICK_S = 0.5
+#: A rank of another host whose heart has not beaten for so long is lost. It must be well
+#: above the longest time in which a healthy process holds Python's lock.
+SILENT_S = 60.0
+#: How long to look for the rank behind an error of the transport.
+DIAGNOSIS_S = 5.0
+#: How long a late rank has to show what it is doing.
+ANSWER_S = 3.0
+#: After a failure, how long a thread may stay inside XLA before the process is ended.
+LAST_RESORT_S = 120.0
+
+
+class Watch:
+    """The watch of one world.
+
+    Args:
+        store: a connection of its own.
+        rank: this rank.
+        peers: all processes of the world by rank.
+        ledger: what is under way here.
+    """
+
+    def __init__(
+        self, store: dist.Store, rank: int, peers: dict[int, Process], ledger: Ledger
+    ) -> None:
+        self._board = Board(store, rank)
+        self._rank = rank
+        self._peers = peers
+        self._ledger = ledger
+        self._gone: dict[int, dict[str, Any]] = {}
+        self._heard: dict[int, tuple[bytes, float]] = {}
+        self._wake = threading.Event()
+        self._stopped = False
+        self._expired: list[str] = []
+        self._failed_s = 0.0
+        ledger.on_trouble = self._wake.set
+        self._thread = threading.Thread(target=self._run, name="tpu_dist_watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join(timeout=ANSWER_S)
+
+    def forget(self, key: str) -> None:
+        """Delete a key of the store when convenient."""
+        self._expired.append(key)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                self._tick()
+            except Exception as error:
+                if not self._stopped:
+                    self._fail(CollectiveError, _store_lost(error, self._peers))
+                    self._stop_if_stuck()
+            self._wake.wait(TICK_S)
+            self._wake.clear()
+
+    def _tick(self) -> None:
+        self._board.beat(dict(self._ledger.positions))
+        expired, self._expired = self._expired, []
+        self._board.delete(expired)
+        for notice in self._board.new_notices():
+            self._take(notice)
+        if self._ledger.failure is not None:
+            self._stop_if_stuck()
+            return
+        for pending in self._ledger.pending()[:1]:
+            self._look_after(pending)
+
+    def _take(self, notice: dict[str, Any]) -> None:
+        if notice["rank"] == self._rank:
+            return
+        if notice["kind"] == "gone":
+            self._gone[notice["rank"]] = notice
+        elif notice["kind"] == "mismatch" and self._rank in notice["ranks"]:
+            self._fail(CollectiveMismatchError, notice["message"])
+        elif notice["kind"] == "stack":
+            self._board.put_stack(_main_stack())
+
+    def _look_after(self, pending: Pending) -> None:
+        others = [rank for rank in pending.ranks if rank != self._rank]
+        for rank in others:
+            reason = self._why_lost(rank, pending)
+            if reason:
+                self._fail(PeerLostError, self._lost_message(rank, reason, pending))
+                return
+        if pending.trouble:
+            if time.monotonic() - pending.trouble_s > DIAGNOSIS_S:
+                message = f"{pending.name}: the transport failed ({pending.trouble})."
+                self._fail(CollectiveError, message)
+            return
+        if time.monotonic() - pending.began_s > pending.timeout_s:
+            self._fail(CollectiveTimeoutError, self._late_message(others, pending))
+
+    def _why_lost(self, rank: int, pending: Pending) -> str:
+        notice = self._gone.get(rank)
+        if notice is not None:
+            came = int(notice["positions"].get(pending.group, (0, ""))[0])
+            return str(notice["reason"]) if came < pending.seq or pending.trouble else ""
+        running = processes.is_running(self._peers[rank])
+        if running is None:
+            return self._why_silent(rank)
+        return "" if running else "its process ended without a word, as one that is killed does"
+
+    def _why_silent(self, rank: int) -> str:
+        beat = self._board.beats([rank]).get(rank, b"")
+        now = time.monotonic()
+        last, since = self._heard.get(rank, (b"", now))
+        if beat != last or rank not in self._heard:
+            self._heard[rank] = (beat, now)
+            return ""
+        return f"its heart has not beaten for {SILENT_S:g} s" if now - since > SILENT_S else ""
+
+    def _lost_message(self, rank: int, reason: str, pending: Pending) -> str:
+        number, name = self._board.position(rank, pending.group)
+        last = f"The last one it came to was {name}." if number else "It had come to none."
+        return (
+            f"{self._peers[rank].name} is gone: {reason}. {pending.name}, cannot finish without "
+            f"it. {last} Look at that rank's output for the cause, then restart the job."
+        )
+
+    def _late_message(self, others: list[int], pending: Pending) -> str:
+        self._board.post("stack")
+        deadline = time.monotonic() + ANSWER_S
+        late = [r for r in others if self._board.position(r, pending.group)[0] < pending.seq]
+        while time.monotonic() < deadline and not all(self._board.stack(r) for r in late):
+            time.sleep(TICK_S / 5)
+        late = [r for r in late if self._board.position(r, pending.group)[0] < pending.seq]
+        parts = [self._late_rank(rank, pending) for rank in late[:8]]
+        who = "; ".join(parts) or "all ranks had come, but the data did not arrive"
+        return (
+            f"{pending.name}, did not finish in {pending.timeout_s:g} s: {who}. Raise timeout= of "
+            "init_process_group or TORCH_TPU_COLLECTIVE_TIMEOUT_S if it only needed longer."
+        )
+
+    def _late_rank(self, rank: int, pending: Pending) -> str:
+        number, name = self._board.position(rank, pending.group)
+        last = f"its last one was {name}" if number else "it has come to none of this group"
+        stack = self._board.stack(rank)
+        shown = f"; it is at:\n{stack}" if stack else ""
+        return f"{self._peers[rank].name} has not come to it ({last}){shown}"
+
+    def _fail(self, kind: type[CollectiveError], message: str) -> None:
+        self._failed_s = self._failed_s or time.monotonic()
+        self._ledger.fail(Failure(kind, message))
+
+    def _stop_if_stuck(self) -> None:
+        """End the process if the user's thread did not come out of XLA to see the failure."""
+        failure = self._ledger.failure
+        if failure is None or not self._ledger.pending():
+            return
+        if time.monotonic() - self._failed_s > LAST_RESORT_S:
+            print(f"{failure.kind.__name__}: {failure.message}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def _main_stack() -> str:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return "".join(traceback.format_stack(frame)[-12:]) if frame is not None else ""
+
+
+def _store_lost(error: Exception, peers: dict[int, Process]) -> str:
+    dead = [p.name for p in peers.values() if processes.is_running(p) is False]
+    who = f" Gone: {', '.join(dead)}." if dead else ""
+    return (
+        f"the store of the process group does not answer ({type(error).__name__}: {error}).{who} "
+        "The process that hosts it, rank 0 or the launcher, has probably ended."
+    )

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choosing an eager mode, and when each raises what the device found."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+import pytest
+import torch
+from torchtpu_core.errors import DeferredIndexError
+from torchtpu_core.runtime import modes
+
+
+@pytest.fixture(autouse=True)
+def _start_strict():
+    torch.tpu.init()
+    torch.tpu.set_eager_mode("strict")
+
+
+@pytest.mark.parametrize(
+    ("alias", "mode"),
+    [
+        ("DEFER_NEVER_AND_LAUNCH_BLOCKING", "DEBUG"),
+        ("DEFER_NEVER", "STRICT"),
+        ("DEFER_AND_FUSE", "FUSED"),
+    ],
+)
+def test_eager_mode_alias_is_the_same_mode(alias, mode):
+    assert torch.tpu.EagerMode[alias] is torch.tpu.EagerMode[mode]
+
+
+def test_set_eager_mode_block_restores_the_previous_mode():
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEBUG):
+        assert torch.tpu.eager_mode is torch.tpu.EagerMode.DEBUG
+    assert torch.tpu.eager_mode is torch.tpu.EagerMode.STRICT
+
+
+def test_set_eager_mode_restores_after_an_exception():
+    with pytest.raises(KeyError), torch.tpu.set_eager_mode("debug"):
+        raise KeyError
+    assert torch.tpu.eager_mode is torch.tpu.EagerMode.STRICT
+
+
+def test_set_eager_mode_without_block_stays():
+    torch.tpu.set_eager_mode("debug")
+    assert torch.tpu.eager_mode is torch.tpu.EagerMode.DEBUG
+
+
+def test_set_eager_mode_unknown_lists_the_modes():
+    with pytest.raises(ValueError, match="DEBUG, STRICT, FUSED"):
+        torch.tpu.set_eager_mode("lazy")
+
+
+def test_fused_says_once_that_it_behaves_as_strict():
+    modes._noticed.discard("fused")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            with torch.tpu.set_eager_mode("fused"):
+                assert (torch.ones(3, device="tpu") + 1).tolist() == [2.0, 2.0, 2.0]
+    assert [str(w.message) for w in caught if "Fused" in str(w.message)] == [
+        "<TorchTpu/modes> Fused Eager is not built yet and behaves as Strict."
+    ]
+
+
+def test_strict_raises_at_the_synchronisation_with_the_line_of_the_op():
+    x = torch.arange(4.0, device="tpu")
+    index = torch.tensor([9], device="tpu")
+    line = inspect.currentframe().f_lineno + 1
+    x[index]
+    with pytest.raises(DeferredIndexError, match=rf"test_modes\.py:{line} in test_strict"):
+        torch.tpu.synchronize()
+
+
+def test_strict_failed_op_leaves_the_device_usable():
+    x = torch.arange(4.0, device="tpu")
+    x[torch.tensor([9], device="tpu")]
+    with pytest.raises(IndexError):
+        torch.tpu.synchronize()
+    torch.tpu.synchronize()
+    assert (x + 1).tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_debug_raises_at_the_line():
+    x = torch.arange(4.0, device="tpu")
+    index = torch.tensor([9], device="tpu")
+    with torch.tpu.set_eager_mode("debug"), pytest.raises(IndexError, match="out of bounds"):
+        x[index]
+
+
+def test_debug_raises_in_backward_with_the_forward_line():
+    x = torch.ones(4, device="tpu", requires_grad=True)
+    with torch.tpu.debug():
+        line = inspect.currentframe().f_lineno + 1
+        y = x.sub(1).sqrt()
+        with pytest.raises(RuntimeError, match=rf"test_modes\.py:{line} in test_debug_raises"):
+            y.sum().backward()
