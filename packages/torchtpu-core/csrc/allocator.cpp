@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocator.h"
 
+#include "bridge.h"
 #include "device.h"
 #include "trace.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <map>
 #include <mutex>
@@ -50,7 +52,50 @@ void delete_slot(void* context) {
   delete slot;
 }
 
-struct DeviceAllocator final : c10::Allocator {
+using Statistic = c10::CachingAllocator::Stat;
+constexpr auto kAllPools = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+Statistic statistic(int64_t current, int64_t peak, int64_t allocated) {
+  Statistic value;
+  value.current = current;
+  value.peak = peak;
+  value.allocated = allocated;
+  value.freed = allocated - current;
+  return value;
+}
+
+// What torch.accelerator.memory_* reads. XLA caches nothing: reserved is allocated.
+struct DeviceAllocator final : c10::DeviceAllocator {
+  bool initialized() override { return is_started(); }
+  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    const MemoryCounters& counters = memory_counters(device);
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    Statistic bytes = statistic(counters.allocated, counters.peak, counters.allocated_ever);
+    stats.allocated_bytes[kAllPools] = bytes;
+    stats.active_bytes[kAllPools] = bytes;
+    stats.reserved_bytes[kAllPools] = bytes;
+    stats.requested_bytes[kAllPools] = bytes;
+    int64_t made = counters.allocations;
+    int64_t live = made - counters.frees;
+    stats.allocation[kAllPools] = statistic(live, live, made);  // the peak of counts is not kept
+    stats.active[kAllPools] = stats.allocation[kAllPools];
+    stats.num_ooms = counters.failures;
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    MemoryCounters& counters = memory_counters(device);
+    counters.allocated_ever = counters.allocated.load();
+    counters.failures = 0;
+  }
+  void resetPeakStats(c10::DeviceIndex device) override {
+    memory_counters(device).peak = memory_counters(device).allocated.load();
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    py::gil_scoped_acquire gil;
+    return bridge("memory_info")(static_cast<int>(device)).cast<std::pair<size_t, size_t>>();
+  }
   c10::DataPtr allocate(size_t nbytes) override { return new_data_ptr(current_device(), nbytes); }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void*, const void*, size_t) const override {

@@ -86,6 +86,7 @@ void bind_memory(py::module_& m) {
     values["peak"] = counters.peak.load();
     values["allocations"] = counters.allocations.load();
     values["frees"] = counters.frees.load();
+    values["failures"] = counters.failures.load();
     return values;
   });
   m.def("live_values", [](int device) {

@@ -6,10 +6,12 @@
 #include "device.h"
 #include "recorder.h"
 
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/neg.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
@@ -54,6 +56,7 @@ void host_to_device(const at::Tensor& from, const at::Tensor& to) {
   }
   py::gil_scoped_acquire gil;
   drop_dead_references();
+  require_memory(to.device().index(), static_cast<int64_t>(source.nbytes()));
   assign(to, bridge("to_device")(source, static_cast<int>(to.device().index())));
 }
 
@@ -77,6 +80,7 @@ void device_to_device(const at::Tensor& from, const at::Tensor& to) {
     staged = source.to(to.scalar_type());
   }
   py::gil_scoped_acquire gil;
+  require_memory(to.device().index(), static_cast<int64_t>(staged.nbytes()));
   assign(to, bridge("to_other_device")(array_of(staged), static_cast<int>(to.device().index())));
 }
 
@@ -85,17 +89,20 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_bl
   if (to.numel() == 0) {
     return to;
   }
-  at::Tensor source = from;
-  if (from.device().type() == kTpu && from.is_conj() != to.is_conj()) {
-    source = at::conj_physical(from.conj());  // conj() clears the bit, so this computes
-    return copy_from(source, to.is_conj() ? to.conj() : to, false);
-  }
-  if (from.device().type() == kTpu && to.device().type() == kTpu) {
-    device_to_device(source, to);
-  } else if (to.device().type() == kTpu) {
-    host_to_device(source, to);
+  if (to.device().type() != kTpu) {
+    device_to_host(from, to);
+  } else if (to.is_conj()) {  // conj(raw) = from means raw = conj(from)
+    copy_from(from.conj(), to.conj(), false);
+  } else if (to.is_neg()) {
+    copy_from(from.is_neg() ? from._neg_view() : at::neg(from), to._neg_view(), false);
+  } else if (from.device().type() != kTpu) {
+    host_to_device(from, to);
+  } else if (from.is_conj()) {
+    device_to_device(at::conj_physical(from.conj()), to);  // conj() clears the bit
+  } else if (from.is_neg()) {
+    device_to_device(at::neg(from._neg_view()), to);
   } else {
-    device_to_host(source, to);
+    device_to_device(from, to);
   }
   return to;
 }

@@ -108,6 +108,9 @@ at::Tensor& set_nothing(at::Tensor& self) {
   return set_storage(self, c10::Storage(std::move(storage)), 0, {0}, {});
 }
 
+// A value lives as long as a recorded op reads it, so there is nothing to remember.
+void record_stream(at::Tensor& /*self*/, c10::Stream /*stream*/) {}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", &empty_memory_format);
   library.impl("empty_strided", &empty_strided);
@@ -116,6 +119,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Storage", TORCH_FN(at::native::set_));
   library.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   library.impl("set_", &set_nothing);
+  library.impl("record_stream", &record_stream);
   library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   library.impl("view", TORCH_FN(at::native::view));
   library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));

@@ -83,17 +83,6 @@ py::object scalar_operand(const TraceLayout& layout) {
   return py::reinterpret_steal<py::object>(array);
 }
 
-void check_memory(const Program& program, c10::DeviceIndex device) {
-  int64_t limit = memory_limit[device].load();
-  if (limit == 0) {
-    return;
-  }
-  int64_t allocated = memory_counters(device).allocated.load();
-  if (allocated + program.output_bytes > limit) {
-    bridge("raise_out_of_memory")(static_cast<int>(device), program.output_bytes, allocated, limit);
-  }
-}
-
 // Runs the program; the GIL is held.
 py::object launch(const Program& program, const TraceLayout& layout) {
   c10::SmallVector<PyObject*, 32> arguments;
@@ -195,7 +184,7 @@ void flush(Trace& trace, const char* /*reason*/) {
   drop_dead_references();
   try {
     auto program = find_or_build(trace, layout);
-    check_memory(*program, trace.device);
+    require_memory(trace.device, program->output_bytes);
     py::object result = launch(*program, layout);
     run_counters().runs.fetch_add(1);
     write_back(trace, layout, *program, result);
@@ -244,6 +233,15 @@ ValuePtr resized_value(const ValuePtr& value, size_t nbytes) {
 }
 
 void set_memory_limit(c10::DeviceIndex device, int64_t bytes) { memory_limit[device].store(bytes); }
+
+void require_memory(c10::DeviceIndex device, int64_t bytes) {
+  int64_t limit = memory_limit[device].load();
+  int64_t allocated = memory_counters(device).allocated.load();
+  if (limit != 0 && allocated + bytes > limit) {
+    memory_counters(device).failures.fetch_add(1);
+    bridge("raise_out_of_memory")(static_cast<int>(device), bytes, allocated, limit);
+  }
+}
 
 void clear_programs() {
   std::lock_guard<std::mutex> guard(programs().mutex);

@@ -24,6 +24,9 @@ class Builder {
       }
       layout_.scalars.insert(layout_.scalars.end(), node.scalars.begin(), node.scalars.end());
     }
+    if (layout_.operands.empty() && layout_.scalars.empty()) {
+      layout_.scalars.push_back(pack_int(0));  // an operand says which device to run on
+    }
     find_live();
     find_donated();
     layout_.key.hash = hash_key(words);

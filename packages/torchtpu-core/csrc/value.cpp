@@ -16,6 +16,9 @@ std::vector<PyObject*>& dead_references() {
 void count(c10::DeviceIndex device, int64_t bytes) {
   auto& counters = memory_counters(device);
   int64_t now = counters.allocated.fetch_add(bytes) + bytes;
+  if (bytes > 0) {
+    counters.allocated_ever.fetch_add(bytes);
+  }
   (bytes >= 0 ? counters.allocations : counters.frees).fetch_add(1);
   int64_t peak = counters.peak.load();
   while (now > peak && !counters.peak.compare_exchange_weak(peak, now)) {

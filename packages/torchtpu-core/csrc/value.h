@@ -98,6 +98,8 @@ struct MemoryCounters {
   std::atomic<int64_t> peak{0};
   std::atomic<int64_t> allocations{0};
   std::atomic<int64_t> frees{0};
+  std::atomic<int64_t> allocated_ever{0};
+  std::atomic<int64_t> failures{0};  // requests refused for lack of memory
 };
 constexpr int kMaxDevices = 127;
 MemoryCounters& memory_counters(c10::DeviceIndex device);

@@ -68,7 +68,7 @@ def test_fork_rng_restores_the_device():
     torch.manual_seed(3)
     expected = _draw()
     torch.manual_seed(3)
-    with torch.random.fork_rng(device_type="tpu"):
+    with torch.random.fork_rng(devices=[0], device_type="tpu"):
         _draw()
         torch.manual_seed(9)
     assert _draw() == expected
@@ -109,11 +109,11 @@ def test_dropout_keeps_its_share_and_scales():
     kept = (out != 0).float().mean().item()
     # 4096 draws: the standard deviation of the share is 0.0068
     assert abs(kept - 0.75) < 6 * 0.0068
-    assert set(out.unique().tolist()) <= {0.0, pytest.approx(1 / 0.75)}
+    assert out[out != 0].cpu().sub(1 / 0.75).abs().max() < 1e-6
 
 
 def test_trunc_normal_under_fork_rng_ends():
-    with torch.random.fork_rng(device_type="tpu"):
+    with torch.random.fork_rng(devices=[0], device_type="tpu"):
         x = torch.nn.init.trunc_normal_(torch.empty(64, device="tpu"))
     assert x.abs().max().item() <= 2.0
 
@@ -125,12 +125,12 @@ def test_checkpoint_recomputes_the_same_dropout():
     def block(y):
         y = torch.nn.functional.dropout(y, 0.5)
         seen.append(y.detach().clone())
-        return y * 3
+        return y.square()
 
     checkpoint(block, x, use_reentrant=False).sum().backward()
     assert len(seen) == 2
     assert torch.equal(seen[0].cpu(), seen[1].cpu())
-    assert torch.equal(x.grad.cpu(), seen[0].cpu() * 3)
+    assert torch.equal(x.grad.cpu(), 2 * seen[0].cpu() * (seen[0].cpu() != 0) * 2)
 
 
 def test_checkpoint_without_preserved_state_draws_anew():
@@ -140,7 +140,7 @@ def test_checkpoint_without_preserved_state_draws_anew():
     def block(y):
         y = torch.nn.functional.dropout(y, 0.5)
         seen.append(y.detach().clone())
-        return y * 3
+        return y.square()
 
     checkpoint(block, x, use_reentrant=False, preserve_rng_state=False).sum().backward()
     assert not torch.equal(seen[0].cpu(), seen[1].cpu())

@@ -43,6 +43,13 @@ def test_work_on_two_streams_keeps_its_order():
     assert x.tolist() == [3.0] * 4
 
 
+def test_event_is_torchs_event():
+    event = torch.tpu.Event(enable_timing=True)
+    assert isinstance(event, torch.Event)
+    assert isinstance(event, torch.tpu.Event)
+    assert not isinstance("event", torch.tpu.Event)
+
+
 def test_event_is_done_after_synchronize():
     event = torch.tpu.Event()
     torch.ones(4, device="tpu").add_(1)
@@ -55,7 +62,7 @@ def test_elapsed_time_without_timing_is_refused():
     first, last = torch.tpu.Event(), torch.tpu.Event()
     first.record()
     last.record()
-    with pytest.raises((RuntimeError, ValueError), match="enable_timing|timing"):
+    with pytest.raises((RuntimeError, ValueError), match="timing"):
         first.elapsed_time(last)
 
 

@@ -38,6 +38,7 @@ def start(host: str, size: int) -> tuple[str, str]:
         stdout=subprocess.PIPE,
         start_new_session=True,
         text=True,
+        env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
     )
     assert helper.stdout is not None
     ports = helper.stdout.readline().split()

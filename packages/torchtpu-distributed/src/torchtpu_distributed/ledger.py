@@ -35,7 +35,8 @@ class Pending:
         line: the user's line.
         timeout_s: seconds it may take.
         began_s: monotonic time of the call.
-        results: arrays, once launched.
+        results: arrays, from the launch until the caller takes them.
+        token: the last of them, which is kept to wait for.
         launched: whether the launching call has returned or raised.
         done: whether its results are computed.
         trouble: what the transport said when it failed.
@@ -50,6 +51,7 @@ class Pending:
     timeout_s: float
     began_s: float = field(default_factory=time.monotonic)
     results: Sequence[Any] = ()
+    token: Any = None
     launched: bool = False
     done: bool = False
     trouble: str = ""
@@ -75,7 +77,14 @@ class Failure:
 
 
 class Ledger:
-    """All pending collectives of a process and the two threads that drive them."""
+    """All pending collectives of a process and the two threads that drive them.
+
+    Attributes:
+        failure: why no collective can be started any more.
+        seen: whether a thread of the user's has been told.
+        positions: number and name of the last collective of each group.
+        on_trouble: called when the transport fails.
+    """
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -84,6 +93,7 @@ class Ledger:
         self._launches = queue.SimpleQueue()
         self._launched: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self.failure: Failure | None = None
+        self.seen = False
         self.positions: dict[str, tuple[int, str]] = {}
         self.on_trouble: Callable[[], None] = lambda: None
         for target in (self._launch_all, self._complete_all):
@@ -104,7 +114,8 @@ class Ledger:
         """
         self._launches.put((pending, call))
         self.wait_until(lambda: pending.launched)
-        return pending.results
+        results, pending.results = pending.results, ()
+        return results
 
     def finish(self, pending: Pending) -> None:
         """Leave a collective: done, or given up before it was launched."""
@@ -123,6 +134,7 @@ class Ledger:
     def check(self) -> None:
         """Raise the failure, if there is one."""
         if self.failure is not None:
+            self.seen = True
             raise self.failure.error()
 
     def pending(self) -> list[Pending]:
@@ -162,9 +174,8 @@ class Ledger:
         try:
             array.block_until_ready()
         except Exception as error:
-            if self.failure is None:
-                raise
-            raise self.failure.error() from error
+            self.check()
+            raise error
 
     def drain(self, timeout_s: float) -> bool:
         """Wait for everything under way; whether it all finished."""
@@ -178,27 +189,35 @@ class Ledger:
         self._launches.put(None)
 
     def _launch_all(self) -> None:
-        while (item := self._launches.get()) is not None:
-            pending, call = item
-            try:
-                pending.results = call()
-            except Exception as error:
-                self._report(pending, error)
-                continue
-            with self._condition:
-                pending.launched = True
-                self._condition.notify_all()
-            self._launched.put(pending)
-        self._launched.put(None)
+        while self._launch_next():
+            pass
+
+    def _launch_next(self) -> bool:
+        """Launch one; a function of its own so that its operands are let go at once."""
+        item = self._launches.get()
+        if item is None:
+            self._launched.put(None)
+            return False
+        pending, call = item
+        try:
+            pending.results = call()
+            pending.token = pending.results[-1]
+        except Exception as error:
+            self._report(pending, error)
+            return True
+        with self._condition:
+            pending.launched = True
+            self._condition.notify_all()
+        self._launched.put(pending)
+        return True
 
     def _complete_all(self) -> None:
         while (pending := self._launched.get()) is not None:
             try:
-                pending.results[-1].block_until_ready()
+                pending.token.block_until_ready()
             except Exception as error:
                 self._report(pending, error)
                 continue
-            pending.results = ()
             self.finish(pending)
 
     def _report(self, pending: Pending, error: Exception) -> None:

@@ -180,7 +180,7 @@ class Watch:
     def _stop_if_stuck(self) -> None:
         """End the process if the user's thread did not come out of XLA to see the failure."""
         failure = self._ledger.failure
-        if failure is None or not self._ledger.pending():
+        if failure is None or self._ledger.seen or not self._ledger.pending():
             return
         if time.monotonic() - self._failed_s > LAST_RESORT_S:
             print(f"{failure.kind.__name__}: {failure.message}", file=sys.stderr, flush=True)

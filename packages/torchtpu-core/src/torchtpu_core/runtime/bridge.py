@@ -25,6 +25,7 @@ _HEAVY = {
     "failed_check": "deferred",
     "raise_check": "deferred",
     "raise_failed_operand": "deferred",
+    "memory_info": "memory",
     "raise_out_of_memory": "memory",
     "on_fallback": "fallbacks",
 }

@@ -13,6 +13,7 @@ import jax
 
 from torchtpu_core.env_vars import LogTopic, settings
 from torchtpu_core.errors import TorchTPUError
+from torchtpu_core.runtime import disk_cache
 from torchtpu_core.runtime.current import target
 from torchtpu_core.simulator.pricing import price
 from torchtpu_core.simulator.stablehlo import program_cost
@@ -43,7 +44,7 @@ def compile_function(
 
     Args:
         function: pure, on JAX arrays, returning a tuple.
-        avals: shape, dtype and placement of each operand.
+        avals: shape, dtype and placement of each operand; at least one.
         donated: operands whose buffers the results may take.
         name: shown in logs and profiles.
     """
@@ -52,8 +53,14 @@ def compile_function(
     with jax.enable_x64(True):
         jitted = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True)
         lowered = jitted.lower(*avals)
+    text = lowered.as_text()
     traced = time.perf_counter()
-    compiled = lowered.compile()
+    device = _only_device(avals)
+    key = disk_cache.key_of(text, device)
+    compiled = disk_cache.load(key, device)
+    if compiled is None:
+        compiled = lowered.compile()
+        disk_cache.store(key, compiled)
     done = time.perf_counter()
     if LogTopic.COMPILES in settings().log:
         log.warning(
@@ -62,7 +69,13 @@ def compile_function(
             (traced - began) * 1e3,
             (done - traced) * 1e3,
         )
-    return Compiled(_direct_call(compiled), _device_time_ps(lowered))
+    return Compiled(_direct_call(compiled), _device_time_ps(text))
+
+
+def _only_device(avals: Sequence[jax.ShapeDtypeStruct]) -> Any:
+    """The device that the operands are placed on."""
+    (device,) = avals[0].sharding.device_set
+    return device
 
 
 def _identifier(name: str) -> str:
@@ -78,12 +91,12 @@ def _direct_call(compiled: Any) -> Callable[..., Any]:
     return executable.create_cpp_call(params) or compiled
 
 
-def _device_time_ps(lowered: Any) -> int:
+def _device_time_ps(text: str) -> int:
     slice_ = target().target.slice_
     if slice_ is None:
         return 0
     try:
-        return price(program_cost(lowered.as_text()), slice_).total_ps
+        return price(program_cost(text), slice_).total_ps
     except TorchTPUError as error:
         log.warning("<TorchTpu/simulator> a program could not be priced: %s", error)
         return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Out-of-memory on simulated HBM."""
+"""How much memory a device has, and being out of it on simulated HBM."""
 
 from __future__ import annotations
 
@@ -27,3 +27,10 @@ def raise_out_of_memory(device: int, requested: int, allocated: int, limit: int)
         "bfloat16, or a target with more HBM (TORCH_TPU_TARGET=v5p:2x2x1). "
         "torch.tpu.debug() lists the largest live tensors."
     )
+
+
+def memory_info(device: int) -> tuple[int, int]:
+    """Free and total bytes of a device."""
+    from torchtpu_core.tpu.memory import mem_get_info
+
+    return mem_get_info(device)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.sharding import SingleDeviceSharding
 from jaxlib import xla_client
 
 from torchtpu_core import plugins
@@ -27,7 +28,7 @@ _CARRIER = {1: torch.uint8, 2: torch.int16}
 def to_device(tensor: torch.Tensor, device: int) -> jax.Array:
     """A contiguous CPU tensor as an array on a device; the tensor may be written afterwards."""
     target = dtypes.to_numpy(tensor.dtype)
-    if target.kind == "V" or tensor.dtype == torch.bfloat16:
+    if tensor.dtype == torch.bfloat16 or (tensor.is_floating_point() and tensor.itemsize == 1):
         host = tensor.view(_CARRIER[target.itemsize]).numpy().view(target)
     else:
         host = tensor.numpy()
@@ -36,7 +37,11 @@ def to_device(tensor: torch.Tensor, device: int) -> jax.Array:
 
 def put(host: np.ndarray, device: int) -> jax.Array:
     """A NumPy array copied to a device, keeping 64-bit types."""
-    sharding = clients.sharding(device)
+    return put_on(host, clients.sharding(device))
+
+
+def put_on(host: np.ndarray, sharding: SingleDeviceSharding) -> jax.Array:
+    """A NumPy array copied to one device of any client, keeping 64-bit types."""
     return xla_client.batched_device_put(
         jax.core.ShapedArray(host.shape, host.dtype),
         sharding,

@@ -15,10 +15,12 @@ def counters() -> dict[str, Any]:
     """Counts since the start or the last `reset_counters`.
 
     Returns:
-        ``ops`` recorded, program ``runs``, ``compiles``, ``memory_hits`` of the program
-        cache, ``donated_bytes``, and ``fallbacks``: host fallbacks by overload.
+        ``ops`` recorded, program ``runs``, ``compiles`` (programs that were not in memory:
+        ``disk_hits`` of them came from the cache on disk, the others from XLA),
+        ``memory_hits`` of the program cache, ``donated_bytes``, and ``fallbacks``: host
+        fallbacks by overload.
     """
-    values: dict[str, Any] = {k: v - _base[k] for k, v in _C.run_counters().items()}
+    values: dict[str, Any] = {k: v - _base[k] for k, v in _numbers().items()}
     values["fallbacks"] = dict(_fallbacks() - Counter(_base_fallbacks))
     return values
 
@@ -28,9 +30,19 @@ _base_fallbacks: Counter[str] = Counter()
 
 def reset_counters() -> None:
     """Start counting from zero."""
-    _base.update({k: v - _base[k] for k, v in _C.run_counters().items()})
+    _base.update({k: v - _base[k] for k, v in _numbers().items()})
     _base_fallbacks.clear()
     _base_fallbacks.update(_fallbacks())
+
+
+def _numbers() -> dict[str, int]:
+    numbers: dict[str, int] = dict(_C.run_counters())
+    numbers["disk_hits"] = 0
+    if _C.is_started():
+        from torchtpu_core.runtime import disk_cache
+
+        numbers["disk_hits"] = disk_cache.hits
+    return numbers
 
 
 def _fallbacks() -> Counter[str]:

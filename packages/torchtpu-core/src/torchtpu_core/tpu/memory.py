@@ -72,7 +72,7 @@ def reset_peak_memory_stats(device: Device = None) -> None:
 def memory_stats(device: Device = None) -> dict[str, int]:
     """Figures under the names of `torch.cuda.memory_stats`, for tools that read those."""
     counters = _C.memory_counters(index_of(device))
-    stats: dict[str, int] = {"num_alloc_retries": 0, "num_ooms": 0}
+    stats: dict[str, int] = {"num_alloc_retries": 0, "num_ooms": int(counters["failures"])}
     for kind in ("allocated_bytes", "active_bytes", "reserved_bytes"):
         stats[f"{kind}.all.current"] = int(counters["allocated"])
         stats[f"{kind}.all.peak"] = int(counters["peak"])

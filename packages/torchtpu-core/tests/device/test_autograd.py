@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Autograd on the device: gradients, hooks, anomaly mode, checkpoints, custom functions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+
+def _x(device="tpu"):
+    return torch.tensor([0.5, 1.0, 2.0], device=device, requires_grad=True)
+
+
+def _both(function):
+    """`function` on the CPU and on the device, both on the host."""
+    return function("cpu"), function("tpu")
+
+
+def test_gradient_matches_cpu():
+    def gradient(device):
+        x = _x(device)
+        (x.sin() * x.exp()).sum().backward()
+        return x.grad.cpu()
+
+    expected, actual = _both(gradient)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_double_backward_matches_cpu():
+    def second(device):
+        x = _x(device)
+        (first,) = torch.autograd.grad(x.pow(3).sum(), x, create_graph=True)
+        (result,) = torch.autograd.grad(first.pow(2).sum(), x)
+        return result.cpu()
+
+    expected, actual = _both(second)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_gradcheck_passes():
+    x = torch.tensor([0.5, 1.5], dtype=torch.float64, device="tpu", requires_grad=True)
+    assert torch.autograd.gradcheck(lambda y: y.tanh() * y, (x,))
+
+
+def test_jacobian_and_hessian_match_cpu():
+    def matrices(device):
+        x = _x(device).detach()
+        function = lambda y: (y * y.roll(1)).sum()  # noqa: E731
+        return torch.autograd.functional.hessian(function, x).cpu()
+
+    expected, actual = _both(matrices)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_gradients_accumulate():
+    x = _x()
+    for _ in range(2):
+        (x * 3).sum().backward()
+    assert x.grad.tolist() == [6.0] * 3
+
+
+def test_tensor_hook_changes_the_gradient():
+    x = _x()
+    handle = x.register_hook(lambda g: g * 10)
+    x.sum().backward()
+    assert x.grad.tolist() == [10.0] * 3
+    handle.remove()
+
+
+def test_post_accumulate_hook_runs_after_the_gradient_is_there():
+    x, seen = _x(), []
+    x.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.tolist()))
+    x.sum().backward()
+    assert seen == [[1.0] * 3]
+
+
+def test_module_hooks_see_device_tensors():
+    model, seen = torch.nn.Linear(3, 2).to("tpu"), []
+    model.register_forward_hook(lambda m, i, o: seen.append(o.device.type))
+    model.register_full_backward_hook(lambda m, gi, go: seen.append(go[0].device.type))
+    model(_x()).sum().backward()
+    assert seen == ["tpu", "tpu"]
+
+
+def test_saved_tensor_hooks_can_offload_to_the_host():
+    x, places = _x(), []
+
+    def pack(tensor):
+        places.append(tensor.device.type)
+        return tensor.cpu()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t.to("tpu")):
+        y = x.square().sum()
+    y.backward()
+    assert places == ["tpu"]
+    assert x.grad.tolist() == [1.0, 2.0, 4.0]
+
+
+def test_save_on_cpu_keeps_gradients():
+    x = _x()
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        y = x.square().sum()
+    y.backward()
+    assert x.grad.tolist() == [1.0, 2.0, 4.0]
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_anomaly_mode_names_the_forward_op():
+    x = torch.zeros(3, device="tpu", requires_grad=True)
+    with (
+        torch.autograd.detect_anomaly(),
+        pytest.warns(UserWarning, match="Traceback of forward call"),
+        pytest.raises(RuntimeError, match="returned nan values"),
+    ):
+        (x.sqrt() * 0).sum().backward()
+
+
+def test_checkpoint_gives_the_same_gradient():
+    for reentrant in (False, True):
+        x = _x()
+        checkpoint(lambda y: y.sin() * y, x, use_reentrant=reentrant).sum().backward()
+        torch.testing.assert_close(x.grad, (x.cos() * x + x.sin()).detach())
+
+
+def test_no_grad_and_enable_grad_nest():
+    x = _x()
+    with torch.no_grad():
+        assert not (x * 2).requires_grad
+        with torch.enable_grad():
+            assert (x * 2).requires_grad
+
+
+def test_inference_mode_tensors_cannot_be_saved_for_backward():
+    x = _x()
+    with torch.inference_mode():
+        y = x * 2
+        assert y.is_inference()
+        y.add_(1)
+        assert y[0].item() == 2.0
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        x * y
+
+
+def test_custom_function_runs_on_the_device():
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return 3 * x * x * gradient
+
+    x = _x()
+    Cube.apply(x).sum().backward()
+    assert x.grad.tolist() == [0.75, 3.0, 12.0]
+
+
+def test_inplace_change_of_a_saved_tensor_is_refused():
+    x = _x()
+    y = x.exp()
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_inplace_write_to_a_view_of_a_leaf_is_refused():
+    with pytest.raises(RuntimeError, match="view of a leaf Variable"):
+        _x()[0].mul_(2)
+
+
+def test_gradient_through_a_view_and_an_inplace_write_matches_cpu():
+    def gradient(device):
+        x = _x(device)
+        y = x * 1
+        y[1:].mul_(x[:2])
+        y.sum().backward()
+        return x.grad.cpu()
+
+    expected, actual = _both(gradient)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_backward_twice_needs_retain_graph():
+    x = _x()
+    y = x.square().sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
+
+
+def test_forward_mode_derivative_matches_cpu():
+    import torch.autograd.forward_ad as forward
+
+    def derivative(device):
+        x = _x(device).detach()
+        with forward.dual_level():
+            dual = forward.make_dual(x, torch.ones_like(x))
+            return forward.unpack_dual(dual.sin() * dual).tangent.cpu()
+
+    expected, actual = _both(derivative)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_backward_of_an_error_in_python_reaches_the_caller():
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        Broken.apply(_x()).sum().backward()

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NumPy, DLPack and Python buffers meet the device through the host, and say so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+
+def test_numpy_needs_the_host():
+    with pytest.raises(TypeError, match="Tensor.cpu"):
+        torch.ones(2, device="tpu").numpy()
+
+
+def test_numpy_force_copies():
+    assert torch.ones(2, device="tpu").numpy(force=True).tolist() == [1.0, 1.0]
+
+
+def test_numpy_arrays_come_in():
+    array = np.arange(3, dtype=np.int16)
+    x = torch.from_numpy(array).to("tpu")
+    array[:] = 0
+    assert x.tolist() == [0, 1, 2]
+    assert x.dtype == torch.int16
+
+
+def test_list_of_tensors_becomes_a_tensor():
+    parts = [torch.tensor(1.0, device="tpu"), torch.tensor(2.0, device="tpu")]
+    assert torch.stack(parts).tolist() == [1.0, 2.0]
+    assert torch.tensor(parts).tolist() == [1.0, 2.0]
+
+
+def test_python_numbers_convert():
+    x = torch.tensor(3, device="tpu")
+    assert int(x) == 3
+    assert float(x) == 3.0
+    assert bool(x)
+    assert list(range(5))[x] == 3
+    assert f"{torch.tensor(2.5, device='tpu'):.2f}" == "2.50"
+
+
+def test_truth_of_several_elements_is_ambiguous():
+    with pytest.raises(RuntimeError, match="ambiguous"):
+        bool(torch.ones(2, device="tpu"))
+
+
+def test_iteration_and_membership():
+    x = torch.arange(3, device="tpu")
+    assert [int(i) for i in x] == [0, 1, 2]
+    assert 2 in x
+    assert len(x) == 3
+
+
+def test_dlpack_capsule_returns_the_same_tensor():
+    x = torch.arange(4.0, device="tpu")
+    y = torch.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+    assert y.device == x.device
+    y[0] = 9
+    assert x.tolist() == [9.0, 1.0, 2.0, 3.0]
+
+
+def test_dlpack_of_a_host_copy_reaches_numpy():
+    assert np.from_dlpack(torch.ones(2, device="tpu").cpu()).tolist() == [1.0, 1.0]
+
+
+def test_dlpack_device_says_it_is_no_host_memory():
+    kind, index = torch.ones(2, device="tpu:1").__dlpack_device__()
+    assert kind != 1  # kDLCPU
+    assert index == 1

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.nn.utils on the device: clipping, parametrizations, packing, flattening."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, rnn
+
+
+def _model(device):
+    torch.manual_seed(0)
+    return nn.Linear(3, 2).to(device)
+
+
+def _x(device):
+    return torch.arange(1.0, 7.0).reshape(2, 3).to(device)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+def test_clip_grad_norm_matches_cpu(norm_type, foreach):
+    norms, gradients = [], []
+    for device in ("cpu", "tpu"):
+        model = _model(device)
+        model(_x(device)).square().sum().backward()
+        norm = nn.utils.clip_grad_norm_(
+            model.parameters(), 0.5, norm_type=norm_type, foreach=foreach
+        )
+        norms.append(norm.cpu())
+        gradients.append(model.weight.grad.cpu())
+    torch.testing.assert_close(norms[1], norms[0])
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_clip_grad_norm_refuses_infinite_norms_if_asked():
+    model = _model("tpu")
+    (model(_x("tpu")) * float("inf")).sum().backward()
+    with pytest.raises(RuntimeError, match="non-finite"):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+
+
+def test_clip_grad_value_clamps():
+    model = _model("tpu")
+    (model(_x("tpu")) * 100).sum().backward()
+    nn.utils.clip_grad_value_(model.parameters(), 1.0)
+    assert model.weight.grad.abs().max().item() == 1.0
+
+
+def test_weight_norm_matches_cpu():
+    outs = []
+    for device in ("cpu", "tpu"):
+        model = parametrizations.weight_norm(_model(device))
+        out = model(_x(device))
+        out.sum().backward()
+        outs += [out.detach().cpu(), model.parametrizations.weight.original0.grad.cpu()]
+    torch.testing.assert_close(outs[2:], outs[:2])
+
+
+def test_spectral_norm_bounds_the_largest_singular_value():
+    model = parametrizations.spectral_norm(_model("tpu"), n_power_iterations=20)
+    model.train()
+    model(_x("tpu"))
+    largest = torch.linalg.matrix_norm(model.weight.detach().cpu(), 2).item()
+    assert largest == pytest.approx(1.0, abs=1e-3)
+
+
+def test_orthogonal_parametrization_is_orthogonal():
+    model = parametrizations.orthogonal(nn.Linear(3, 3, bias=False).to("tpu"))
+    weight = model.weight.detach()
+    torch.testing.assert_close((weight @ weight.T).cpu(), torch.eye(3), rtol=0, atol=1e-5)
+
+
+def test_own_parametrization_trains_and_can_be_removed():
+    class Doubled(nn.Module):
+        def forward(self, weight):
+            return weight * 2
+
+    model = _model("tpu")
+    before = model.weight.detach().cpu()
+    parametrize.register_parametrization(model, "weight", Doubled())
+    model(_x("tpu")).sum().backward()
+    assert model.parametrizations.weight.original.grad.device.type == "tpu"
+    parametrize.remove_parametrizations(model, "weight")
+    torch.testing.assert_close(model.weight.detach().cpu(), before * 2)
+
+
+def test_parameters_to_vector_and_back():
+    model = _model("tpu")
+    vector = nn.utils.parameters_to_vector(model.parameters())
+    assert vector.shape == (8,)
+    nn.utils.vector_to_parameters(vector * 0, model.parameters())
+    assert model.weight.abs().sum().item() == 0
+
+
+def test_pruning_masks_the_weight():
+    model = _model("tpu")
+    nn.utils.prune.l1_unstructured(model, "weight", amount=2)
+    assert (model.weight == 0).sum().item() == 2
+
+
+def test_padded_and_packed_sequences_match_cpu():
+    rows = [torch.arange(1.0, 4.0), torch.arange(4.0, 6.0)]
+    results = []
+    for device in ("cpu", "tpu"):
+        padded = rnn.pad_sequence([r.to(device) for r in rows], batch_first=True)
+        packed = rnn.pack_padded_sequence(padded, torch.tensor([3, 2]), batch_first=True)
+        again, _ = rnn.pad_packed_sequence(packed, batch_first=True)
+        results.append((packed.data.cpu(), again.cpu()))
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_fused_conv_and_batch_norm_matches_cpu():
+    outs = []
+    for device in ("cpu", "tpu"):
+        torch.manual_seed(0)
+        conv, norm = nn.Conv2d(1, 2, 1).eval(), nn.BatchNorm2d(2).eval()
+        fused = nn.utils.fuse_conv_bn_eval(conv.to(device), norm.to(device))
+        outs.append(fused(torch.ones(1, 1, 2, 2, device=device)).detach().cpu())
+    torch.testing.assert_close(outs[1], outs[0])

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `csrc/backend.cpp` calls: c10d's collectives on tensors of the device.
+
+Method names and arguments are those of `c10d::Backend`; tensors are tpu tensors, since
+the C++ side gives CPU tensors to gloo. Several tensors in one call are one program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from torchtpu_distributed.calls import Collective
+from torchtpu_distributed.errors import ProcessGroupError
+from torchtpu_distributed.group import Group
+from torchtpu_distributed.host_path import HostPath, check_splits
+from torchtpu_distributed.running import Runner
+from torchtpu_distributed.work import DeviceWork
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Backend:
+    """The collectives of one process group.
+
+    Args:
+        group: the group.
+        gloo: a gloo backend of the same ranks.
+        is_world: whether its end is the end of the world.
+    """
+
+    def __init__(self, group: Group, gloo: dist.ProcessGroupGloo, is_world: bool) -> None:
+        self._group = group
+        self._runner = Runner(group)
+        self._host = HostPath(group, gloo)
+        self._is_world = is_world
+
+    def allreduce(self, tensors: Tensors, opts: Any) -> DeviceWork:
+        """Reduce tensors over the ranks, in place."""
+        op = _prepare_reduction(opts.reduceOp, tensors)
+        return self._runner.run(_call("all_reduce", tensors, op=op), tensors, tensors)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Tensors, opts: Any) -> DeviceWork:
+        """Reduce tensors over the ranks; only the root's change."""
+        operands = tensors
+        if opts.reduceOp == dist.ReduceOp.PREMUL_SUM:
+            operands = [tensor.clone() for tensor in tensors]
+        op = _prepare_reduction(opts.reduceOp, operands)
+        call = _call("reduce", tensors, op=op, root=opts.rootRank)
+        return self._runner.run(call, operands, tensors, keep=self._is(opts.rootRank))
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> DeviceWork:
+        """Give every rank the root's tensors."""
+        call = _call("broadcast", tensors, root=opts.rootRank)
+        return self._runner.run(call, tensors, tensors)
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> DeviceWork:
+        """Give every rank the tensors of all, as a list."""
+        (targets,), (tensor,) = outputs, inputs
+        self._check_count(targets)
+        return self._runner.run(_call("all_gather_list", targets), [tensor], targets)
+
+    def allgather_base(self, output: torch.Tensor, operand: torch.Tensor, opts: Any) -> DeviceWork:
+        """Give every rank the tensors of all, one after another."""
+        return self.allgather_into_tensor_coalesced([output], [operand], opts)
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any
+    ) -> DeviceWork:
+        """`allgather_base` of several tensors at once."""
+        for output, operand in zip(outputs, inputs, strict=True):
+            self._check_sizes(output, operand)
+        return self._runner.run(_call("all_gather", outputs), inputs, outputs)
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
+    ) -> DeviceWork:
+        """`allgather` of several tensors; `outputs[i]` are the tensors of rank i."""
+        for i, operand in enumerate(inputs):
+            work = self.allgather([[tensors[i] for tensors in outputs]], [operand], opts)
+        return work
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> DeviceWork:
+        """Give the root the tensors of all."""
+        (tensor,) = inputs
+        mine = self._is(opts.rootRank)
+        targets = outputs[0] if mine else [tensor] * self._group.size
+        self._check_count(targets)
+        call = _call("gather", targets, root=opts.rootRank)
+        return self._runner.run(call, [tensor], targets, keep=mine)
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
+        """Give rank i the i-th of the root's tensors."""
+        (output,) = outputs
+        if self._is(opts.rootRank):
+            self._check_count(inputs[0])
+            pieces = torch.stack([piece.detach() for piece in inputs[0]])
+        else:
+            pieces = output.new_empty((self._group.size, *output.shape))
+        call = _call("scatter", outputs, root=opts.rootRank)
+        return self._runner.run(call, [pieces], outputs)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
+        """Reduce the i-th tensors of all ranks onto rank i."""
+        operands = inputs[0]
+        self._check_count(operands)
+        if opts.reduceOp == dist.ReduceOp.PREMUL_SUM:
+            operands = [tensor.clone() for tensor in operands]
+        op = _prepare_reduction(opts.reduceOp, operands)
+        return self._runner.run(_call("reduce_scatter_list", outputs, op=op), operands, outputs)
+
+    def reduce_scatter_base(
+        self, output: torch.Tensor, operand: torch.Tensor, opts: Any
+    ) -> DeviceWork:
+        """Reduce over the ranks; rank i keeps the i-th piece."""
+        return self.reduce_scatter_tensor_coalesced([output], [operand], opts)
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any
+    ) -> DeviceWork:
+        """`reduce_scatter_base` of several tensors at once."""
+        for output, operand in zip(outputs, inputs, strict=True):
+            self._check_sizes(operand, output)
+        operands = inputs
+        if opts.reduceOp == dist.ReduceOp.PREMUL_SUM:
+            operands = [tensor.clone() for tensor in inputs]
+        op = _prepare_reduction(opts.reduceOp, operands)
+        return self._runner.run(_call("reduce_scatter", outputs, op=op), operands, outputs)
+
+    def alltoall_base(
+        self,
+        output: torch.Tensor,
+        operand: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any,
+    ) -> DeviceWork:
+        """Send piece i to rank i; pieces of different sizes go through the host."""
+        check_splits(output_splits, output, self._group.size)
+        check_splits(input_splits, operand, self._group.size)
+        if output_splits or input_splits:
+            rows = [operand.shape[0] // self._group.size] * self._group.size
+            return self._host.all_to_all(output, operand, output_splits or rows, input_splits or rows)
+        return self._runner.run(_call("all_to_all", [output]), [operand], [output])
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> DeviceWork:
+        """Send tensor i to rank i; tensors of different sizes go through the host."""
+        self._check_count(outputs)
+        self._check_count(inputs)
+        if len({tuple(t.shape) for t in (*outputs, *inputs)}) == 1:
+            return self._runner.run(_call("all_to_all_list", outputs), inputs, outputs)
+        received = outputs[0].new_empty(sum(t.numel() for t in outputs))
+        sent = torch.cat([t.detach().reshape(-1) for t in inputs])
+        sizes = [t.numel() for t in outputs]
+        work = self._host.all_to_all(received, sent, sizes, [t.numel() for t in inputs])
+        with torch.no_grad():
+            for target, piece in zip(outputs, received.split(sizes), strict=True):
+                target.copy_(piece.view(target.shape))
+        return work
+
+    def send(self, tensors: Tensors, destination: int, tag: int) -> DeviceWork:
+        """Send a tensor to a rank."""
+        (tensor,) = tensors
+        return self._host.send(tensor, destination, tag)
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> DeviceWork:
+        """Receive a tensor from a rank."""
+        (tensor,) = tensors
+        return self._host.receive(tensor, source, tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> DeviceWork:
+        """Receive a tensor from whichever rank sends one."""
+        return self.recv(tensors, -1, tag)
+
+    def barrier(self, opts: Any) -> DeviceWork:
+        """Wait for all ranks."""
+        return self._host.barrier()
+
+    def start_coalescing(self) -> None:
+        """Begin a series of collectives with one work object; each is launched when called."""
+
+    def end_coalescing(self) -> DeviceWork:
+        """The work object of the series, all of which has been launched."""
+        return DeviceWork(None, self._group.world.ledger, [])
+
+    def sequence_number(self) -> int:
+        """Number of collectives so far."""
+        return self._group.seq
+
+    def split(self, store: dist.Store, ranks: Sequence[int], name: str, timeout_s: float | None) -> Any:
+        """A backend for some of the group's ranks."""
+        from torchtpu_distributed.creation import make
+
+        members = tuple(self._group.ranks[i] for i in ranks)
+        chosen_s = self._group.timeout_s if timeout_s is None else timeout_s
+        unique = name or f"{self._group.name}/split/{self._group.seq}/{'_'.join(map(str, members))}"
+        return make(self._group.world, unique, members, chosen_s, store, is_world=False)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Seconds a collective may take from now on."""
+        self._group.timeout_s = timeout_s
+
+    def shutdown(self) -> None:
+        """Finish what is under way; with the default group the world ends."""
+        if self._is_world:
+            self._group.world.end("it destroyed its process group", self._group.timeout_s)
+
+    def abort(self) -> None:
+        """Leave at once."""
+        if self._is_world:
+            self._group.world.end("it aborted its process group", 0.0)
+
+    def _is(self, rank: int) -> bool:
+        return self._group.rank == rank
+
+    def _check_count(self, tensors: Tensors) -> None:
+        if len(tensors) != self._group.size:
+            raise ProcessGroupError(
+                f"{len(tensors)} tensors for the {self._group.size} ranks of group "
+                f"{self._group.name!r}: give one per rank."
+            )
+
+    def _check_sizes(self, whole: torch.Tensor, piece: torch.Tensor) -> None:
+        if whole.numel() != self._group.size * piece.numel() or whole.dtype != piece.dtype:
+            raise ProcessGroupError(
+                f"a tensor of {whole.numel()} elements of {whole.dtype} is not {self._group.size} "
+                f"times one of {piece.numel()} of {piece.dtype}: make it "
+                f"{self._group.size * piece.numel()} of {piece.dtype}."
+            )
+
+
+def _call(kind: str, results: Tensors, *, op: str = "", root: int = -1) -> Collective:
+    shapes = tuple(tuple(t.shape) or (1,) for t in results)
+    return Collective(kind=kind, op=op, root=root, shapes=shapes)
+
+
+def _prepare_reduction(op: Any, tensors: Tensors) -> str:
+    """The reduction's name; PREMUL_SUM multiplies the tensors in place first."""
+    if op == dist.ReduceOp.PREMUL_SUM:
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.mul_(op.__getstate__()[1])
+        return "sum"
+    for name in ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR"):
+        if op == getattr(dist.ReduceOp, name):
+            return name.lower()
+    raise ProcessGroupError(f"{op!r} is not a reduction of torch.distributed.ReduceOp.")

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Making the backend of a process group, as `init_process_group` and `new_group` ask."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from torch import distributed as dist
+from torch.distributed.distributed_c10d import default_pg_timeout
+from torchtpu_core.env_vars import settings
+
+from torchtpu_distributed import _C, active, world
+from torchtpu_distributed.backend import Backend
+from torchtpu_distributed.errors import ProcessGroupError
+from torchtpu_distributed.group import Group
+
+
+def create(options: Any) -> Any:
+    """A c10d backend for the ranks of `options`.
+
+    Args:
+        options: torch's ``_DistributedBackendOptions``.
+    """
+    timeout_s = _seconds(options.timeout)
+    store, rank, size = options.store, options.group_rank, options.group_size
+    ranks = tuple(options.global_ranks_in_group)
+    is_world = not ranks
+    if is_world:
+        _check_first()
+        return make(
+            world.start(store, rank, size, timeout_s),
+            options.group_id or "world",
+            tuple(range(size)),
+            timeout_s,
+            store,
+            is_world=True,
+        )
+    if active.world is None:
+        raise ProcessGroupError(
+            "a tpu group needs a default process group that serves tpu tensors, and the present one "
+            "does not: call init_process_group() without a backend, or with "
+            "'cpu:gloo,tpu:tpu_dist'."
+        )
+    return make(active.world, options.group_id, ranks, timeout_s, store, is_world=False)
+
+
+def make(
+    of: world.World,
+    name: str,
+    ranks: tuple[int, ...],
+    timeout_s: float,
+    store: dist.Store,
+    *,
+    is_world: bool,
+) -> Any:
+    """A c10d backend for some ranks of a world; blocks until all of them make it.
+
+    Args:
+        of: the world.
+        name: the group's name, the same on all its ranks.
+        ranks: global ranks in group order.
+        timeout_s: seconds a collective may take.
+        store: a store of the group's own.
+        is_world: whether the world ends with this backend.
+    """
+    group = Group(of, name, ranks, timeout_s)
+    gloo = dist.ProcessGroupGloo(
+        dist.PrefixStore("host", store), group.rank, group.size, timedelta(seconds=timeout_s)
+    )
+    return _C.make_backend(group.rank, group.size, timeout_s, Backend(group, gloo, is_world), gloo)
+
+
+def _check_first() -> None:
+    if active.world is not None:
+        raise ProcessGroupError(
+            "this process is in a process group with tpu tensors already: call "
+            "destroy_process_group() first."
+        )
+
+
+def _seconds(timeout: timedelta) -> float:
+    """The user's timeout; PyTorch's default gives way to TORCH_TPU_COLLECTIVE_TIMEOUT_S."""
+    if timeout == default_pg_timeout:
+        return settings().collective_timeout_s
+    return timeout.total_seconds()

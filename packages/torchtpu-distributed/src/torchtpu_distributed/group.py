@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process group: its ranks, its order of collectives, and the mesh they run on.
+
+Which device a rank uses is known only when it brings its first tensor, so the mesh is
+made at the first collective, from what each rank writes into the store.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from torch import distributed as dist
+
+from torchtpu_distributed.errors import CollectiveMismatchError, ProcessGroupError
+from torchtpu_distributed.ledger import Failure, Pending
+from torchtpu_distributed.world import World
+
+AXIS = "ranks"
+#: So many agreed collectives are kept in the store for ranks that lag behind.
+_KEPT = 256
+
+
+class Group:
+    """A process group of a world.
+
+    Args:
+        world: the world it belongs to.
+        name: its name, the same on all ranks.
+        ranks: its global ranks, in group order.
+        timeout_s: seconds a collective may take.
+    """
+
+    def __init__(self, world: World, name: str, ranks: tuple[int, ...], timeout_s: float) -> None:
+        self.world = world
+        self.name = name
+        self.ranks = ranks
+        self.timeout_s = timeout_s
+        self.seq = 0
+        self._store = dist.PrefixStore(f"group/{name}", world.store)
+        self._device: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    @cached_property
+    def rank(self) -> int:
+        """This process's number in the group."""
+        return self.ranks.index(self.world.rank)
+
+    def pending(self, what: str, line: str) -> Pending:
+        """The next collective of the group, entered into the ledger."""
+        self.seq += 1
+        pending = Pending(
+            group=self.name,
+            ranks=self.ranks,
+            seq=self.seq,
+            what=what,
+            line=line,
+            timeout_s=self.timeout_s,
+        )
+        self.world.ledger.begin(pending)
+        return pending
+
+    def agree(self, pending: Pending) -> None:
+        """Make sure the group's first rank calls the same collective here.
+
+        XLA's transport does not notice a difference: ranks would get wrong values, hang
+        or crash. The first rank writes what it calls before it launches; the others
+        compare before they do, so a mismatched collective never starts.
+
+        Raises:
+            CollectiveMismatchError: it calls another.
+        """
+        if self.size == 1:
+            return
+        key = f"call/{pending.seq}"
+        if self.rank == 0:
+            self._store.set(key, f"{pending.what}\n{pending.line}")
+            if pending.seq > _KEPT:
+                self.world.watch.forget(f"group/{self.name}/call/{pending.seq - _KEPT}")
+            return
+        what, _, line = self.read(key).partition("\n")
+        if what != pending.what:
+            self._refuse(pending, what, line)
+
+    def read(self, key: str) -> str:
+        """A key of the group's store, waiting for it as long as the job has not failed."""
+        while True:
+            self.world.ledger.check()
+            try:
+                return self._store.get(key).decode()
+            except dist.DistStoreError:
+                continue  # not there yet; the watch decides when it is too late
+            except dist.DistNetworkError:
+                self.world.ledger.wait_until(lambda: False, timeout_s=10)
+                raise
+
+    def _refuse(self, pending: Pending, what: str, line: str) -> None:
+        first = f"rank {self.ranks[0]} called {what}{f' at {line}' if line else ''}"
+        message = (
+            f"Collective number {pending.seq} of group {self.name!r} differs between ranks: {first}, "
+            f"but rank {self.world.rank} called {pending.what}"
+            f"{f' at {pending.line}' if pending.line else ''}. All ranks of a group must call the "
+            "same collectives in the same order, with the same shapes, dtypes and reduction."
+        )
+        from torchtpu_distributed.board import Board
+
+        Board(self.world.store, self.world.rank).post(
+            "mismatch", ranks=list(self.ranks), message=message
+        )
+        self.world.ledger.fail(Failure(CollectiveMismatchError, message))
+        self.world.ledger.check()
+
+    def sharding(self, device: int) -> jax.sharding.NamedSharding:
+        """How a collective's arrays lie: one piece on the device of each rank.
+
+        Args:
+            device: index of this rank's device.
+
+        Raises:
+            ProcessGroupError: this rank used another device before.
+        """
+        if self._device is None:
+            self._device = device
+        if device != self._device:
+            raise ProcessGroupError(
+                f"this rank's tensors of group {self.name!r} were on tpu:{self._device} before, and "
+                f"one is on tpu:{device} now. A rank uses one device in a process group: call "
+                "torch.tpu.set_device(LOCAL_RANK) before making tensors."
+            )
+        return self._sharding
+
+    @cached_property
+    def _sharding(self) -> jax.sharding.NamedSharding:
+        assert self._device is not None
+        client = self.world.joined.client
+        mine = client.local_devices()[self._device]
+        self._store.set(f"device/{self.rank}", str(mine.id))
+        ids = [int(self.read(f"device/{rank}")) for rank in range(self.size)]
+        by_id = {device.id: device for device in client.devices()}
+        missing = [self.ranks[i] for i, number in enumerate(ids) if number not in by_id]
+        if missing or len(set(ids)) < len(ids):
+            raise ProcessGroupError(
+                f"the runtime does not connect this rank to the devices of rank(s) "
+                f"{missing or list(self.ranks)} in group {self.name!r}. Every rank needs a device of "
+                "its own, and on real TPUs the runtime must span all hosts of the slice."
+            )
+        mesh = jax.sharding.Mesh(np.array([by_id[number] for number in ids]), (AXIS,))
+        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
+
+    @property
+    def devices(self) -> list[Any]:
+        """PJRT devices of the group's ranks."""
+        return list(self._sharding.mesh.devices.flat)

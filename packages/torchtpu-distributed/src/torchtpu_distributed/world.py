@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all process groups of a process share: the joined client, the ledger, the watch.
+
+A world begins with the default process group and ends with it. Only one exists at a
+time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from torch import distributed as dist
+from torchtpu_core.runtime.current import target
+from torchtpu_core.targets import TargetKind
+
+from torchtpu_distributed import active, coordinator, joining, stores
+from torchtpu_distributed.board import Board
+from torchtpu_distributed.joining import Joined
+from torchtpu_distributed.ledger import Ledger
+from torchtpu_distributed.processes import Process, this_process
+from torchtpu_distributed.watch import Watch
+
+#: After an error elsewhere, how long the end of the process waits for collectives.
+_DRAIN_AFTER_ERROR_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """The ranks of a job, seen from one.
+
+    Attributes:
+        rank: this rank.
+        size: number of ranks.
+        store: connection for calls of the user's threads.
+        timeout_s: seconds a collective may take, unless its group says otherwise.
+        joined: the client that sees every rank's devices.
+        peers: every rank's process.
+        ledger: collectives under way.
+        watch: the thread that looks for lost ranks.
+    """
+
+    rank: int
+    size: int
+    store: dist.Store
+    timeout_s: float
+    joined: Joined
+    peers: dict[int, Process]
+    ledger: Ledger
+    watch: Watch
+    ended: bool = False
+
+    def end(self, reason: str, drain_s: float) -> bool:
+        """Leave the world, telling the other ranks; whether everything under way finished."""
+        if self.ended:
+            return True
+        self.ended = True
+        drained = self.ledger.drain(drain_s)
+        self.watch.stop()
+        self.ledger.stop()
+        active.world = None
+        try:
+            positions = dict(self.ledger.positions)
+            Board(self.store, self.rank).post("gone", reason=reason, positions=positions)
+        except (RuntimeError, OSError):
+            return drained  # the store is gone too: there is nobody left to tell
+        return drained
+
+
+def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
+    """Make the world; blocks until every rank does.
+
+    Args:
+        store: the default group's store.
+        rank: this rank.
+        size: number of ranks.
+        timeout_s: seconds a collective may take.
+    """
+    prefix = f"world{stores.generation(store, size)}"
+    shared = dist.PrefixStore(prefix, store)
+    peers = _introduce(shared, rank, size)
+    joined = _join(shared, rank, size, peers)
+    ledger = Ledger()
+    world = World(
+        rank=rank,
+        size=size,
+        store=stores.clone(shared),
+        timeout_s=timeout_s,
+        joined=joined,
+        peers=peers,
+        ledger=ledger,
+        watch=Watch(stores.clone(shared), rank, peers, ledger),
+    )
+    active.world = world
+    atexit.register(_at_exit, world)
+    return world
+
+
+def _introduce(store: dist.Store, rank: int, size: int) -> dict[int, Process]:
+    store.set(f"who/{rank}", this_process(rank, joining.core_service()).encode())
+    return {r: Process.decode(store.get(f"who/{r}")) for r in range(size)}
+
+
+def _join(store: dist.Store, rank: int, size: int, peers: dict[int, Process]) -> Joined:
+    if size == 1 or target().target.kind is TargetKind.TPU:
+        return joining.alone()
+    services = {process.service for process in peers.values()}
+    reusable = joining.core_client(size)
+    if reusable is not None and services == {reusable.service}:
+        return reusable
+    if rank == 0:
+        addresses = coordinator.start(stores.address_seen_by_ranks(store), size)
+        store.set("service", " ".join(addresses))
+    service, lifeline = store.get("service").decode().split()
+    return joining.join(service, lifeline, rank, size, target().device_count)
+
+
+def _at_exit(world: World) -> None:
+    """Tell the others why this rank ends, and end even if XLA still waits for them."""
+    error: Any = getattr(sys, "last_value", None)
+    reason = f"it raised {type(error).__name__}: {error}" if error is not None else "it ended"
+    patience_s = world.timeout_s if error is None else _DRAIN_AFTER_ERROR_S
+    if world.end(reason, patience_s):
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Under which settings the JAX code of a kernel is traced.
+
+A program is traced with 64-bit types on, but JAX code is usually written for JAX's
+32-bit defaults, and Mosaic compiles Pallas kernels only under them. So a kernel sees
+64-bit types only if an operand has one, or if the user turned them on. Off a real TPU,
+Pallas kernels are interpreted: their blocks and grid run as ordinary XLA code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from torchtpu_core.runtime.current import TargetKind, target
+
+from torchtpu_kernels.errors import KernelDtypeError
+
+
+def run(name: str, function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+    """``function(*arrays)``, traced under a kernel's settings.
+
+    Raises:
+        KernelDtypeError: a Pallas kernel is involved and an operand has 64 bits.
+    """
+    wide = [i for i, a in enumerate(arrays) if a.dtype.itemsize // _parts(a.dtype) == 8]
+    with scope(bool(wide) or jax.config.jax_enable_x64 and _user_enabled()):
+        if wide and uses_pallas(function, arrays):
+            kinds = ", ".join(f"operand {i} is {arrays[i].dtype}" for i in wide)
+            raise KernelDtypeError(
+                f"kernel {name!r} runs a Pallas kernel, and TPU cores have no 64-bit types: {kinds}. "
+                "Cast with .int() or .float() before the call. Plain JAX functions may use them."
+            )
+        return function(*arrays)
+
+
+@contextlib.contextmanager
+def scope(wide: bool) -> Iterator[None]:
+    """Trace with 64-bit types on or off, Pallas interpreted unless the target is a real TPU."""
+    with jax.enable_x64(wide), contextlib.ExitStack() as stack:
+        if target().target.kind is not TargetKind.TPU:
+            from jax.experimental.pallas import tpu as pltpu
+
+            stack.enter_context(pltpu.force_tpu_interpret_mode(True))  # type: ignore[arg-type]
+        yield
+
+
+def _parts(dtype: Any) -> int:
+    return 2 if dtype.kind == "c" else 1
+
+
+def _user_enabled() -> bool:
+    """Whether the process-wide flag, not the scope of our own tracing, turned 64 bits on."""
+    return bool(jax.config.values.get("jax_enable_x64", False))
+
+
+def uses_pallas(function: Callable[..., Any], arrays: Sequence[Any]) -> bool:
+    """Whether tracing `function` meets a Pallas call, at any depth."""
+    return _has_pallas(jax.make_jaxpr(function)(*arrays).jaxpr)
+
+
+def _has_pallas(jaxpr: Any) -> bool:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("pallas_call", "core_map", "mpmd_map"):
+            return True
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns") and _has_pallas(inner):
+                    return True
+    return False
