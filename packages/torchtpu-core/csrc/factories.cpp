@@ -111,7 +111,18 @@ at::Tensor& set_nothing(at::Tensor& self) {
 // A value lives as long as a recorded op reads it, so there is nothing to remember.
 void record_stream(at::Tensor& /*self*/, c10::Stream /*stream*/) {}
 
+// Lets `parameter.data = tensor_on_tpu` keep the parameter, so that Module.to() keeps
+// tied weights tied and optimizers their parameters, as between CPU and CUDA.
+bool shallow_copy_is_possible(const at::Tensor& self, const at::Tensor& from) {
+  auto is_plain = [](const at::Tensor& tensor) {
+    return tensor.layout() == c10::kStrided &&
+           (tensor.device().is_cpu() || tensor.device().type() == kTpu);
+  };
+  return is_plain(self) && is_plain(from);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("_has_compatible_shallow_copy_type", &shallow_copy_is_possible);
   library.impl("empty.memory_format", &empty_memory_format);
   library.impl("empty_strided", &empty_strided);
   library.impl("resize_", &resize_);

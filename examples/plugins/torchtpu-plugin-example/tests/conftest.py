@@ -37,7 +37,7 @@ def run_python(tmp_path: Path) -> RunPython:
 
     def run(code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-W", "error::UserWarning", "-c", code, *arguments],
+            [sys.executable, "-c", code, *arguments],
             env={**os.environ, "PYTHONPATH": path, **variables},
             capture_output=True,
             text=True,

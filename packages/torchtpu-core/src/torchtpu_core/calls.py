@@ -52,9 +52,7 @@ def array_of(tensor: torch.Tensor) -> Any:
     return _C.array_of(tensor)
 
 
-def tensor_of(
-    array: Any, device: int, sizes: Sequence[int], dtype: torch.dtype
-) -> torch.Tensor:
+def tensor_of(array: Any, device: int, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A tpu tensor around a ``jax.Array`` of the device's client that nobody else modifies."""
     return _C.tensor_of(array, device, list(sizes), dtype)
 
@@ -66,3 +64,13 @@ def assign(tensor: torch.Tensor, array: Any) -> None:
     the new contents; the autograd version is not advanced.
     """
     _C.assign(tensor, array)
+
+
+def add_device_time(device: int, duration_ps: int) -> None:
+    """Occupy the current stream of a device for `duration_ps` of simulated time."""
+    _C.add_device_time(device, duration_ps)
+
+
+def user_line() -> str:
+    """The innermost line of the caller that is not library code: ``file.py:12 in train``."""
+    return _C.user_line()

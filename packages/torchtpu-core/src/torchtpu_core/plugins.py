@@ -17,6 +17,8 @@ from typing import Any
 import pluggy
 
 from torchtpu_core import env_vars, hookspecs
+from torchtpu_core.errors import PluginError
+from torchtpu_core.hardware.registry import chips
 
 GROUP = "torchtpu"
 
@@ -59,6 +61,7 @@ def manager() -> pluggy.PluginManager:
             for entry_point in _entry_points():
                 _records.append(_load(made, entry_point))
             _manager = made
+            _add_chips()
         return _manager
 
 
@@ -87,6 +90,15 @@ def warn(plugin: str, what: str, error: BaseException) -> None:
         PluginWarning,
         stacklevel=3,
     )
+
+
+def _add_chips() -> None:
+    for plugin, added in collect("torchtpu_register_chips"):
+        for chip in added:
+            try:
+                chips().extend((chip,))
+            except PluginError as error:
+                warn(plugin, f"its chip {chip.name!r} was refused", error)
 
 
 def _entry_points() -> Iterable[importlib.metadata.EntryPoint]:

@@ -21,6 +21,10 @@ from torchtpu_distributed.world import World
 AXIS = "ranks"
 #: So many agreed collectives are kept in the store for ranks that lag behind.
 _KEPT = 256
+#: Pauses between two looks at a key that is not there yet.
+_FIRST_NAP_S, _NAP_S = 0.0001, 0.02
+#: How long the watch may need to say who is behind a lost store.
+_VERDICT_S = 10.0
 
 
 class Group:
@@ -89,16 +93,20 @@ class Group:
             self._refuse(pending, what, line)
 
     def read(self, key: str) -> str:
-        """A key of the group's store, waiting for it as long as the job has not failed."""
-        while True:
-            self.world.ledger.check()
-            try:
-                return self._store.get(key).decode()
-            except dist.DistStoreError:
-                continue  # not there yet; the watch decides when it is too late
-            except dist.DistNetworkError:
-                self.world.ledger.wait_until(lambda: False, timeout_s=10)
-                raise
+        """A key of the group's store, waiting for it as long as the job has not failed.
+
+        It asks again and again: a blocking read would not see that a rank is lost, and
+        would keep the connection from other threads.
+        """
+        ledger, nap_s = self.world.ledger, _FIRST_NAP_S
+        try:
+            while not self._store.check([key]):
+                ledger.wait_until(lambda: False, nap_s)
+                nap_s = min(1.5 * nap_s, _NAP_S)
+            return self._store.get(key).decode()
+        except dist.DistNetworkError:
+            ledger.wait_until(lambda: False, _VERDICT_S)
+            raise
 
     def _refuse(self, pending: Pending, what: str, line: str) -> None:
         first = f"rank {self.ranks[0]} called {what}{f' at {line}' if line else ''}"

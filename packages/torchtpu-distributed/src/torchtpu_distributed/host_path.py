@@ -25,8 +25,6 @@ from torchtpu_distributed.group import Group
 from torchtpu_distributed.ledger import Pending
 from torchtpu_distributed.work import HostWork
 
-_POLL_S = 0.0005
-
 
 class HostPath:
     """The exchanges of one group that go through gloo.
@@ -42,23 +40,23 @@ class HostPath:
 
     def send(self, tensor: torch.Tensor, destination: int, tag: int) -> HostWork:
         """Send a tensor to a rank of the group."""
-        self._group.world.ledger.check()
+        pending = self._unnumbered(f"send to group rank {destination}", destination)
         host = tensor.detach().cpu().contiguous()
         work = self._gloo.send([_as_bytes(host)], destination, tag)
         self._charge(tensor, CollectiveKind.PERMUTE, ((self._group.rank, destination),))
-        return self._work(work, [tensor], lambda: None, f"send to {destination}", keep=host)
+        return self._work(pending, work, [tensor], keep=host)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> HostWork:
         """Receive a tensor from a rank of the group, any rank if `source` is negative."""
-        self._group.world.ledger.check()
         host = torch.empty(tensor.shape, dtype=tensor.dtype)
         if source < 0:
+            pending = self._unnumbered("recv from any rank", None)
             work = self._gloo.recv_anysource([_as_bytes(host)], tag)
         else:
+            pending = self._unnumbered(f"recv from group rank {source}", source)
             work = self._gloo.recv([_as_bytes(host)], source, tag)
             self._charge(tensor, CollectiveKind.PERMUTE, ((source, self._group.rank),))
-        what = f"recv from {source}" if source >= 0 else "recv from any rank"
-        return self._work(work, [tensor], lambda: _fill(tensor, host), what, keep=host)
+        return self._work(pending, work, [tensor], lambda: _fill(tensor, host))
 
     def all_to_all(
         self,
@@ -68,7 +66,7 @@ class HostPath:
         input_splits: Sequence[int],
     ) -> HostWork:
         """Exchange pieces of different sizes; sizes along dim 0."""
-        self._group.world.ledger.check()
+        pending = self._agreed(f"all_to_all of uneven pieces of {operand.dtype}")
         received = torch.empty(output.shape, dtype=output.dtype)
         sent = operand.detach().cpu().contiguous()
         work = self._gloo.alltoall_base(
@@ -79,47 +77,51 @@ class HostPath:
             dist.AllToAllOptions(),
         )
         self._charge(operand, CollectiveKind.ALL_TO_ALL, ())
-        done = self._work(work, [output], lambda: _fill(output, received), "all_to_all", keep=sent)
+        done = self._work(pending, work, [output], lambda: _fill(output, received), keep=sent)
         done.wait()
         return done
 
     def barrier(self) -> HostWork:
         """Wait for every rank, and before that for all work of this rank's device."""
-        ledger = self._group.world.ledger
         if _C.is_started():
             _C.synchronize(_C.current_device())
-        ledger.check()
-        done = self._work(self._gloo.barrier(dist.BarrierOptions()), [], lambda: None, "barrier")
+        pending = self._agreed("barrier")
+        done = self._work(pending, self._gloo.barrier(dist.BarrierOptions()), [])
         done.wait()
         return done
 
-    def _work(
-        self,
-        work: Any,
-        tensors: Sequence[torch.Tensor],
-        fill: Callable[[], None],
-        what: str,
-        keep: Any = None,
-    ) -> HostWork:
-        group, ledger = self._group, self._group.world.ledger
-        pending = Pending(
-            group=f"{group.name} (host)",
-            ranks=group.ranks,
-            seq=1,
+    def _agreed(self, what: str) -> Pending:
+        """A collective of the group's order."""
+        pending = self._group.pending(what, _C.user_line())
+        try:
+            self._group.agree(pending)
+        except BaseException:
+            self._group.world.ledger.finish(pending)
+            raise
+        return pending
+
+    def _unnumbered(self, what: str, peer: int | None) -> Pending:
+        """A message, which has no place in the group's order."""
+        group = self._group
+        group.world.ledger.check()
+        return Pending(
+            group=group.name,
+            ranks=group.ranks if peer is None else (group.world.rank, group.ranks[peer]),
+            seq=0,
             what=what,
             line=_C.user_line(),
             timeout_s=group.timeout_s,
         )
 
-        def finish(_kept: Any = keep) -> None:
-            ledger.begin(pending)
-            try:
-                _wait(work, pending, ledger)
-            finally:
-                ledger.finish(pending)
-            fill()
-
-        return HostWork(ledger, tensors, finish, work.is_completed)
+    def _work(
+        self,
+        pending: Pending,
+        work: Any,
+        tensors: Sequence[torch.Tensor],
+        fill: Callable[[], None] = lambda: None,
+        keep: Any = None,
+    ) -> HostWork:
+        return HostWork(self._group.world.ledger, pending, tensors, _arrival(work, keep), fill)
 
     def _charge(
         self, tensor: torch.Tensor, kind: CollectiveKind, groups: tuple[tuple[int, ...], ...]
@@ -173,13 +175,10 @@ def _rows_as_bytes(host: torch.Tensor) -> torch.Tensor:
     return host.reshape(rows, -1).view(torch.uint8) if host.numel() else host.new_empty(rows, 0)
 
 
-def _wait(work: Any, pending: Pending, ledger: Any) -> None:
-    """Wait for gloo, but not longer than for the verdict of the watch."""
-    try:
-        while not work.is_completed():
-            ledger.wait_until(lambda: bool(ledger.failure), timeout_s=_POLL_S)
+def _arrival(work: Any, keep: Any) -> Callable[[], None]:
+    """Waits for gloo's work; a closure, so that the memory it uses outlives it."""
+
+    def arrive(_kept: Any = keep) -> None:
         work.wait()
-    except RuntimeError as error:
-        ledger.check()
-        pending.trouble = str(error)
-        ledger.wait_until(lambda: False)
+
+    return arrive

@@ -30,7 +30,7 @@ class Pending:
     Attributes:
         group: name of the process group.
         ranks: global ranks of the group.
-        seq: its number in the group, from 1.
+        seq: its number in the group, from 1; 0 for one that is not numbered.
         what: the operation with operands, as `calls.Collective.describe` words it.
         line: the user's line.
         timeout_s: seconds it may take.
@@ -61,7 +61,8 @@ class Pending:
     def name(self) -> str:
         """How messages name it: the operation, its number, the group and the user's line."""
         where = f" (called at {self.line})" if self.line else ""
-        return f"{self.what}, number {self.seq} of group {self.group!r}{where}"
+        number = f"number {self.seq} of " if self.seq else ""
+        return f"{self.what}, {number}group {self.group!r}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +97,24 @@ class Ledger:
         self.seen = False
         self.positions: dict[str, tuple[int, str]] = {}
         self.on_trouble: Callable[[], None] = lambda: None
-        for target in (self._launch_all, self._complete_all):
-            threading.Thread(target=target, name=f"tpu_dist{target.__name__}", daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        self.spawn(self._launch_all)
+        self.spawn(self._complete_all)
+
+    def spawn(self, target: Callable[..., None], *args: Any) -> None:
+        """Start a thread that may end up waiting for other ranks inside XLA or gloo."""
+        thread = threading.Thread(target=target, args=args, name="tpu_dist", daemon=True)
+        self._threads = [t for t in self._threads if t.is_alive()] + [thread]
+        thread.start()
 
     def begin(self, pending: Pending) -> None:
-        """Enter a collective; raises if an earlier one has failed."""
+        """Enter a collective, once; raises if an earlier one has failed."""
         self.check()
         with self._condition:
-            self._pending.append(pending)
-            self.positions[pending.group] = (pending.seq, pending.name)
+            if pending not in self._pending:
+                self._pending.append(pending)
+            if pending.seq:
+                self.positions[pending.group] = (pending.seq, pending.name)
 
     def run(self, pending: Pending, call: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """Launch a collective in order; its results, the last of which is its token.
@@ -116,6 +126,17 @@ class Ledger:
         self.wait_until(lambda: pending.launched)
         results, pending.results = pending.results, ()
         return results
+
+    def run_here(self, pending: Pending, call: Callable[[], Any]) -> None:
+        """Make a call that blocks, in a thread that has nothing else to do."""
+        try:
+            call()
+        except Exception as error:
+            self._report(pending, error)
+            return
+        with self._condition:
+            pending.launched = True
+            self._condition.notify_all()
 
     def finish(self, pending: Pending) -> None:
         """Leave a collective: done, or given up before it was launched."""
@@ -184,9 +205,13 @@ class Ledger:
         except CollectiveError:
             return False
 
-    def stop(self) -> None:
-        """End the threads after what they have."""
+    def stop(self, patience_s: float) -> bool:
+        """End the threads after what they have; whether none is stuck."""
         self._launches.put(None)
+        deadline = time.monotonic() + patience_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _launch_all(self) -> None:
         while self._launch_next():
@@ -199,16 +224,14 @@ class Ledger:
             self._launched.put(None)
             return False
         pending, call = item
-        try:
+
+        def launch() -> None:
             pending.results = call()
             pending.token = pending.results[-1]
-        except Exception as error:
-            self._report(pending, error)
-            return True
-        with self._condition:
-            pending.launched = True
-            self._condition.notify_all()
-        self._launched.put(pending)
+
+        self.run_here(pending, launch)
+        if pending.launched:
+            self._launched.put(pending)
         return True
 
     def _complete_all(self) -> None:

@@ -1,31 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane: PyTorch's store, used from several threads without waiting for each other.
-
-One connection of a store serves one call at a time, and a blocking `get` holds it, so
-each thread that talks to the store has a clone.
+"""The control plane: PyTorch's store, and how ranks that share one find each other.
 """
 
 from __future__ import annotations
 
 import socket
-from datetime import timedelta
-
 from torch import distributed as dist
-
-#: A blocking read returns to Python this often, to look whether the job has failed.
-PATIENCE = timedelta(seconds=1)
-
 
 def generation(store: dist.Store, size: int) -> int:
     """How many worlds of this store came before: a torchrun store outlives a process group."""
     return (int(store.add("worlds", 1)) - 1) // size
-
-
-def clone(store: dist.Store) -> dist.Store:
-    """An independent connection whose reads give up after `PATIENCE`."""
-    other = store.clone()
-    other.set_timeout(PATIENCE)
-    return other
 
 
 def address_seen_by_ranks(store: dist.Store) -> str:

@@ -78,13 +78,14 @@ class Watch:
         self._expired.append(key)
 
     def _run(self) -> None:
+        tick = self._tick
         while not self._stopped:
             try:
-                self._tick()
+                tick()
             except Exception as error:
                 if not self._stopped:
-                    self._fail(CollectiveError, _store_lost(error, self._peers))
-                    self._stop_if_stuck()
+                    self._store_lost(error)
+                tick = self._stop_if_stuck  # without a store there is nothing else to do
             self._wake.wait(TICK_S)
             self._wake.clear()
 
@@ -146,19 +147,19 @@ class Watch:
 
     def _lost_message(self, rank: int, reason: str, pending: Pending) -> str:
         number, name = self._board.position(rank, pending.group)
-        last = f"The last one it came to was {name}." if number else "It had come to none."
+        last = f" The last one it is known to have come to was {name}." if number else ""
         return (
             f"{self._peers[rank].name} is gone: {reason}. {pending.name}, cannot finish without "
-            f"it. {last} Look at that rank's output for the cause, then restart the job."
+            f"it.{last} Look at that rank's output for the cause, then restart the job."
         )
 
     def _late_message(self, others: list[int], pending: Pending) -> str:
         self._board.post("stack")
         deadline = time.monotonic() + ANSWER_S
-        late = [r for r in others if self._board.position(r, pending.group)[0] < pending.seq]
-        while time.monotonic() < deadline and not all(self._board.stack(r) for r in late):
+        late = [rank for rank in others if self._is_late(rank, pending)]
+        while time.monotonic() < deadline and not all(self._board.stack(rank) for rank in late):
             time.sleep(TICK_S / 5)
-        late = [r for r in late if self._board.position(r, pending.group)[0] < pending.seq]
+        late = [rank for rank in late if self._is_late(rank, pending)]
         parts = [self._late_rank(rank, pending) for rank in late[:8]]
         who = "; ".join(parts) or "all ranks had come, but the data did not arrive"
         return (
@@ -166,12 +167,29 @@ class Watch:
             "init_process_group or TORCH_TPU_COLLECTIVE_TIMEOUT_S if it only needed longer."
         )
 
+    def _is_late(self, rank: int, pending: Pending) -> bool:
+        return pending.seq == 0 or self._board.position(rank, pending.group)[0] < pending.seq
+
     def _late_rank(self, rank: int, pending: Pending) -> str:
         number, name = self._board.position(rank, pending.group)
         last = f"its last one was {name}" if number else "it has come to none of this group"
         stack = self._board.stack(rank)
         shown = f"; it is at:\n{stack}" if stack else ""
         return f"{self._peers[rank].name} has not come to it ({last}){shown}"
+
+    def _store_lost(self, error: Exception) -> None:
+        dead = [p.name for p in self._peers.values() if processes.is_running(p) is False]
+        pending = self._ledger.pending()
+        stopped = f" {pending[0].name}, cannot finish." if pending else ""
+        store = (
+            f"the store of the process group does not answer ({type(error).__name__}: {error}); its "
+            "host, rank 0 or the launcher, has probably ended."
+        )
+        if dead:
+            message = f"{', '.join(dead)} is gone, and {store}{stopped} Look at its output."
+            self._fail(PeerLostError, message)
+        else:
+            self._fail(CollectiveError, f"{store[0].upper()}{store[1:]}{stopped}")
 
     def _fail(self, kind: type[CollectiveError], message: str) -> None:
         self._failed_s = self._failed_s or time.monotonic()
@@ -190,12 +208,3 @@ class Watch:
 def _main_stack() -> str:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return "".join(traceback.format_stack(frame)[-12:]) if frame is not None else ""
-
-
-def _store_lost(error: Exception, peers: dict[int, Process]) -> str:
-    dead = [p.name for p in peers.values() if processes.is_running(p) is False]
-    who = f" Gone: {', '.join(dead)}." if dead else ""
-    return (
-        f"the store of the process group does not answer ({type(error).__name__}: {error}).{who} "
-        "The process that hosts it, rank 0 or the launcher, has probably ended."
-    )

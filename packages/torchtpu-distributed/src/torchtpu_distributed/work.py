@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -59,36 +60,46 @@ class DeviceWork:
 
 
 class HostWork(DeviceWork):
-    """An exchange through host memory; `finish` waits for it and fills the tensors.
+    """An exchange through host memory, which a thread of its own waits for.
 
     Args:
         ledger: where failures are seen.
+        pending: the exchange; it is entered into the ledger while someone waits for it.
         tensors: its results.
-        finish: waits and fills; called once.
-        is_ready: whether `finish` would not wait.
+        arrive: blocks until the data has arrived.
+        fill: gives it to the tensors.
     """
 
     def __init__(
         self,
         ledger: Ledger,
+        pending: Pending,
         tensors: Sequence[torch.Tensor],
-        finish: Callable[[], None],
-        is_ready: Callable[[], bool],
+        arrive: Callable[[], None],
+        fill: Callable[[], None],
     ) -> None:
-        super().__init__(None, ledger, tensors)
-        self._finish: Callable[[], None] | None = finish
-        self._is_ready = is_ready
+        super().__init__(pending, ledger, tensors)
+        self._exchange = pending
+        self._fill: Callable[[], None] | None = fill
+        ledger.spawn(ledger.run_here, pending, arrive)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the exchange."""
-        if self._finish is not None:
-            finish, self._finish = self._finish, None
-            finish()
+        exchange = self._exchange
+        if self._fill is not None:
+            exchange.began_s = time.monotonic()
+            self._ledger.begin(exchange)
+            try:
+                self._ledger.wait_until(lambda: exchange.launched)
+            finally:
+                self._ledger.finish(exchange)
+            fill, self._fill = self._fill, None
+            fill()
         return True
 
     def is_completed(self) -> bool:
         """Whether the data has arrived."""
-        return self._finish is None or self._is_ready()
+        return self._exchange.launched
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future that is complete when this returns: it waits."""

@@ -26,6 +26,8 @@ from torchtpu_distributed.watch import Watch
 
 #: After an error elsewhere, how long the end of the process waits for collectives.
 _DRAIN_AFTER_ERROR_S = 1.0
+#: How long a thread may need to come out of a collective that is over.
+_STUCK_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class World:
         self.ended = True
         drained = self.ledger.drain(drain_s)
         self.watch.stop()
-        self.ledger.stop()
+        drained = self.ledger.stop(_STUCK_S) and drained
         active.world = None
         try:
             positions = dict(self.ledger.positions)
@@ -87,12 +89,12 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
     world = World(
         rank=rank,
         size=size,
-        store=stores.clone(shared),
+        store=shared.clone(),
         timeout_s=timeout_s,
         joined=joined,
         peers=peers,
         ledger=ledger,
-        watch=Watch(stores.clone(shared), rank, peers, ledger),
+        watch=Watch(shared.clone(), rank, peers, ledger),
     )
     active.world = world
     atexit.register(_at_exit, world)

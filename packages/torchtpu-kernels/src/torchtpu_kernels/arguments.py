@@ -79,9 +79,14 @@ class Parameters:
             )
 
     def bind(
-        self, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[list[torch.Tensor], Any, list[int]]:
+        self, args: Sequence[Any], kwargs: dict[str, Any], kind: type = torch.Tensor
+    ) -> tuple[list[Any], Any, list[int]]:
         """Split a call.
+
+        Args:
+            args: of the call.
+            kwargs: of the call.
+            kind: what an operand is: a tensor, or an array while a program is traced.
 
         Returns:
             The tensors, flat; a hashable plan to rebuild the arguments; and for each
@@ -91,11 +96,11 @@ class Parameters:
             KernelArgumentError: an argument is neither static nor made of tensors.
         """
         positional, keywords = self._normalised(args, kwargs)
-        tensors: list[torch.Tensor] = []
+        tensors: list[Any] = []
         owners: list[int] = []
 
         def place(value: Any, owner: int, label: str) -> Any:
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, kind):
                 tensors.append(value)
                 owners.append(owner)
                 return Slot(len(tensors) - 1)

@@ -87,7 +87,8 @@ TABLE: tuple[Lowering, ...] = (
 )
 
 
-def _empty_results(kernel: str, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def empty_results(kernel: str, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Uninitialised tensors shaped as a kernel's results, on the operands' device."""
     device = operands[0].device if operands else torch.device("tpu", torch.tpu.current_device())
     return [
         torch.empty(shape, dtype=dtype, device=device)
@@ -97,7 +98,7 @@ def _empty_results(kernel: str, operands: Sequence[torch.Tensor]) -> list[torch.
 
 @torch.library.register_fake("torchtpu::jax_call", lib=_library)
 def _fake_call(operands: Sequence[torch.Tensor], kernel: str) -> list[torch.Tensor]:
-    return _empty_results(kernel, operands)
+    return empty_results(kernel, operands)
 
 
 @torch.library.register_fake("torchtpu::jax_call_", lib=_library)
@@ -108,27 +109,38 @@ def _fake_call_writing(
     positions: Sequence[int],
     results: Sequence[int],
 ) -> list[torch.Tensor]:
-    made = _empty_results(kernel, _merged(written, operands, positions))
+    made = empty_results(kernel, _merged(written, operands, positions))
     return [t for i, t in enumerate(made) if i not in results]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    operands, kernel = inputs
+def save_operands(ctx: Any, operands: Sequence[torch.Tensor], kernel: str) -> None:
+    """Keep in an autograd context what `gradients_of` needs."""
     ctx.save_for_backward(*operands)
     ctx.kernel = kernel
     ctx.wanted = [i for i, t in enumerate(operands) if t.requires_grad and _differentiable(t)]
 
 
-def _backward(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[Any, None]:
+def gradients_of(
+    ctx: Any, cotangents: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """The gradient of each operand of a kernel; None where there is none."""
     operands, wanted = ctx.saved_tensors, ctx.wanted
-    given = [i for i, g in enumerate(gradients) if g is not None and _differentiable(g)]
+    given = {i: g for i, g in enumerate(cotangents) if g is not None and _differentiable(g)}
     back: list[torch.Tensor | None] = [None] * len(operands)
     if wanted and given:
-        kernel = registry.vjp(ctx.kernel, len(operands), wanted, given)
-        results = call([*operands, *(gradients[i] for i in given)], kernel.name)  # type: ignore[list-item]
+        kernel = registry.vjp(ctx.kernel, len(operands), wanted, list(given))
+        results = call([*operands, *given.values()], kernel.name)
         for index, gradient in zip(wanted, results, strict=True):
             back[index] = gradient
-    return back, None
+    return back
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    save_operands(ctx, *inputs)
+
+
+def _backward(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[Any, None]:
+    return gradients_of(ctx, gradients), None
 
 
 def _differentiable(tensor: torch.Tensor) -> bool:

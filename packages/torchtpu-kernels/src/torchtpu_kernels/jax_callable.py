@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import torch
 
-from torchtpu_kernels import call_op, registry
+from torchtpu_kernels import call_op, registry, traceable
 from torchtpu_kernels.arguments import Parameters, plan_key, rebuild
 from torchtpu_kernels.errors import KernelArgumentError, KernelDefinitionError
 from torchtpu_kernels.registry import Kernel
@@ -72,17 +72,23 @@ class JaxCallable:
         Raises:
             KernelArgumentError: an argument is neither static nor a tensor of device tpu.
         """
+        if torch.compiler.is_dynamo_compiling():
+            return traceable.call(self, args, kwargs)
         tensors, plan, owners = self.parameters.bind(args, kwargs)
         self._check(tensors)
-        variant = self._variant(plan)
-        tree, leaves = self._structure(variant, tensors)
-        aliases = self._aliases(variant, tensors, owners)
+        kernel = self.kernel(plan)
+        tree, leaves = self._structure(plan, tensors)
+        aliases = self.aliases(plan, tensors, owners)
         if aliases:
-            results = call_op.call_writing(tensors, variant.kernel.name, aliases)
+            results = call_op.call_writing(tensors, kernel.name, aliases)
         else:
-            results = call_op.call(tensors, variant.kernel.name)
+            results = call_op.call(tensors, kernel.name)
         filled = [results[leaf.index] if isinstance(leaf, _Result) else leaf for leaf in leaves]
         return jax.tree.unflatten(tree, filled)
+
+    def results_like(self, plan: Any, tensors: Sequence[torch.Tensor]) -> Any:
+        """The results of a call, with numbered `_Result` leaves in place of tensors."""
+        return jax.tree.unflatten(*self._structure(plan, tensors))
 
     def _check(self, tensors: Sequence[torch.Tensor]) -> None:
         for position, tensor in enumerate(tensors):
@@ -91,6 +97,10 @@ class JaxCallable:
                     f"kernel {self.name!r}: tensor {position} is on {tensor.device}. Kernels run on "
                     "tensors of device tpu; move it with .to('tpu')."
                 )
+
+    def kernel(self, plan: Any) -> Kernel:
+        """The kernel on flat operands for a plan of `Parameters.bind`."""
+        return self._variant(plan).kernel
 
     def _variant(self, plan: Any) -> _Variant:
         key = plan_key(plan)
@@ -109,18 +119,18 @@ class JaxCallable:
             self._variants[key] = variant
         return variant
 
-    def _structure(self, variant: _Variant, tensors: Sequence[torch.Tensor]) -> Any:
+    def _structure(self, plan: Any, tensors: Sequence[torch.Tensor]) -> tuple[Any, list[Any]]:
+        variant = self._variant(plan)
         variant.kernel.results(tensors)  # traces at the first call with these shapes
-        key = _shapes(tensors)
-        return variant.structure[key]
+        return variant.structure[_shapes(tensors)]
 
-    def _aliases(
-        self, variant: _Variant, tensors: Sequence[torch.Tensor], owners: Sequence[int]
+    def aliases(
+        self, plan: Any, tensors: Sequence[torch.Tensor], owners: Sequence[int]
     ) -> list[tuple[int, int]]:
         """(operand, result) pairs that share storage, from the aliases or the donations."""
         if not self.donate_argnums and not self.input_output_aliases:
             return []
-        results = variant.kernel.results(tensors)
+        results = self.kernel(plan).results(tensors)
         if self.input_output_aliases:
             pairs = [
                 (self._operand_of(argument, owners), result)

@@ -6,15 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+import jax
 import torch
+from torchtpu_core.lowering.table import native
 
+from torchtpu_kernels import call_op, registry
 from torchtpu_kernels.errors import (
     KernelArgumentError,
     KernelDefinitionError,
     KernelNotSupportedError,
 )
 from torchtpu_kernels.jax_callable import JaxCallable
-from torchtpu_kernels.schemas import schema_of
+from torchtpu_kernels.rows import serve
+from torchtpu_kernels.schemas import OpSchema, schema_of
 
 
 def jax_op(
@@ -63,33 +67,90 @@ def jax_op(
     return _define(name, fn) if fn is not None else lambda function: _define(name, function)
 
 
-def _define(name: str, function: Callable[..., Any]) -> Any:
+def _define(name: str, function: Callable[..., Any]) -> torch.library.CustomOpDef:
     schema = schema_of(name, function)
-    parameters = [p for p in _parameter_names(schema.text)]
-    static = [p for p in parameters if p not in schema.tensors]
-    run = JaxCallable(function, name.replace("::", "."), static_argnames=static)
+    run = JaxCallable(function, name.replace("::", "."), static_argnames=schema.static)
 
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         raise KernelArgumentError(
             f"op {name!r} runs on tensors of device tpu only; move them with .to('tpu')."
         )
 
-    def on_device(*args: Any, **kwargs: Any) -> Any:
-        return _as_schema(run(*args, **kwargs))
-
     op = torch.library.custom_op(name, refuse, mutates_args=(), schema=schema.text)
-    # Not an opaque kernel but a composite one: autograd, fake tensors, vmap and compiled
-    # graphs see `torchtpu::jax_call`, which knows how to do each.
-    op._lib.impl(  # type: ignore[attr-defined]
-        op._name.partition("::")[2], on_device, "CompositeImplicitAutograd"
-    )
+    serve(native(name, _lowering(run, schema)))
+    _register_derived(op, run, schema)
     return op
 
 
-def _as_schema(result: Any) -> Any:
-    return result if isinstance(result, (torch.Tensor, list)) else tuple(result)
+def _lowering(run: JaxCallable, schema: OpSchema) -> Callable[..., Any]:
+    """The op's row: the function itself, its constants prepared as in a call."""
+
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        named = dict(zip(schema.positional, args, strict=False)) | kwargs
+        arrays, plan, _ = run.parameters.bind((), named, kind=jax.Array)
+        results = run.kernel(plan).run(arrays)
+        if schema.returns_list:
+            return results
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return lower
 
 
-def _parameter_names(text: str) -> list[str]:
-    inside = text[1 : text.rindex(") ->")]
-    return [part.split("=")[0].split()[-1] for part in inside.split(", ") if part not in ("", "*")]
+def _register_derived(
+    op: torch.library.CustomOpDef, run: JaxCallable, schema: OpSchema
+) -> None:
+    """Fake tensors, gradients and batching; each may be registered anew by the user."""
+
+    def split(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[torch.Tensor], Any]:
+        named = dict(zip(schema.positional, args, strict=False)) | dict(kwargs)
+        tensors, plan, _ = run.parameters.bind((), named)
+        return tensors, plan
+
+    def packed(results: list[torch.Tensor]) -> Any:
+        if schema.returns_list:
+            return results
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        tensors, plan = split(args, kwargs)
+        return packed(call_op.empty_results(run.kernel(plan).name, tensors))
+
+    def setup_context(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
+        tensors, plan = split(inputs, keyword_only_inputs or {})
+        call_op.save_operands(ctx, tensors, run.kernel(plan).name)
+        ctx.layout = [
+            len(v) if isinstance(v, (list, tuple)) else isinstance(v, torch.Tensor) for v in inputs
+        ]
+        ctx.is_tensor = [name in schema.tensors for name in schema.positional]
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        flat = gradients[0] if schema.returns_list else gradients
+        found = iter(call_op.gradients_of(ctx, flat))
+        back: list[Any] = []
+        for size, holds_tensors in zip(ctx.layout, ctx.is_tensor, strict=True):
+            if not holds_tensors or size is False:
+                back.append(None)
+            elif size is True:
+                back.append(next(found))
+            else:
+                back.append([next(found) for _ in range(size)])
+        # The dispatcher drops trailing arguments that equal their defaults; torch 2.13 wants
+        # gradients for the rest only where a list of tensors is among them.
+        back = back[: len(ctx.needs_input_grad)]
+        return tuple(back) if len(back) > 1 else back[0]
+
+    def vmap(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors, plan = split(args, kwargs)
+        named = dict(zip(schema.positional, in_dims, strict=False))
+        dims: list[int | None] = []
+        for label in schema.positional:
+            if label in schema.tensors and label in named:
+                dim = named[label]
+                dims.extend(dim if isinstance(dim, (list, tuple)) else [dim])
+        over = registry.batched(run.kernel(plan).name, dims[: len(tensors)], info.batch_size)
+        results = call_op.call(tensors, over.name)
+        return packed(results), packed([0] * len(results))  # type: ignore[arg-type]
+
+    op.register_fake(fake)
+    op.register_autograd(backward, setup_context=setup_context)
+    op.register_vmap(vmap)

@@ -27,13 +27,17 @@ class OpSchema:
 
     Attributes:
         text: arguments and returns in PyTorch's schema language.
+        positional: names of parameters that may be passed by position, in order.
         tensors: names of parameters that hold tensors.
-        keyword_only: names of keyword-only parameters.
+        static: names of the others.
+        returns_list: whether the op returns ``Tensor[]``.
     """
 
     text: str
+    positional: tuple[str, ...]
     tensors: frozenset[str]
-    keyword_only: frozenset[str]
+    static: tuple[str, ...]
+    returns_list: bool
 
 
 def schema_of(name: str, function: Callable[..., Any]) -> OpSchema:
@@ -51,7 +55,8 @@ def schema_of(name: str, function: Callable[..., Any]) -> OpSchema:
     bound = set(getattr(function, "keywords", ()))  # of functools.partial
     parts: list[str] = []
     tensors: set[str] = set()
-    keyword_only: set[str] = set()
+    names: list[str] = []
+    keyword_only: list[str] = []
     for parameter in signature.parameters.values():
         if parameter.name in bound:
             continue
@@ -67,16 +72,22 @@ def schema_of(name: str, function: Callable[..., Any]) -> OpSchema:
         kind = _type(name, parameter.name, hints[parameter.name])
         if kind.startswith("Tensor"):
             tensors.add(parameter.name)
+        if parameter.kind is parameter.KEYWORD_ONLY and kind.startswith("Tensor"):
+            raise KernelDefinitionError(
+                f"op {name!r}: PyTorch ops take no keyword-only tensors; make {parameter.name!r} "
+                "positional."
+            )
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             parts.append("*")
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            keyword_only.add(parameter.name)
+        (keyword_only if parameter.kind is parameter.KEYWORD_ONLY else names).append(parameter.name)
         parts.append(f"{kind} {parameter.name}{_default(name, parameter)}")
     returns = _returns(name, hints.get("return"))
     return OpSchema(
         text=f"({', '.join(parts)}) -> {returns}",
+        positional=tuple(names),
         tensors=frozenset(tensors),
-        keyword_only=frozenset(keyword_only),
+        static=tuple(n for n in (*names, *keyword_only) if n not in tensors),
+        returns_list=returns == "Tensor[]",
     )
 
 

@@ -3,7 +3,7 @@
 
 A program is traced with 64-bit types on, but JAX code is usually written for JAX's
 32-bit defaults, and Mosaic compiles Pallas kernels only under them. So a kernel sees
-64-bit types only if an operand has one, or if the user turned them on. Off a real TPU,
+64-bit types only if an operand has one. Off a real TPU,
 Pallas kernels are interpreted: their blocks and grid run as ordinary XLA code.
 """
 
@@ -26,7 +26,7 @@ def run(name: str, function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
         KernelDtypeError: a Pallas kernel is involved and an operand has 64 bits.
     """
     wide = [i for i, a in enumerate(arrays) if a.dtype.itemsize // _parts(a.dtype) == 8]
-    with scope(bool(wide) or jax.config.jax_enable_x64 and _user_enabled()):
+    with scope(bool(wide)):
         if wide and uses_pallas(function, arrays):
             kinds = ", ".join(f"operand {i} is {arrays[i].dtype}" for i in wide)
             raise KernelDtypeError(
@@ -49,11 +49,6 @@ def scope(wide: bool) -> Iterator[None]:
 
 def _parts(dtype: Any) -> int:
     return 2 if dtype.kind == "c" else 1
-
-
-def _user_enabled() -> bool:
-    """Whether the process-wide flag, not the scope of our own tracing, turned 64 bits on."""
-    return bool(jax.config.values.get("jax_enable_x64", False))
 
 
 def uses_pallas(function: Callable[..., Any], arrays: Sequence[Any]) -> bool:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import torch
 
-_PAIRS: tuple[tuple[torch.dtype, object], ...] = (
+_PAIRS: tuple[tuple[torch.dtype, Any], ...] = (
     (torch.bool, np.bool_),
     (torch.uint8, np.uint8),
     (torch.int8, np.int8),

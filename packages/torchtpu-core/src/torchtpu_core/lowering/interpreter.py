@@ -25,7 +25,9 @@ from torchtpu_core.lowering.table import Kind, Lowering
 
 Tables = Mapping[str, Lowering]
 
-_DROPPED = frozenset({"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"})
+_DROPPED = frozenset(
+    {"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"}
+)
 
 
 def run_row(row: Lowering, args: Sequence[Any], kwargs: Mapping[str, Any], tables: Tables) -> Any:
@@ -37,7 +39,10 @@ def run_row(row: Lowering, args: Sequence[Any], kwargs: Mapping[str, Any], table
 
 
 def run_overload(
-    op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tables: Tables,
+    op: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tables: Tables,
     rng: Rng | None = None,
 ) -> Any:
     """The result of an overload called with JAX values and plain numbers in its schema's form.
@@ -54,10 +59,8 @@ def run_overload(
     for i, argument in enumerate(op._schema.arguments):
         if argument.name in _DROPPED:
             continue
-        if i < len(args):
-            value = args[i]
-        else:
-            value = kwargs.get(argument.name, argument.default_value)
+        default = kwargs.get(argument.name, argument.default_value)
+        value = args[i] if i < len(args) else default
         if argument.kwarg_only:
             keywords[argument.name] = value
         else:
@@ -73,7 +76,7 @@ def overload_name(op: torch._ops.OpOverload) -> str:
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
 
 
-class _Tracing(TorchDispatchMode):
+class _Tracing(TorchDispatchMode):  # type: ignore[misc]
     """Pairs each meta tensor of a decomposition with its JAX value."""
 
     def __init__(self, tables: Tables, rng: Rng | None) -> None:
@@ -99,7 +102,11 @@ class _Tracing(TorchDispatchMode):
         return x
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Lower the op that the decomposition called and pair its results."""
         kwargs = kwargs or {}

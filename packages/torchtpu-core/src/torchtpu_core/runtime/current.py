@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchtpu_core import plugins
 from torchtpu_core.errors import TargetError
 from torchtpu_core.hardware.chip import Chip
 from torchtpu_core.targets import Target, TargetKind, resolve_target
@@ -67,7 +68,11 @@ def set_target(name: str) -> None:
 
 
 def _resolve(name: str | None) -> CurrentTarget:
-    resolved = resolve_target(name)
+    try:
+        resolved = resolve_target(name)
+    except TargetError:
+        plugins.manager()  # a plugin may bring the chip
+        resolved = resolve_target(name)
     count = resolved.local_devices
     if count is None:
         from torchtpu_core.runtime.clients import real_tpu_device_count

@@ -59,8 +59,14 @@ def _host_fingerprint() -> str:
         flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     xla_flags = os.environ.get("XLA_FLAGS", "")
     return "|".join(
-        (platform.machine(), flags, clients.platform_version(), jax.__version__,
-         jaxlib.__version__, xla_flags)
+        (
+            platform.machine(),
+            flags,
+            clients.platform_version(),
+            jax.__version__,
+            jaxlib.__version__,
+            xla_flags,
+        )
     )
 
 

@@ -16,7 +16,9 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
 from torchtpu_core.runtime import tables
 
-_DROPPED = frozenset({"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"})
+_DROPPED = frozenset(
+    {"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"}
+)
 
 
 def infer_by_lowering(

@@ -192,9 +192,7 @@ def _lower_node(
     returned = run_row(node["row"], args, kwargs, tables.current())
     fresh, written = _split_returns(node, returned)
     results = []
-    for value, (sizes, _, dtype) in zip(
-        fresh + written, _result_specs(node), strict=True
-    ):
+    for value, (sizes, _, dtype) in zip(fresh + written, _result_specs(node), strict=True):
         results.append(_conform(node["name"], value, sizes, dtypes.to_numpy(dtype)))
     return [
         _write_output(value, raw, output, starts, node)

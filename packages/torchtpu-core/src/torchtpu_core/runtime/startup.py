@@ -105,4 +105,6 @@ def _define_kernels(plugin: str, functions: Any) -> None:
         try:
             define()
         except Exception as error:
-            plugins.warn(plugin, f"its kernel {getattr(function, '__name__', function)!r} failed", error)
+            plugins.warn(
+                plugin, f"its kernel {getattr(function, '__name__', function)!r} failed", error
+            )

@@ -22,9 +22,7 @@ def current() -> Mapping[str, Lowering]:
 def core_rows() -> Iterable[Lowering]:
     """The rows of every family file of core: each module of `lowering` with a ``TABLE``."""
     for module in pkgutil.iter_modules(lowering.__path__):
-        table = getattr(
-            importlib.import_module(f"{lowering.__name__}.{module.name}"), "TABLE", ()
-        )
+        table = getattr(importlib.import_module(f"{lowering.__name__}.{module.name}"), "TABLE", ())
         yield from table
 
 

@@ -32,7 +32,8 @@ VALUE_FREE = frozenset(
     nn.functional.alpha_dropout nn.functional.feature_alpha_dropout nn.functional.rrelu
     nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d
     nn.functional.multi_head_attention_forward nn.functional.scaled_dot_product_attention
-    svd_lowrank pca_lowrank""".split()
+    svd_lowrank pca_lowrank
+    """.split()  # noqa: SIM905 - a word list reads better
 )
 
 
@@ -116,7 +117,8 @@ def check_sample(op: Any, sample: Any, *, gradients: bool) -> None:
     """Run one sample on CPU and on the device and compare results and gradients."""
     values = op.name not in VALUE_FREE
     on_device = type(sample)(
-        to_tpu(sample.input), args=tuple(to_tpu(a) for a in sample.args),
+        to_tpu(sample.input),
+        args=tuple(to_tpu(a) for a in sample.args),
         kwargs=_keywords(sample.kwargs),
     )
     on_device.output_process_fn_grad = sample.output_process_fn_grad
@@ -183,7 +185,10 @@ def main() -> None:
             outcomes.append(outcome)
             if outcome.status in ("wrong", "error"):
                 took = time.perf_counter() - began
-                print(f"{outcome.status:6} {outcome.name} {dtype} {took:.1f}s {outcome.detail}", flush=True)
+                print(
+                    f"{outcome.status:6} {outcome.name} {dtype} {took:.1f}s {outcome.detail}",
+                    flush=True,
+                )
     tried = [o for o in outcomes if o.status != "skip"]
     passed = [o for o in tried if o.status == "pass"]
     native = [o for o in passed if not o.fallbacks]

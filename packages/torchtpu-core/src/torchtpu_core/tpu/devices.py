@@ -100,7 +100,7 @@ def set_device(device: Device) -> None:
     _C.exchange_device(index_of(device))
 
 
-class device:  # noqa: N801 - the name torch.cuda.device has
+class device:
     """Context manager that makes a device current; a negative index does nothing."""
 
     def __init__(self, device: Device) -> None:
@@ -121,7 +121,7 @@ class device:  # noqa: N801 - the name torch.cuda.device has
             _C.exchange_device(self.previous)
 
 
-class device_of(device):  # noqa: N801 - the name torch.cuda.device_of has
+class device_of(device):
     """Context manager that makes a tensor's device current; other tensors change nothing."""
 
     def __init__(self, obj: torch.Tensor) -> None:

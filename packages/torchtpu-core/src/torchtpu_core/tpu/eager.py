@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any
 
 
-
 class EagerMode(enum.Enum):
     """When recorded ops run.
 
@@ -18,9 +17,9 @@ class EagerMode(enum.Enum):
     DEBUG = "debug"
     STRICT = "strict"
     FUSED = "fused"
-    DEFER_NEVER_AND_LAUNCH_BLOCKING = "debug"
-    DEFER_NEVER = "strict"
-    DEFER_AND_FUSE = "fused"
+    DEFER_NEVER_AND_LAUNCH_BLOCKING = "debug"  # noqa: PIE796 - an alias
+    DEFER_NEVER = "strict"  # noqa: PIE796 - an alias
+    DEFER_AND_FUSE = "fused"  # noqa: PIE796 - an alias
 
 
 def current_mode() -> EagerMode:
@@ -30,7 +29,7 @@ def current_mode() -> EagerMode:
     return EagerMode(modes.current())
 
 
-class set_eager_mode:  # noqa: N801 - a function to its users, and a context manager
+class set_eager_mode:
     """Set the mode, for good or for a ``with`` block.
 
     Args:

@@ -28,9 +28,7 @@ class _DefaultGenerators(Sequence[torch.Generator]):
     def __getitem__(self, index: int) -> torch.Generator: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[torch.Generator]: ...
-    def __getitem__(
-        self, index: int | slice
-    ) -> torch.Generator | Sequence[torch.Generator]:
+    def __getitem__(self, index: int | slice) -> torch.Generator | Sequence[torch.Generator]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         return _C.default_generator(index_of(index))

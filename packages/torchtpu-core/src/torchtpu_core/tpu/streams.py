@@ -15,7 +15,7 @@ import torch
 from torchtpu_core.tpu.devices import Device, index_of
 
 
-class Stream(torch.Stream):
+class Stream(torch.Stream):  # type: ignore[misc]
     """A queue of work on a device.
 
     Args:

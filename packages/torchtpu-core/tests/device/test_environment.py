@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The TORCH_TPU_* variables take effect, and wrong ones are errors that help."""
+
+from __future__ import annotations
+
+import pytest
+
+_SHOW = """
+    import torch
+    try:
+        torch.ones(2, device="tpu").add_(1)
+        print(torch.tpu.device_count(), torch.tpu.eager_mode.name,
+              torch.tpu.get_device_properties().target)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("v5e:2x2", "4 STRICT v5e:2x2"),
+        ("v5p:2x2x1", "4 STRICT v5p:2x2x1"),
+        ("cpu", "1 STRICT cpu"),
+    ],
+)
+def test_target_decides_the_devices(run_python, target, shown):
+    assert run_python(_SHOW, TORCH_TPU_TARGET=target).stdout == shown + "\n"
+
+
+def test_unknown_target_suggests_one(run_python):
+    out = run_python(_SHOW, TORCH_TPU_TARGET="v5x:2x2").stdout
+    assert "TargetError" in out
+    assert "v5e" in out
+
+
+@pytest.mark.parametrize(
+    ("value", "mode"), [("debug", "DEBUG"), ("DEFER_NEVER", "STRICT"), ("Fused", "FUSED")]
+)
+def test_eager_mode_is_the_start_value(run_python, value, mode):
+    assert f"4 {mode} " in run_python(_SHOW, TORCH_TPU_EAGER_MODE=value).stdout
+
+
+def test_wrong_eager_mode_lists_the_allowed_ones(run_python):
+    out = run_python(_SHOW, TORCH_TPU_EAGER_MODE="lazy").stdout
+    assert out.startswith("EnvironmentVariableError")
+    assert "debug, strict, fused" in out
+
+
+def test_unknown_variable_suggests_the_nearest(run_python):
+    out = run_python(_SHOW, TORCH_TPU_TARGTE="v5e:2x2").stdout
+    assert out.startswith("EnvironmentVariableError")
+    assert "Did you mean 'TORCH_TPU_TARGET'?" in out
+
+
+def test_fallback_error_names_the_op_and_line(run_python):
+    code = """
+        import torch
+        lib = torch.library.Library("mine", "DEF")
+        lib.define("host_only(Tensor x) -> Tensor")
+        lib.impl("host_only", lambda x: x + 1, "CPU")
+        try:
+            torch.ops.mine.host_only(torch.ones(2, device="tpu"))
+        except RuntimeError as error:
+            print(type(error).__name__, error)
+    """
+    out = run_python(code, TORCH_TPU_FALLBACK="error").stdout
+    assert out.startswith("FallbackRefusedError mine::host_only at <string>:7")
+    assert "FallbackWarning" in run_python(code).stderr
+    assert run_python(code, TORCH_TPU_FALLBACK="quiet").stderr == ""
+
+
+def test_log_of_compiles_names_programs(run_python):
+    err = run_python(_SHOW, TORCH_TPU_LOG="compiles").stderr
+    assert "<TorchTpu/compiles> add" in err
+
+
+def test_set_target_before_first_use(run_python):
+    done = run_python(
+        """
+        import torch
+        torch.tpu.set_target("v5p:2x2x1")
+        print(torch.ones(2, device="tpu").device, torch.tpu.get_device_name())
+        try:
+            torch.tpu.set_target("cpu")
+        except ValueError as error:
+            print(error)
+        """
+    )
+    assert "tpu:0 TPU v5p" in done.stdout
+    assert "TORCH_TPU_TARGET=cpu before starting Python" in done.stdout

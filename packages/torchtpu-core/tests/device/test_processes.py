@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data loading workers, forked and spawned processes."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def _loader(**options):
+    data = TensorDataset(torch.arange(8.0).reshape(8, 1), torch.arange(8))
+    return DataLoader(data, batch_size=4, **options)
+
+
+def test_data_loader_feeds_the_device():
+    seen = [x.to("tpu").sum().item() for x, _ in _loader()]
+    assert seen == [6.0, 22.0]
+
+
+def test_data_loader_with_workers_feeds_the_device():
+    seen = [y.to("tpu").tolist() for _, y in _loader(num_workers=2)]
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_data_loader_pins_memory_for_the_device():
+    batches = list(_loader(pin_memory=True))
+    assert all(x.is_pinned() for x, _ in batches)
+    assert batches[1][0].to("tpu", non_blocking=True).tolist() == [[4.0], [5.0], [6.0], [7.0]]
+
+
+def test_data_loader_generator_on_the_device_is_refused_or_shuffles():
+    with torch.device("tpu"):
+        order = torch.randperm(8)
+    assert sorted(order.tolist()) == list(range(8))
+
+
+def test_forked_child_of_a_used_device_is_told_to_spawn(run_python):
+    done = run_python(
+        """
+        import os, torch
+        torch.ones(2, device="tpu").add_(1)
+        child = os.fork()
+        if child == 0:
+            try:
+                torch.ones(2, device="tpu")
+            except RuntimeError as error:
+                print(torch.tpu._is_in_bad_fork(), error, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(torch.ones(2, device="tpu").add_(1).tolist())
+        """
+    )
+    assert "True Cannot re-initialize TPU in forked subprocess" in done.stdout
+    assert "'spawn' start method" in done.stdout
+    assert done.stdout.endswith("[2.0, 2.0]\n")
+
+
+def test_forked_child_of_an_unused_device_works(run_python):
+    done = run_python(
+        """
+        import os, torch
+        print(torch.tpu.device_count(), flush=True)
+        child = os.fork()
+        if child == 0:
+            print(torch.ones(2, device="tpu").tolist(), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        """
+    )
+    assert "[1.0, 1.0]" in done.stdout
+
+
+def test_spawned_child_has_a_device_of_its_own(run_python, tmp_path):
+    script = tmp_path / "spawned.py"
+    script.write_text(
+        "import torch\n"
+        "import torch.multiprocessing as mp\n"
+        "def work(i, queue):\n"
+        "    queue.put((torch.ones(2, device='tpu') + i).tolist())\n"
+        "if __name__ == '__main__':\n"
+        "    torch.ones(2, device='tpu').add_(1)\n"
+        "    queue = mp.get_context('spawn').Queue()\n"
+        "    mp.spawn(work, args=(queue,), nprocs=1)\n"
+        "    print(queue.get())\n"
+    )
+    done = run_python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
+    assert done.stdout == "[1.0, 1.0]\n"
+
+
+def test_process_ends_cleanly_with_work_under_way(run_python):
+    done = run_python(
+        """
+        import torch
+        x = torch.ones(64, 64, device="tpu")
+        for _ in range(4):
+            x = x @ x
+        """
+    )
+    assert done.stderr == ""

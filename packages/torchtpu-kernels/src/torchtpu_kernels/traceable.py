@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A `JaxCallable` inside `torch.compile`: what Dynamo can follow.
+
+Dynamo cannot trace JAX, and need not: everything about a call but its tensors is known
+while it traces. So the call is split into a function of constants, which Dynamo runs
+once (`_prepare`), and the op, which goes into the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchtpu_kernels.errors import KernelArgumentError
+
+if TYPE_CHECKING:
+    from torchtpu_kernels.jax_callable import JaxCallable
+
+
+def call(function: JaxCallable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What ``function(*args, **kwargs)`` does, in terms that Dynamo traces."""
+    tensors: list[torch.Tensor] = []
+    described = tuple([_describe(a, tensors) for a in args])
+    named = tuple([(k, _describe(v, tensors)) for k, v in kwargs.items()])
+    kernel, tree, order, aliases = _prepare(function, described, named)
+    operands = [tensors[i] for i in order]
+    results = torch.ops.torchtpu.jax_call(operands, kernel)
+    for operand, result in aliases:
+        operands[operand].copy_(results[result])
+        results[result] = operands[operand]
+    return _assemble(tree, results)
+
+
+def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """A constant that stands for an argument; its tensors are appended to `tensors`."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return ("tensor", tuple(value.shape), value.dtype)
+    if isinstance(value, list):
+        return ("list", tuple([_describe(v, tensors) for v in value]))
+    if isinstance(value, tuple):
+        return ("tuple", tuple([_describe(v, tensors) for v in value]))
+    return ("value", value)
+
+
+def _prepare(function: JaxCallable, described: Any, named: Any) -> Any:
+    """Kernel, tree of the results, order of the operands, and aliases; all constants."""
+    stand_ins: list[torch.Tensor] = []
+    with torch.utils._python_dispatch._disable_current_modes():
+        args = [_restore(d, stand_ins) for d in described]
+        kwargs = {k: _restore(d, stand_ins) for k, d in named}
+        operands, plan, owners = function.parameters.bind(args, kwargs)
+        kernel = function.kernel(plan)
+        aliases = ()
+        if function.input_output_aliases:
+            aliases = tuple(function.aliases(plan, operands, owners))
+        tree = _tree(function.results_like(plan, operands), function.name)
+    position = {id(t): i for i, t in enumerate(stand_ins)}
+    return kernel.name, tree, tuple(position[id(t)] for t in operands), aliases
+
+
+# What torch._dynamo.assume_constant_result sets; importing Dynamo takes seconds.
+_prepare._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _restore(described: Any, stand_ins: list[torch.Tensor]) -> Any:
+    kind, value, *rest = described
+    if kind == "tensor":
+        tensor = torch.empty(tuple(int(s) for s in value), dtype=rest[0], device="meta")
+        stand_ins.append(tensor)
+        return tensor
+    if kind == "value":
+        return value
+    return (list if kind == "list" else tuple)(_restore(v, stand_ins) for v in value)
+
+
+def _tree(value: Any, name: str) -> Any:
+    """Nested results as nested constants; tensors by number."""
+    if type(value) in (list, tuple):
+        return (type(value).__name__, tuple(_tree(v, name) for v in value))
+    if type(value) is dict:
+        return ("dict", tuple((k, _tree(v, name)) for k, v in value.items()))
+    index = getattr(value, "index", None)
+    if type(value).__name__ == "_Result":
+        return ("result", index)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ("value", value)
+    raise KernelArgumentError(
+        f"kernel {name!r} returns {type(value).__name__}; inside torch.compile a kernel's results "
+        "are tensors, None, numbers, and lists, tuples and dicts of them."
+    )
+
+
+def _assemble(tree: Any, results: Sequence[torch.Tensor]) -> Any:
+    kind, value = tree
+    if kind == "result":
+        return results[value]
+    if kind == "value":
+        return value
+    if kind == "dict":
+        return {k: _assemble(v, results) for k, v in value}
+    parts = [_assemble(v, results) for v in value]
+    return parts if kind == "list" else tuple(parts)
