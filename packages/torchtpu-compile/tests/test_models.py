@@ -55,8 +55,12 @@ def mlp() -> nn.Module:
 
 def cnn() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(4 * 9, 4),
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * 9, 4),
     )
 
 
@@ -90,7 +94,9 @@ def test_training_steps_compiled_equal_cpu_eager(name: str) -> None:
     for (key, value), other in zip(
         reference.state_dict().items(), model.state_dict().values(), strict=True
     ):
-        torch.testing.assert_close(other.cpu(), value, rtol=RTOL, atol=ATOL, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(
+            other.cpu(), value, rtol=RTOL, atol=ATOL, msg=lambda m, k=key: f"{k}: {m}"
+        )
 
 
 def test_forward_and_backward_are_one_program_each() -> None:

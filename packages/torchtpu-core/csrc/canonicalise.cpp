@@ -5,6 +5,8 @@
 
 #include <c10/core/WrapDimMinimal.h>
 
+#include <algorithm>
+
 namespace torchtpu {
 namespace {
 
@@ -45,6 +47,8 @@ class Reader {
       read_list(arg, value, spec);
     } else if (is_runtime_scalar(arg, value)) {
       read_scalar(value.toScalar(), -1, spec);
+    } else if (is_runtime_list(arg, value)) {
+      read_scalars(value, spec);
     } else {
       read_constant(value);
       spec.kind = arg.role == ArgRole::kDropped ? ArgSpec::kAbsent : ArgSpec::kConstant;
@@ -66,19 +70,28 @@ class Reader {
 
   static bool is_runtime_scalar(const OpArg& arg, const c10::IValue& value) {
     if (arg.role == ArgRole::kRuntime) {
-      return value.isDouble() || value.isInt() || value.isBool();
+      return is_number(value);
     }
-    if (!arg.number || arg.role != ArgRole::kValue || !(value.isDouble() || value.isInt() || value.isBool())) {
+    if (!arg.number || arg.role != ArgRole::kValue || !is_number(value)) {
       return false;
     }
     return arg.default_value.isNone() || !same_number(value, arg.default_value);
   }
 
-  static bool same_number(const c10::IValue& a, const c10::IValue& b) {
-    if (!(b.isDouble() || b.isInt() || b.isBool())) {
+  static bool is_number(const c10::IValue& value) {
+    return value.isDouble() || value.isInt() || value.isBool();
+  }
+
+  static bool is_runtime_list(const OpArg& arg, const c10::IValue& value) {
+    if (!arg.number || arg.role != ArgRole::kValue || !value.isList()) {
       return false;
     }
-    return a.toScalar().toDouble() == b.toScalar().toDouble();
+    const auto list = value.toListRef();
+    return std::all_of(list.begin(), list.end(), is_number);
+  }
+
+  static bool same_number(const c10::IValue& a, const c10::IValue& b) {
+    return is_number(b) && a.toScalar().toDouble() == b.toScalar().toDouble();
   }
 
   void see_device(c10::Device device) {
@@ -177,13 +190,23 @@ class Reader {
 
   void read_scalar(const at::Scalar& number, int dtype, ArgSpec& spec) {
     spec.kind = ArgSpec::kScalar;
-    spec.scalar_kind = number.isBoolean() ? 'b' : number.isFloatingPoint() ? 'f' : 'i';
+    char kind = number.isBoolean() ? 'b' : number.isFloatingPoint() ? 'f' : 'i';
+    spec.scalar_kinds.push_back(kind);
     spec.scalar_dtype = dtype;
     spec.index.push_back(static_cast<int>(call_.scalars.size()));
-    call_.key.push_back(kScalarTag | (static_cast<int64_t>(spec.scalar_kind) << 16) |
+    call_.key.push_back(kScalarTag | (static_cast<int64_t>(kind) << 16) |
                         (static_cast<int64_t>(dtype + 1) << 32));
     call_.scalars.push_back(number.isFloatingPoint() ? pack_double(number.toDouble())
                                                      : pack_int(number.toLong()));
+  }
+
+  void read_scalars(const c10::IValue& value, ArgSpec& spec) {
+    const auto list = value.toListRef();
+    call_.key.push_back(kListTag | (static_cast<int64_t>(list.size()) << 16));
+    for (const c10::IValue& item : list) {
+      read_scalar(item.toScalar(), -1, spec);
+    }
+    spec.kind = ArgSpec::kScalarList;
   }
 
   void read_constant(const c10::IValue& value) {

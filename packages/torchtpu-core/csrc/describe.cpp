@@ -45,9 +45,13 @@ py::tuple describe_arg(const ArgSpec& spec) {
     case ArgSpec::kScalar:
       kind = "scalar";
       payload = py::make_tuple(
-          spec.index[0], std::string(1, spec.scalar_kind),
+          spec.index[0], spec.scalar_kinds,
           spec.scalar_dtype < 0 ? py::none()
                                 : dtype_object(static_cast<c10::ScalarType>(spec.scalar_dtype)));
+      break;
+    case ArgSpec::kScalarList:
+      kind = "scalars";
+      payload = py::make_tuple(spec.index, spec.scalar_kinds);
       break;
     case ArgSpec::kAbsent:
       break;

@@ -27,7 +27,8 @@ OpArg make_arg(const c10::Argument& argument, py::handle row, bool out_variant) 
   arg.name = argument.name();
   arg.keyword = argument.kwarg_only();
   std::string type = argument.type()->str();
-  arg.number = type == "Scalar" || type == "Scalar?" || type == "number";
+  arg.number = type == "Scalar" || type == "Scalar?" || type == "number" ||
+               type == "Scalar[]" || type == "number[]";
   arg.dtype = argument.real_type()->str().rfind("ScalarType", 0) == 0;
   if (argument.default_value().has_value()) {
     arg.default_value = *argument.default_value();

@@ -27,7 +27,7 @@ struct OpArg {
   std::string name;
   ArgRole role = ArgRole::kValue;
   bool keyword = false;
-  bool number = false;      // schema type Scalar
+  bool number = false;      // schema type Scalar or Scalar[]
   bool dtype = false;       // schema type ScalarType
   bool written = false;     // marked in the schema, or by the row
   c10::IValue default_value;

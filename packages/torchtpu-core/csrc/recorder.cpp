@@ -10,6 +10,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/conj_physical.h>
 #include <ATen/ops/neg.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -260,11 +261,12 @@ void resolve_bits(torch::jit::Stack* stack, size_t count) {
   }
 }
 
-void record_now(const OpInfo& op, torch::jit::Stack* stack) {
+// Returns the device that runs the op, -1 if ops it is made of were recorded instead.
+c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
   resolve_bits(stack, op.args.size());
   auto args = torch::jit::last(*stack, op.args.size());
   if (!op.prepare.is_none() && holds_mask_or_host_tensor(args) && run_prepared(op, args, stack)) {
-    return;
+    return -1;
   }
   Call call;
   canonicalise(op, args, call, nullptr);
@@ -302,8 +304,38 @@ void record_now(const OpInfo& op, torch::jit::Stack* stack) {
   }
   torch::jit::drop(*stack, op.args.size());
   push_returns(op, signature, results, std::move(returned_args), stack);
-  if (mode_policy().synchronous.load(std::memory_order_relaxed)) {
-    synchronize(call.device);
+  return call.device;
+}
+
+// A meta kernel or a lowering refused the call: lets CPU PyTorch word the mistake.
+void reword(const OpInfo& op, torch::jit::Stack* stack, const py::object& error) {
+  py::list args;
+  for (const c10::IValue& value : torch::jit::last(*stack, op.args.size())) {
+    args.append(torch::jit::toPyObject(value));
+  }
+  bridge("raise_cpus_error")(op.name, args, error);
+}
+
+void record_now(const OpInfo& op, torch::jit::Stack* stack) {
+  c10::DeviceIndex device = -1;
+  try {
+    device = record_checked(op, stack);
+  } catch (const py::error_already_set& error) {
+    py::gil_scoped_acquire gil;
+    reword(op, stack, error.value());
+    throw;
+  } catch (python_error& error) {
+    py::gil_scoped_acquire gil;
+    error.persist();
+    reword(op, stack, py::none());
+    throw;
+  } catch (const c10::Error&) {
+    py::gil_scoped_acquire gil;
+    reword(op, stack, py::none());
+    throw;
+  }
+  if (device >= 0 && mode_policy().synchronous.load(std::memory_order_relaxed)) {
+    synchronize(device);
   }
 }
 
@@ -398,7 +430,7 @@ void fill_call_signature(const OpInfo& op, const Call& call, const std::vector<i
     ArgSpec scalar;
     scalar.arg = scalars_arg;
     scalar.kind = ArgSpec::kScalar;
-    scalar.scalar_kind = call.key[call.key.size() - call.scalars.size() + i] == -2 ? 'f' : 'i';
+    scalar.scalar_kinds = call.key[call.key.size() - call.scalars.size() + i] == -2 ? "f" : "i";
     scalar.index.push_back(static_cast<int>(i));
     signature.args.push_back(std::move(scalar));
   }

@@ -134,6 +134,16 @@ void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature&
   add_written(op, operands, signature);
 }
 
+// Raises what PyTorch's meta kernels let through and its CPU kernels refuse.
+void refuse(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  py::gil_scoped_acquire gil;
+  py::dict named;
+  for (size_t i = 0; i < args.size(); ++i) {
+    named[py::str(op.args[i].name)] = torch::jit::toPyObject(args[i]);
+  }
+  bridge("refuse")(op.name, named);
+}
+
 // PyTorch has no meta kernel: the lowering itself says what it returns.
 void infer_by_lowering(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
   py::gil_scoped_acquire gil;
@@ -221,6 +231,7 @@ const Signature& find_signature(const OpInfo& op, c10::ArrayRef<c10::IValue> arg
   for (const at::Tensor* tensor : scratch.tensors) {
     made->inputs.push_back(view_spec(*tensor));
   }
+  refuse(op, args);
   try {
     infer_by_meta(op, args, *made);
   } catch (const c10::NotImplementedError&) {

@@ -13,6 +13,7 @@
 #include <ATen/core/stack.h>
 
 #include <cstring>
+#include <string>
 #include <deque>
 
 namespace torchtpu {
@@ -43,12 +44,12 @@ struct OutSpec {
 
 // How the lowering's argument is made; `index` counts tensors or scalars of the call.
 struct ArgSpec {
-  enum Kind : int8_t { kConstant, kTensor, kTensorList, kScalar, kAbsent };
+  enum Kind : int8_t { kConstant, kTensor, kTensorList, kScalar, kScalarList, kAbsent };
   const OpArg* arg = nullptr;
   Kind kind = kConstant;
   c10::IValue constant;
   std::vector<int> index;          // -1: an undefined tensor in a list
-  char scalar_kind = 'f';          // b, i or f
+  std::string scalar_kinds;        // b, i or f for each scalar
   int scalar_dtype = -1;           // ScalarType of a 0-d host tensor, -1: a plain number
 };
 

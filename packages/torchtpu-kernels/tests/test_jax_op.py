@@ -151,7 +151,7 @@ def test_schema_of_every_supported_annotation() -> None:
         raise AssertionError("only its annotations are read")
 
     assert schema_of("a::b", function).text == (
-        "(Tensor x, Tensor? y, Tensor[] many, int n, str kind=\"a\", int[] sizes=[1, 2], *, "
+        '(Tensor x, Tensor? y, Tensor[] many, int n, str kind="a", int[] sizes=[1, 2], *, '
         "ScalarType dtype, bool flag=False) -> (Tensor, Tensor)"
     )
 

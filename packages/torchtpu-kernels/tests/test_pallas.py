@@ -50,8 +50,11 @@ def softmax(x):
     """Row-wise softmax of `(16, 24)`, blocks of 4 rows."""
     spec = pl.BlockSpec((4, x.shape[1]), lambda i: (i, 0))
     return pl.pallas_call(
-        _softmax_block, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), grid=(x.shape[0] // 4,),
-        in_specs=[spec], out_specs=spec,
+        _softmax_block,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        grid=(x.shape[0] // 4,),
+        in_specs=[spec],
+        out_specs=spec,
     )(x)
 
 
@@ -118,7 +121,9 @@ def test_pipeline_helper_finds_the_simulated_chip() -> None:
     def pipelined(x):
         anywhere = pl.BlockSpec(memory_space=pl.ANY)
         return pl.pallas_call(
-            body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), in_specs=[anywhere],
+            body,
+            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+            in_specs=[anywhere],
             out_specs=anywhere,
         )(x)
 

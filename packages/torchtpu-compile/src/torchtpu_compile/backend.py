@@ -41,8 +41,8 @@ def tpu(
     Raises:
         CompileOptionError: an option that is unknown or not supported.
     """
-    from functorch.compile import min_cut_rematerialization_partition
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     chosen = CompileOptions.parse(mode, options)
     init()

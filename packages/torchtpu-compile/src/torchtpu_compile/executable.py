@@ -19,7 +19,7 @@ from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering
 
-from torchtpu_compile import numbers
+from torchtpu_compile import numbers, rng_states
 from torchtpu_compile.errors import GraphError
 from torchtpu_compile.placement import (
     Placement,
@@ -99,6 +99,7 @@ class Executable:
     """
 
     def __init__(self, name: str, module: GraphModule, tables: Mapping[str, Lowering]) -> None:
+        rng_states.annotate(module)
         self.module = module
         self.placement = Placement(module.graph, tables)
         self.inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -182,14 +183,14 @@ def _one_program(
     tensors, scalars, values = (
         [position[n] for n in nodes]
         for nodes in (
-            program.interface.tensors, program.interface.scalars, program.interface.numbers
+            program.interface.tensors,
+            program.interface.scalars,
+            program.interface.numbers,
         )
     )
 
     def run(arguments: list[Any]) -> list[Any]:
-        passed = [
-            None if fresh or i is None else arguments[i] for fresh, i in plan
-        ]
+        passed = [None if fresh or i is None else arguments[i] for fresh, i in plan]
         operands = [arguments[i] for i in tensors]
         words = [arguments[i].item() for i in scalars]
         sizes = tuple([arguments[i] for i in values])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def export_stablehlo(
         StableHLO, as JAX prints it.
 
     Raises:
-        GraphError: an op has no lowering for the device.
+        GraphError: an op has no lowering for the device, or draws random numbers.
     """
     init()
     executable = _capture(model, tuple(args), dict(kwargs or {}), name)
@@ -54,14 +55,22 @@ def export_stablehlo(
             )
     if len(executable.programs) != 1:
         raise GraphError(f"the model computes nothing on tensors, so there is no program {name!r}.")
-    return _lowered_text(executable.programs[0], name)
+    if executable.programs[0].random_ops:
+        raise GraphError(
+            "the model draws random numbers, whose state an exported program has no operand for. "
+            "Call model.eval() before, or take the random op out."
+        )
+    return _lowered_text(executable, name)
 
 
 def _capture(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> Executable:
+    state = [*model.parameters(), *model.buffers()]
+    if any(t.device.type != "tpu" for t in state):
+        model = copy.deepcopy(model).to("tpu")
     with torch.no_grad():
-        exported = torch.export.export(model.to("tpu"), _moved(args), _moved(kwargs))
+        exported = torch.export.export(model, _moved(args), _moved(kwargs))
         exported = exported.run_decompositions(missing_rows(tables.current()))
     with _disable_current_modes():
         return Executable(name, exported.graph_module, tables.current())
@@ -71,17 +80,20 @@ def _moved(tree: Any) -> Any:
     return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to("tpu"), tree)
 
 
-def _lowered_text(program: Program, name: str) -> str:
+def _lowered_text(executable: Executable, name: str) -> str:
+    program: Program = executable.programs[0]
+    tensors = program.interface.tensors
+    inputs = [n for n in executable.inputs if n in tensors]
+    inputs += [n for n in tensors if n not in inputs]  # constants too large to be compiled in
     operands = [
-        jax.ShapeDtypeStruct(
-            tuple(node.meta["val"].shape), dtypes.to_numpy(node.meta["val"].dtype)
-        )
-        for node in program.interface.tensors
+        jax.ShapeDtypeStruct(tuple(node.meta["val"].shape), dtypes.to_numpy(node.meta["val"].dtype))
+        for node in inputs
     ]
 
     def function(*arrays: jax.Array) -> Any:
         with checks.collecting(), layout.remembering():
-            return program.function()(arrays)
+            given = dict(zip(inputs, arrays, strict=True))
+            return program.function()([given[node] for node in tensors])
 
     function.__name__ = "".join(c if c.isalnum() else "_" for c in name)
     with jax.enable_x64(True):

@@ -23,6 +23,8 @@ from torch.fx import Graph, Node
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
 
+from torchtpu_compile import rng_states
+
 Tables = Mapping[str, Lowering]
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -147,7 +149,7 @@ class Placement:
         return device
 
     def _has_row(self, node: Node) -> bool:
-        target = node.target
+        target = rng_states.random_op(node)
         if not isinstance(target, torch._ops.OpOverload):
             return False
         row = self.tables.get(overload_name(target))
@@ -161,12 +163,14 @@ class Placement:
                 continue
             if not (scalar and is_host_scalar(source)):
                 return False
-        return not torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+        return torch.Tag.nondeterministic_seeded not in node.target.tags  # type: ignore[union-attr]
 
     def _readable(self, source: Node, device: torch.device) -> bool:
         """Whether a program on `device` can take `source` as an operand or make it itself."""
         return all(
-            t.device == device or source in self._small or is_constant(source)
+            t.device == device
+            or source in self._small
+            or is_constant(source)
             or is_host_scalar(source)
             for t in tensors_of(source)
         )
@@ -188,12 +192,7 @@ def _inputs(node: Node) -> Iterable[Node]:
 
 
 def _only_device(graph: Graph) -> torch.device | None:
-    found = {
-        t.device
-        for node in graph.nodes
-        for t in tensors_of(node)
-        if t.device.type == "tpu"
-    }
+    found = {t.device for node in graph.nodes for t in tensors_of(node) if t.device.type == "tpu"}
     return found.pop() if len(found) == 1 else None
 
 

@@ -28,7 +28,7 @@ from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar, cast
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
 
-from torchtpu_compile import numbers
+from torchtpu_compile import numbers, rng_states
 from torchtpu_compile.errors import GraphError, describe
 from torchtpu_compile.placement import is_number
 
@@ -98,7 +98,10 @@ class Program:
         return functools.partial(self._interpret, values)
 
     def _interpret(
-        self, values: tuple[Any, ...], arrays: Sequence[jax.Array], *scalars: Scalar,
+        self,
+        values: tuple[Any, ...],
+        arrays: Sequence[jax.Array],
+        *scalars: Scalar,
         rng: Rng | None = None,
     ) -> tuple[jax.Array, ...]:
         interface = self.interface
@@ -128,9 +131,7 @@ class Program:
         self, tensors: Sequence[torch.Tensor], values: tuple[Any, ...]
     ) -> list[OutSpec]:
         """Specs of the results for sizes that the graph leaves open."""
-        operands = [
-            jax.ShapeDtypeStruct(tuple(t.shape), dtypes.to_numpy(t.dtype)) for t in tensors
-        ]
+        operands = [jax.ShapeDtypeStruct(tuple(t.shape), dtypes.to_numpy(t.dtype)) for t in tensors]
         results = self.shapes(operands, values)
         return [
             (list(r.shape), _strides_like(node.meta["val"], r.shape), node.meta["val"].dtype)
@@ -170,10 +171,9 @@ def run_node(
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value_of)
     if node.target is operator.getitem:
         return args[0][args[1]]
-    assert isinstance(node.target, torch._ops.OpOverload)
     try:
         with checks.collecting() as collected:
-            value = run_overload(node.target, args, kwargs, tables, rng)
+            value = _run_op(node, args, kwargs, tables, rng)
     except Exception as error:
         raise GraphError.at_node(node, error) from error
     for condition, (error_type, message, _) in zip(
@@ -181,6 +181,22 @@ def run_node(
     ):
         checks.require(condition, error_type, f"{message}, in {describe(node)}")
     return _conformed(node, value, node.meta["val"])
+
+
+def _run_op(
+    node: Node,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tables: Mapping[str, Lowering],
+    rng: Rng | None,
+) -> Any:
+    if node.target is rng_states.SAVES:
+        assert rng is not None
+        return rng_states.pack(rng), run_overload(args[0], args[1:], kwargs, tables, rng)
+    if node.target is rng_states.RESTORES:
+        return run_overload(args[1], args[2:], kwargs, tables, rng_states.unpack(args[0]))
+    assert isinstance(node.target, torch._ops.OpOverload)
+    return run_overload(node.target, args, kwargs, tables, rng)
 
 
 def _conformed(node: Node, value: Any, expected: Any) -> Any:
@@ -210,9 +226,10 @@ def _like_operand(value: jax.Array, operand: jax.Array) -> jax.Array:
 
 
 def _is_random(node: Node, tables: Mapping[str, Lowering]) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
+    op = rng_states.random_op(node)
+    if not isinstance(op, torch._ops.OpOverload) or node.target is rng_states.RESTORES:
         return False
-    row = tables.get(overload_name(node.target))
+    row = tables.get(overload_name(op))
     return row is not None and row.random
 
 
@@ -241,7 +258,5 @@ def _strides_like(value: torch.Tensor, shape: Sequence[int]) -> list[int]:
     for d in reversed(order):
         dense[d] = step
         step *= max(int(shape[d]), 1)
-    same = all(
-        a == b or size <= 1 for a, b, size in zip(dense, strides, shape, strict=True)
-    )
+    same = all(a == b or size <= 1 for a, b, size in zip(dense, strides, shape, strict=True))
     return dense if None in strides or not same else strides  # type: ignore[return-value]

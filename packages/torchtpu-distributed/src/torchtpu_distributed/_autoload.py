@@ -8,6 +8,7 @@ exception would break `import torch` for the user.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from typing import Any
 
@@ -44,6 +45,8 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    from torchtpu_distributed.creation import create
+    from torchtpu_distributed.creation import create, serve_whole_group
 
-    return create(options)
+    backend = create(options)
+    serve_whole_group(sys._getframe(1).f_locals, backend)
+    return backend

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import default_pg_timeout
 from torchtpu_core.env_vars import settings
@@ -43,6 +45,25 @@ def create(options: Any) -> Any:
             "'cpu:gloo,tpu:tpu_dist'."
         )
     return make(active.world, options.group_id, ranks, timeout_s, store, is_world=False)
+
+
+def serve_whole_group(caller: Mapping[str, Any], backend: Any) -> None:
+    """Make a group that was asked for without naming a backend usable with one.
+
+    In torch 2.13 `init_process_group()` gives such a group one backend, for the
+    accelerator, and then declares gloo its default: DistributedDataParallel and CPU
+    tensors fail. The group is not among the arguments of a backend's creator, only
+    among its caller's variables. Goes when torch sets the default to what it has made.
+
+    Args:
+        caller: variables of torch's ``_new_process_group_helper``.
+        backend: what is being made for it.
+    """
+    group = caller.get("pg")
+    if caller.get("backend") == dist.Backend.UNDEFINED and isinstance(group, dist.ProcessGroup):
+        kind = dist.ProcessGroup.BackendType.CUSTOM
+        group._set_default_backend(kind)
+        group._register_backend(torch.device("cpu"), kind, backend)
 
 
 def make(

@@ -60,8 +60,8 @@ class Parameters:
         names = list(self.signature.parameters)
         if not -len(names) <= index < len(names):
             raise KernelDefinitionError(
-                f"kernel {self.name!r}: static_argnums={tuple(numbers)} names argument {index}, but "
-                f"the function has {len(names)}: {', '.join(names)}."
+                f"kernel {self.name!r}: static_argnums={tuple(numbers)} names argument {index}, "
+                f"but the function has {len(names)}: {', '.join(names)}."
             )
         return names[index]
 
@@ -74,8 +74,8 @@ class Parameters:
         )
         if unknown and not takes_any:
             raise KernelDefinitionError(
-                f"kernel {self.name!r}: static_argnames names {sorted(unknown)}, but the function's "
-                f"parameters are {', '.join(self.signature.parameters)}."
+                f"kernel {self.name!r}: static_argnames names {sorted(unknown)}, but the "
+                f"function's parameters are {', '.join(self.signature.parameters)}."
             )
 
     def bind(
@@ -109,18 +109,22 @@ class Parameters:
             if isinstance(value, (list, tuple)):
                 return (type(value).__name__, *(place(v, owner, label) for v in value))
             raise KernelArgumentError(
-                f"kernel {self.name!r}: argument {label} is {type(value).__name__} {value!r}, not a "
-                "tensor. Tensors, None and lists of them are operands; name anything else in "
+                f"kernel {self.name!r}: argument {label} is {type(value).__name__} {value!r}, not "
+                "a tensor. Tensors, None and lists of them are operands; name anything else in "
                 "static_argnums or static_argnames."
             )
 
-        plan = []
+        plan: list[tuple[str | None, Any]] = []
         for index, (label, value) in enumerate(positional):
             static = label in self.static
-            plan.append((None, self._constant(label, value) if static else place(value, index, label)))
+            plan.append(
+                (None, self._constant(label, value) if static else place(value, index, label))
+            )
         for index, (label, value) in enumerate(keywords.items(), len(positional)):
             static = label in self.static
-            plan.append((label, self._constant(label, value) if static else place(value, index, label)))
+            plan.append(
+                (label, self._constant(label, value) if static else place(value, index, label))
+            )
         return tensors, tuple(plan), owners
 
     def _normalised(

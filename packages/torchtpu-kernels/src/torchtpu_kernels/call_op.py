@@ -48,9 +48,7 @@ def call_writing(
     written = [operands[operand] for operand in into.values()]
     rest = [t for i, t in enumerate(operands) if i not in into.values()]
     fresh = iter(
-        torch.ops.torchtpu.jax_call_(
-            written, rest, kernel, list(into.values()), list(into)
-        )
+        torch.ops.torchtpu.jax_call_(written, rest, kernel, list(into.values()), list(into))
     )
     count = len(registry.find(kernel).results(operands))
     return [operands[into[i]] if i in into else next(fresh) for i in range(count)]
@@ -120,9 +118,7 @@ def save_operands(ctx: Any, operands: Sequence[torch.Tensor], kernel: str) -> No
     ctx.wanted = [i for i, t in enumerate(operands) if t.requires_grad and _differentiable(t)]
 
 
-def gradients_of(
-    ctx: Any, cotangents: Sequence[torch.Tensor | None]
-) -> list[torch.Tensor | None]:
+def gradients_of(ctx: Any, cotangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """The gradient of each operand of a kernel; None where there is none."""
     operands, wanted = ctx.saved_tensors, ctx.wanted
     given = {i: g for i, g in enumerate(cotangents) if g is not None and _differentiable(g)}

@@ -94,8 +94,8 @@ class JaxCallable:
         for position, tensor in enumerate(tensors):
             if tensor.device.type != "tpu":
                 raise KernelArgumentError(
-                    f"kernel {self.name!r}: tensor {position} is on {tensor.device}. Kernels run on "
-                    "tensors of device tpu; move it with .to('tpu')."
+                    f"kernel {self.name!r}: tensor {position} is on {tensor.device}. Kernels run "
+                    "on tensors of device tpu; move it with .to('tpu')."
                 )
 
     def kernel(self, plan: Any) -> Kernel:
@@ -146,8 +146,8 @@ class JaxCallable:
         found = [i for i, owner in enumerate(owners) if owner == argument]
         if len(found) != 1:
             raise KernelDefinitionError(
-                f"kernel {self.name!r}: input_output_aliases names argument {argument}, which holds "
-                f"{len(found)} tensors in this call; an alias is between one tensor and one result."
+                f"kernel {self.name!r}: input_output_aliases names argument {argument}, which "
+                f"holds {len(found)} tensors in this call; an alias is between one tensor and one result."
             )
         return found[0]
 
@@ -162,13 +162,13 @@ class JaxCallable:
         if results[result] != (tuple(tensor.shape), tensor.dtype):
             raise KernelDefinitionError(
                 f"kernel {self.name!r}: result {result} has shape {results[result][0]} and dtype "
-                f"{results[result][1]}, but the tensor it is written into has {tuple(tensor.shape)} "
-                f"and {tensor.dtype}."
+                f"{results[result][1]}, but the tensor it is written into has "
+                f"{tuple(tensor.shape)} and {tensor.dtype}."
             )
         if tensor.requires_grad and torch.is_grad_enabled():
             raise KernelArgumentError(
-                f"kernel {self.name!r}: operand {operand} is donated, but it requires grad and would "
-                "be overwritten. Call under torch.no_grad(), or do not donate it."
+                f"kernel {self.name!r}: operand {operand} is donated, but it requires grad "
+                "and would be overwritten. Call under torch.no_grad(), or do not donate it."
             )
 
 

@@ -96,9 +96,7 @@ def _lowering(run: JaxCallable, schema: OpSchema) -> Callable[..., Any]:
     return lower
 
 
-def _register_derived(
-    op: torch.library.CustomOpDef, run: JaxCallable, schema: OpSchema
-) -> None:
+def _register_derived(op: torch.library.CustomOpDef, run: JaxCallable, schema: OpSchema) -> None:
     """Fake tensors, gradients and batching; each may be registered anew by the user."""
 
     def split(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[torch.Tensor], Any]:

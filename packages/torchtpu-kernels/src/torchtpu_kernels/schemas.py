@@ -62,7 +62,8 @@ def schema_of(name: str, function: Callable[..., Any]) -> OpSchema:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise KernelDefinitionError(
-                f"op {name!r}: *{parameter.name} has no place in an op's schema. List its parameters."
+                f"op {name!r}: *{parameter.name} has no place in an op's schema. "
+                "List its parameters."
             )
         if parameter.name not in hints:
             raise KernelDefinitionError(
@@ -110,8 +111,8 @@ def _default(name: str, parameter: inspect.Parameter) -> str:
     if isinstance(value, (list, tuple)) and all(isinstance(v, (int, float, bool)) for v in value):
         return f"=[{', '.join(str(v) for v in value)}]"
     raise KernelDefinitionError(
-        f"op {name!r}: default {value!r} of {parameter.name!r} cannot be written in an op's schema. "
-        "Use None and fill it in inside the function."
+        f"op {name!r}: default {value!r} of {parameter.name!r} cannot be written in an op's "
+        "schema. Use None and fill it in inside the function."
     )
 
 
@@ -136,8 +137,9 @@ def _type(name: str, parameter: str, hint: Any) -> str:
         if len(elements) == 1:
             return _type(name, parameter, elements.pop()) + "[]"
     raise KernelDefinitionError(
-        f"op {name!r}: annotation {hint!r} of {parameter!r} has no counterpart in an op's schema. "
-        "Use jax.Array, Optional or list of it, int, float, bool, str, Literal, Enum or torch.dtype."
+        f"op {name!r}: annotation {hint!r} of {parameter!r} has no counterpart in an op's "
+        "schema. Use jax.Array, Optional or list of it, int, float, bool, str, Literal, Enum or "
+        "torch.dtype."
     )
 
 

@@ -26,7 +26,7 @@ def call(function: JaxCallable, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     named = tuple([(k, _describe(v, tensors)) for k, v in kwargs.items()])
     kernel, tree, order, aliases = _prepare(function, described, named)
     operands = [tensors[i] for i in order]
-    results = torch.ops.torchtpu.jax_call(operands, kernel)
+    results = list(torch.ops.torchtpu.jax_call(operands, kernel))
     for operand, result in aliases:
         operands[operand].copy_(results[result])
         results[result] = operands[operand]
@@ -53,7 +53,7 @@ def _prepare(function: JaxCallable, described: Any, named: Any) -> Any:
         kwargs = {k: _restore(d, stand_ins) for k, d in named}
         operands, plan, owners = function.parameters.bind(args, kwargs)
         kernel = function.kernel(plan)
-        aliases = ()
+        aliases: tuple[tuple[int, int], ...] = ()
         if function.input_output_aliases:
             aliases = tuple(function.aliases(plan, operands, owners))
         tree = _tree(function.results_like(plan, operands), function.name)

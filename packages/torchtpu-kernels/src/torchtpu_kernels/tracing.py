@@ -10,6 +10,7 @@ Pallas kernels are interpreted: their blocks and grid run as ordinary XLA code.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,8 +31,9 @@ def run(name: str, function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
         if wide and uses_pallas(function, arrays):
             kinds = ", ".join(f"operand {i} is {arrays[i].dtype}" for i in wide)
             raise KernelDtypeError(
-                f"kernel {name!r} runs a Pallas kernel, and TPU cores have no 64-bit types: {kinds}. "
-                "Cast with .int() or .float() before the call. Plain JAX functions may use them."
+                f"kernel {name!r} runs a Pallas kernel, and TPU cores have no 64-bit types: "
+                f"{kinds}. Cast with .int() or .float() before the call. Plain JAX "
+                "functions may use them."
             )
         return function(*arrays)
 
@@ -44,7 +46,49 @@ def scope(wide: bool) -> Iterator[None]:
             from jax.experimental.pallas import tpu as pltpu
 
             stack.enter_context(pltpu.force_tpu_interpret_mode(True))  # type: ignore[arg-type]
+            stack.enter_context(_simulated_chip())
         yield
+
+
+_simulated = threading.local()
+
+
+@contextlib.contextmanager
+def _simulated_chip() -> Iterator[None]:
+    """Let Pallas helpers that ask for the chip (tilings of ``emit_pipeline``) find one.
+
+    JAX looks a device kind it does not know up in a registry, and has no public way to add
+    to it. Ours answers only while a kernel is traced on this thread.
+    """
+    from jax._src.pallas.mosaic import tpu_info
+
+    outer = tpu_info.registry.get("cpu")
+
+    def answer() -> Any:
+        if getattr(_simulated, "depth", 0) == 0 and outer is not None:
+            return outer()
+        return tpu_info.get_tpu_info_for_chip(_chip_version(tpu_info.ChipVersion), 1)
+
+    _simulated.depth = getattr(_simulated, "depth", 0) + 1
+    tpu_info.registry["cpu"] = answer
+    try:
+        yield
+    finally:
+        _simulated.depth -= 1
+        if outer is None:
+            tpu_info.registry.pop("cpu", None)
+        else:
+            tpu_info.registry["cpu"] = outer
+
+
+def _chip_version(versions: Any) -> Any:
+    """JAX's name of the simulated chip; of a v5e for a target without a chip."""
+    chip = target().chip
+    name = chip.name.lower().removeprefix("tpu").strip() if chip is not None else "v5e"
+    for version in versions:
+        if str(version.value).lower().lstrip("v") == name.lstrip("v"):
+            return version
+    return versions.TPU_V5E
 
 
 def _parts(dtype: Any) -> int:

@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 _HEAVY = {
     "build_program": "programs",
     "infer_by_lowering": "inference",
+    "raise_cpus_error": "cpu_errors",
+    "refuse": "cpu_errors",
     "resized": "transfers",
     "to_device": "transfers",
     "to_other_device": "transfers",

@@ -213,6 +213,8 @@ def _arguments(
         elif kind == "scalar":
             position, scalar_kind, dtype = payload
             value = Scalar(_KINDS[scalar_kind], scalars[position], dtype)
+        elif kind == "scalars":
+            value = [Scalar(_KINDS[k], scalars[i]) for i, k in zip(*payload, strict=True)]
         else:
             value = payload
         if keyword:

@@ -67,6 +67,8 @@ def __getattr__(name: str) -> object:
         from torchtpu_core.tpu.eager import current_mode
 
         return current_mode()
+    if name == "_initialized":  # torch.utils.checkpoint saves random states only if it is true
+        return is_initialized()
     raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
 
 

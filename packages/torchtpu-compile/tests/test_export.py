@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StableHLO of a model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torchtpu_compile.errors import GraphError
+from torchtpu_compile.export import export_stablehlo
+from torchtpu_core.simulator.stablehlo import program_cost
+
+
+def test_module_text_has_parameters_then_inputs() -> None:
+    model = nn.Linear(3, 2)
+    text = export_stablehlo(model, (torch.ones(5, 3),))
+    header = next(line for line in text.splitlines() if "@main" in line)
+    types = ["tensor<2x3xf32>", "tensor<2xf32>", "tensor<5x3xf32>"]
+    positions = [header.index(t) for t in types]
+    assert positions == sorted(positions)
+    assert "stablehlo.dot_general" in text
+    assert model.weight.device.type == "cpu"
+
+
+def test_text_can_be_priced_by_the_simulator() -> None:
+    text = export_stablehlo(nn.Linear(64, 32, bias=False), (torch.ones(16, 64),))
+    assert sum(program_cost(text).matmul_flops.values()) == 2 * 16 * 64 * 32
+
+
+def test_model_with_dropout_is_refused_until_it_is_in_eval_mode() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+    with pytest.raises(GraphError, match=r"eval\(\)"):
+        export_stablehlo(model, (torch.ones(2, 3),))
+    assert "dot_general" in export_stablehlo(model.eval(), (torch.ones(2, 3),))
+
+
+def test_op_without_lowering_names_the_line() -> None:
+    class Eigen(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.eigvals(x)
+
+    with pytest.raises(GraphError, match=r"eig.*test_export\.py"):
+        export_stablehlo(Eigen(), (torch.ones(3, 3),))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes are refused in CPU PyTorch's words.
+
+Two things stand between a mistake and CPU's message for it. PyTorch's meta kernels
+word many errors differently, and lowerings fail in JAX's words: then the op is run on
+host zeros of the same shapes, only to see what it raises. And meta kernels let some
+mistakes through: `torchtpu_core.lowering.refusals` lists those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchtpu_core.errors import TorchTPUError
+from torchtpu_core.lowering import refusals
+
+# Host zeros are touched by few kernels before they refuse; beyond this size not even tried.
+_LARGEST = 1 << 28
+
+
+def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
+    """Raise if CPU PyTorch refuses such operands although the meta kernel does not.
+
+    Called once per new signature.
+    """
+    for name in (overload, overload.partition(".")[0].rstrip("_")):
+        if name in refusals.TABLE:
+            refusals.TABLE[name](arguments)
+
+
+def raise_cpus_error(overload: str, args: Sequence[Any], error: BaseException | None) -> None:
+    """Raise what CPU PyTorch raises for such a call; return if it raises nothing.
+
+    Args:
+        overload: full name of the op that failed.
+        args: its arguments in schema order.
+        error: the Python exception it failed with, None for one of C++.
+    """
+    if isinstance(error, (TorchTPUError, torch.OutOfMemoryError)):
+        return
+    try:
+        on_host = [_zeros(arg) for arg in args]
+    except RuntimeError:
+        return
+    try:
+        _run(overload, on_host)
+    except Exception as cpus:
+        raise cpus from error
+
+
+def _zeros(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _host_zeros(value) if value.device.type == "tpu" else value
+    if isinstance(value, (list, tuple)):
+        return [_zeros(item) for item in value]
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _host_zeros(tensor: torch.Tensor) -> torch.Tensor:
+    elements = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    if elements > _LARGEST:
+        raise RuntimeError("too large to try on the host")
+    flat = torch.zeros(max(elements, 0), dtype=tensor.dtype)
+    return flat.as_strided(tensor.shape, tensor.stride())
+
+
+def _run(overload: str, args: Sequence[Any]) -> None:
+    namespace, _, rest = overload.partition("::")
+    name, _, variant = rest.partition(".")
+    op = getattr(getattr(getattr(torch.ops, namespace), name), variant or "default")
+    arguments = op._schema.arguments
+    positional = [v for v, a in zip(args, arguments, strict=True) if not a.kwarg_only]
+    keywords = {a.name: v for v, a in zip(args, arguments, strict=True) if a.kwarg_only}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        op(*positional, **keywords)
