@@ -51,6 +51,7 @@ struct OpInfo {
   // None, or called when a list argument holds masks or host tensors: the result of the
   // op in another form, or None to record it as it is.
   py::handle prepare;
+  bool unstated = false;    // PyTorch's meta kernel refuses calls that the row serves
   bool uploads = false;     // host tensors among its operands are copied to the device
   int64_t uid = 0;
 };

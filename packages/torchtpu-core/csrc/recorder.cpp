@@ -96,7 +96,7 @@ class Recording {
     if (nothing_to_do()) {
       return;
     }
-    Trace& trace = thread_trace(device_);
+    Trace& trace = device_trace(device_);
     std::unique_lock<std::recursive_mutex> lock(trace.mutex);
     capture_line();
     auto position = static_cast<uint32_t>(trace.nodes.size());

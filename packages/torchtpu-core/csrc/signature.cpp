@@ -233,6 +233,7 @@ const Signature& find_signature(const OpInfo& op, c10::ArrayRef<c10::IValue> arg
   }
   refuse(op, args);
   try {
+    TORCH_CHECK_NOT_IMPLEMENTED(!op.unstated, op.name);
     infer_by_meta(op, args, *made);
   } catch (const c10::NotImplementedError&) {
     made->outs.clear();

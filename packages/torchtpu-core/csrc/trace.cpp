@@ -33,16 +33,6 @@ Programs& programs() {
 
 std::atomic<int64_t> memory_limit[kMaxDevices];
 
-struct Traces {
-  std::mutex mutex;
-  std::vector<std::shared_ptr<Trace>> all;
-};
-
-Traces& traces() {
-  static auto* the_traces = new Traces();
-  return *the_traces;
-}
-
 std::shared_ptr<Program> build(const Trace& trace, const TraceLayout& layout) {
   run_counters().compiles.fetch_add(1);
   py::object made = bridge("build_program")(describe_trace(trace, layout));
@@ -142,18 +132,6 @@ void fail(std::vector<Node>& nodes) {
   }
 }
 
-// Operands that another thread recorded have to run first.
-void settle_foreign_operands(Trace& trace) {
-  for (const Node& node : trace.nodes) {
-    for (const NodeInput& input : node.inputs) {
-      Trace* producer = input.value ? input.value->trace.load() : nullptr;
-      if (producer != nullptr && producer != &trace) {
-        flush(*producer, "read by another thread");
-      }
-    }
-  }
-}
-
 }  // namespace
 
 RunCounters& run_counters() {
@@ -161,16 +139,15 @@ RunCounters& run_counters() {
   return *counters;
 }
 
-Trace& thread_trace(c10::DeviceIndex device) {
-  thread_local std::unordered_map<int, std::shared_ptr<Trace>> mine;
-  auto& trace = mine[device];
-  if (!trace) {
-    trace = std::make_shared<Trace>();
-    trace->device = device;
-    std::lock_guard<std::mutex> guard(traces().mutex);
-    traces().all.push_back(trace);
-  }
-  return *trace;
+Trace& device_trace(c10::DeviceIndex device) {
+  static auto* traces = [] {
+    auto* made = new Trace[kMaxDevices];
+    for (int i = 0; i < kMaxDevices; ++i) {
+      made[i].device = static_cast<c10::DeviceIndex>(i);
+    }
+    return made;
+  }();
+  return traces[device];
 }
 
 void flush(Trace& trace, const char* /*reason*/) {
@@ -178,7 +155,6 @@ void flush(Trace& trace, const char* /*reason*/) {
   if (trace.nodes.empty()) {
     return;
   }
-  settle_foreign_operands(trace);
   TraceLayout layout = lay_out(trace);
   py::gil_scoped_acquire gil;
   drop_dead_references();
@@ -198,16 +174,7 @@ void flush(Trace& trace, const char* /*reason*/) {
 }
 
 void flush_device(c10::DeviceIndex device, const char* reason) {
-  std::vector<std::shared_ptr<Trace>> all;
-  {
-    std::lock_guard<std::mutex> guard(traces().mutex);
-    all = traces().all;
-  }
-  for (const auto& trace : all) {
-    if (trace->device == device && !trace->nodes.empty()) {
-      flush(*trace, reason);
-    }
-  }
+  flush(device_trace(device), reason);
 }
 
 py::object concrete_array(const ValuePtr& value) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trace: ops that were recorded and have not run. One per thread and device.
+// A trace: ops that were recorded and have not run. One per device: the backward pass
+// runs on a thread of its own and continues what the forward pass recorded.
 //
 // Flushing turns a trace into a key, finds or builds the program for the key,
 // gathers operands, runs, and hands each live result to its Value. A mode that
@@ -43,13 +44,13 @@ struct Trace {
   std::vector<Node> failed;  // of the last flush, so that a caller can restore what they replaced
 };
 
-// The calling thread's trace for a device.
-Trace& thread_trace(c10::DeviceIndex device);
+// The trace of a device. Its mutex is taken with the GIL released.
+Trace& device_trace(c10::DeviceIndex device);
 
 // Runs what the trace holds. Takes the GIL. Throws what compiling or running raises;
 // the trace is empty afterwards and its values are marked failed.
 void flush(Trace& trace, const char* reason);
-// Flushes every thread's trace of a device.
+// Flushes the trace of a device, if it has one.
 void flush_device(c10::DeviceIndex device, const char* reason);
 
 // The array of a value, after flushing whatever still has to produce it. The GIL is held.

@@ -197,6 +197,12 @@ def test_name_without_one_namespace_is_refused(name: str) -> None:
         jax_op(name, scale)
 
 
+def test_error_of_the_jax_function_reaches_the_caller() -> None:
+    op = jax_op(fresh("scale"), scale)
+    with pytest.raises(TypeError, match="incompatible shapes"):
+        op(torch.ones(2, device="tpu"), [torch.ones(3, device="tpu")])
+
+
 def test_mesh_is_not_supported_yet() -> None:
     with pytest.raises(KernelNotSupportedError, match="mesh"):
         jax_op(fresh("scale"), scale, mesh=object())

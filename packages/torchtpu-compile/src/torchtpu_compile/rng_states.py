@@ -33,7 +33,7 @@ def random_op(node: Node) -> Any:
 
 
 def annotate(module: GraphModule) -> None:
-    """State the results of the wrappers, which the partitioner leaves out, and where states live."""
+    """State what the wrappers return, which the partitioner leaves out, and where states live."""
     for node in module.graph.nodes:
         if node.target not in (SAVES, RESTORES):
             continue

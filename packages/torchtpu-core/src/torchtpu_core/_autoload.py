@@ -51,7 +51,8 @@ def register() -> None:
     _C.register_backend()
     torch._register_device_module("tpu", tpu)
     _alias_submodules(tpu)
-    torch.utils.generate_methods_for_privateuse1_backend(unsupported_dtype=None)
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True, unsupported_dtype=None)
+    torch.set_autocast_dtype("tpu", torch.bfloat16)  # PyTorch starts every backend with float16
     _registered = True
 
 

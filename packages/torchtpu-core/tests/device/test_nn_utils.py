@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize, rnn
+from torch.nn.utils import parametrizations, parametrize, prune, rnn
 
 
 def _model(device):
@@ -96,7 +96,7 @@ def test_parameters_to_vector_and_back():
 
 def test_pruning_masks_the_weight():
     model = _model("tpu")
-    nn.utils.prune.l1_unstructured(model, "weight", amount=2)
+    prune.l1_unstructured(model, "weight", amount=2)
     assert (model.weight == 0).sum().item() == 2
 
 

@@ -125,6 +125,7 @@ def gradients_of(ctx: Any, cotangents: Sequence[torch.Tensor | None]) -> list[to
     back: list[torch.Tensor | None] = [None] * len(operands)
     if wanted and given:
         kernel = registry.vjp(ctx.kernel, len(operands), wanted, list(given))
+        kernel.results([*operands, *given.values()])  # JAX's errors, before PyTorch words them
         results = call([*operands, *given.values()], kernel.name)
         for index, gradient in zip(wanted, results, strict=True):
             back[index] = gradient

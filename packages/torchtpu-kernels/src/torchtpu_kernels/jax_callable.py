@@ -147,7 +147,8 @@ class JaxCallable:
         if len(found) != 1:
             raise KernelDefinitionError(
                 f"kernel {self.name!r}: input_output_aliases names argument {argument}, which "
-                f"holds {len(found)} tensors in this call; an alias is between one tensor and one result."
+                f"holds {len(found)} tensors in this call; an alias is between one tensor and one "
+                "result."
             )
         return found[0]
 

@@ -226,7 +226,10 @@ def fused_attention_backward(
     *,
     scale: float | None = None,
 ) -> tuple[jax.Array | None, ...]:
-    """Gradients for query, key, value and bias, None where the mask says so."""
+    """Gradients for query, key, value and bias: of those given, zeros where the mask has no 1.
+
+    PyTorch's meta kernel states a result for each operand that was given.
+    """
     state = (lax.bitcast_convert_type(s, np.uint64) for s in (philox_seed, philox_offset))
     grads = attend_backward(
         grad_out,
@@ -242,7 +245,12 @@ def fused_attention_backward(
         rng=Rng(*state),
         bias_gradient=grad_input_mask[3],
     )
-    return tuple(g if wanted else None for g, wanted in zip(grads, grad_input_mask, strict=True))
+    return tuple(
+        grad if wanted or operand is None else jnp.zeros_like(operand)
+        for grad, operand, wanted in zip(
+            grads, (query, key, value, attn_bias), grad_input_mask, strict=True
+        )
+    )
 
 
 def flash_attention_for_cpu(

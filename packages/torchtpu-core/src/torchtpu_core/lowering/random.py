@@ -165,6 +165,11 @@ def _whole(rng: Rng, shape: tuple[int, ...], low: Operand, span: jax.Array) -> j
 
 def _span(low: Operand, high: Operand) -> jax.Array:
     wide = np.dtype(np.int64)
+    checks.require(
+        promotion.cast(low, wide) < promotion.cast(high, wide),
+        RuntimeError,
+        "random_ expects 'from' to be less than 'to'",
+    )
     width = promotion.cast(high, wide) - promotion.cast(low, wide)
     return lax.bitcast_convert_type(width, np.uint64)
 

@@ -9,7 +9,7 @@ kernel for, where the device's result is the obvious one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -49,65 +49,66 @@ def _same_dtype(first: str, others: tuple[str, ...], message: str) -> Check:
     return check
 
 
-def _dtype_in(operand: str, allowed: frozenset[torch.dtype], message: str) -> Check:
+def _refused(
+    operand: str,
+    refused: Callable[[torch.dtype], bool],
+    message: str,
+    error: type[Exception] = RuntimeError,
+) -> Check:
+    """`message` is formatted with the operand's dtype."""
+
     def check(arguments: Arguments) -> None:
         dtype = arguments[operand].dtype
-        if dtype not in allowed:
-            raise RuntimeError(message.format(_name(dtype)))
+        if refused(dtype):
+            raise error(message.format(_name(dtype)))
 
     return check
 
 
 def _no_kernel(operand: str, refused: Callable[[torch.dtype], bool], kernel: str) -> Check:
-    """CPU's NotImplementedError for a dtype that has no meaning for the op."""
-
-    def check(arguments: Arguments) -> None:
-        dtype = arguments[operand].dtype
-        if refused(dtype):
-            raise NotImplementedError(f'"{kernel}" not implemented for \'{_name(dtype)}\'')
-
-    return check
+    """CPU's error for a dtype that has no meaning for the op."""
+    message = f'"{kernel}" not implemented for \'{{}}\''
+    return _refused(operand, refused, message, NotImplementedError)
 
 
 def _is_complex(dtype: torch.dtype) -> bool:
     return dtype.is_complex
 
 
+def _is_bool(dtype: torch.dtype) -> bool:
+    return dtype == torch.bool
+
+
 def _not_floating(dtype: torch.dtype) -> bool:
     return not dtype.is_floating_point and not dtype.is_complex
 
 
-def _not_empty_whole(op: str) -> Check:
-    """A reduction over everything, without an identity."""
+def _not_in(*allowed: torch.dtype) -> Callable[[torch.dtype], bool]:
+    return lambda dtype: dtype not in allowed
+
+
+def _reduces_nothing(op: str, *, whole: bool) -> Check:
+    """A reduction without an identity, over no elements.
+
+    Args:
+        op: its name, for the message.
+        whole: whether the form without a dim has no value for an empty tensor either.
+    """
 
     def check(arguments: Arguments) -> None:
-        if arguments["self"].numel() == 0:
-            raise RuntimeError(
-                f"{op}(): Expected reduction dim to be specified for input.numel() == 0. "
-                "Specify the reduction dim with the 'dim' argument."
-            )
-
-    return check
-
-
-def _not_empty_dim(op: str) -> Check:
-    """A reduction over one dim, without an identity."""
-
-    def check(arguments: Arguments) -> None:
-        tensor, dim = arguments["self"], arguments["dim"]
-        if tensor.ndim and -tensor.ndim <= dim < tensor.ndim and tensor.shape[dim] == 0:
-            raise IndexError(f"{op}(): Expected reduction dim {dim} to have non-zero size.")
-
-    return check
-
-
-def _not_empty_dims(op: str) -> Check:
-    def check(arguments: Arguments) -> None:
-        if arguments["dim"]:
-            for dim in arguments["dim"]:
-                _not_empty_dim(op)({**arguments, "dim": dim})
-        else:
-            _not_empty_whole(op)(arguments)
+        tensor, dims = arguments["self"], arguments.get("dim")
+        if tensor.numel() != 0 or "other" in arguments:
+            return
+        if dims in (None, []):
+            if whole:
+                raise RuntimeError(
+                    f"{op}(): Expected reduction dim to be specified for input.numel() == 0. "
+                    "Specify the reduction dim with the 'dim' argument."
+                )
+            return
+        for dim in dims if isinstance(dims, list) else [dims]:
+            if -tensor.ndim <= dim < tensor.ndim and tensor.shape[dim] == 0:
+                raise IndexError(f"{op}(): Expected reduction dim {dim} to have non-zero size.")
 
     return check
 
@@ -120,58 +121,61 @@ def _all(*checks: Check) -> Check:
     return check
 
 
-def _no_complex(op: str) -> Check:
-    def check(arguments: Arguments) -> None:
-        if arguments["self"].is_complex():
-            raise NotImplementedError(f"{op} is not supported for complex types")
-
-    return check
-
-
-def _index_dtype(arguments: Arguments) -> None:
+def _index_dtypes(arguments: Arguments) -> None:
     for index in arguments["indices"]:
-        if index is not None and index.dtype not in _INDEX | {torch.bool, torch.uint8}:
-            _refuse_index()
+        if index is not None and index.dtype not in (*_INDEX, torch.bool, torch.uint8):
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
 
 
-def _refuse_index() -> NoReturn:
-    raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+def _integer_power(arguments: Arguments) -> None:
+    base, exponent = arguments["self"], arguments["exponent"]
+    if not isinstance(base, torch.Tensor) or not _not_floating(base.dtype):
+        return
+    if isinstance(exponent, int) and exponent < 0:
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
 
 
-def _ordered_range(arguments: Arguments) -> None:
-    low, high = arguments["from"], arguments["to"]
-    if high is not None and low >= high:
-        raise RuntimeError(
-            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
-        )
+def _addmm(arguments: Arguments) -> None:
+    if "out_dtype" in arguments:  # the summand has the result's dtype
+        return
+    _same_dtype(
+        "self", ("mat1", "mat2"), "self and mat2 must have the same dtype, but got {} and {}"
+    )(arguments)
 
 
-_INDEX = frozenset({torch.int32, torch.int64})
-_TARGET = frozenset({torch.int64, torch.uint8})
-_MASK = frozenset({torch.bool, torch.uint8})
-_NOT_BOOL = frozenset(_NAMES) - {torch.bool} | {torch.float8_e4m3fn, torch.float8_e5m2}
-_NOT_COMPLEX = _NOT_BOOL | {torch.bool} - {torch.complex64, torch.complex128}
+_INDEX = (torch.int32, torch.int64)
+_PUT = _all(
+    _index_dtypes,
+    _same_dtype(
+        "self",
+        ("values",),
+        "Index put requires the source and destination dtypes match, "
+        "got {} for the destination and {} for the source.",
+    ),
+)
+_TARGET = _refused(
+    "target",
+    _not_in(torch.int64, torch.uint8),
+    "expected target dtype to be Long or Byte, but got {}",
+)
+_CLAMP = _refused(
+    "self", _is_complex, "clamp is not supported for complex types", NotImplementedError
+)
 
-#: Checks by full overload name, or by the op's name for all its overloads.
-TABLE: dict[str, Check] = {
+#: Checks by the op's name, for all its overloads.
+CHECKS: dict[str, Check] = {
     "aten::mm": _same_dtype(
         "self", ("mat2",), "expected m1 and m2 to have the same dtype, but got: {} != {}"
     ),
-    "aten::addmm": _same_dtype(
-        "self", ("mat1", "mat2"), "self and mat2 must have the same dtype, but got {} and {}"
-    ),
-    "aten::_addmm_activation": _same_dtype(
-        "self", ("mat1", "mat2"), "self and mat2 must have the same dtype, but got {} and {}"
-    ),
+    "aten::addmm": _addmm,
+    "aten::_addmm_activation": _addmm,
     "aten::mv": _same_dtype(
         "self", ("vec",), "addmv input tensors must have the same dtype, but got {} and {}"
     ),
     "aten::addmv": _same_dtype(
         "self", ("mat", "vec"), "addmv input tensors must have the same dtype, but got {} and {}"
     ),
-    "aten::_cdist_forward": _same_dtype(
-        "x1", ("x2",), "expected scalar type {} but found {}"
-    ),
+    "aten::_cdist_forward": _same_dtype("x1", ("x2",), "expected scalar type {} but found {}"),
     "aten::binary_cross_entropy": _same_dtype(
         "self", ("target", "weight"), "Found dtype {1} but expected {0}"
     ),
@@ -186,42 +190,31 @@ TABLE: dict[str, Check] = {
         "index_copy_(): self and source expected to have the same dtype, "
         "but got (self) {} and (source) {}",
     ),
-    "aten::index_put": _all(
-        _index_dtype,
-        _same_dtype(
-            "self",
-            ("values",),
-            "Index put requires the source and destination dtypes match, "
-            "got {} for the destination and {} for the source.",
-        ),
+    "aten::index": _index_dtypes,
+    "aten::index_put": _PUT,
+    "aten::_index_put_impl": _PUT,
+    "aten::index_select": _refused(
+        "index", _not_in(*_INDEX), "index_select(): Expected dtype int32 or int64 for index"
     ),
-    "aten::index": _index_dtype,
-    "aten::index_select": _dtype_in(
-        "index", _INDEX, "index_select(): Expected dtype int32 or int64 for index"
-    ),
-    "aten::masked_select": _dtype_in("mask", _MASK, "masked_select: expected BoolTensor for mask"),
-    "aten::nll_loss_forward": _dtype_in(
-        "target", _TARGET, "expected target dtype to be Long or Byte, but got {}"
-    ),
-    "aten::nll_loss2d_forward": _dtype_in(
-        "target", _TARGET, "expected target dtype to be Long or Byte, but got {}"
-    ),
-    "aten::relu": _dtype_in("self", _NOT_BOOL, "Boolean inputs not supported for relu"),
-    "aten::sort": _dtype_in("self", _NOT_COMPLEX, "Sort does not support complex dtypes"),
-    "aten::clamp": _no_complex("clamp"),
-    "aten::clamp_min": _no_complex("clamp"),
-    "aten::clamp_max": _no_complex("clamp"),
+    "aten::nll_loss_forward": _TARGET,
+    "aten::nll_loss2d_forward": _TARGET,
+    "aten::relu": _refused("self", _is_bool, "Boolean inputs not supported for relu"),
+    "aten::sort": _refused("self", _is_complex, "Sort does not support complex dtypes"),
+    "aten::clamp": _CLAMP,
+    "aten::clamp_min": _CLAMP,
+    "aten::clamp_max": _CLAMP,
+    "aten::pow": _integer_power,
     "aten::uniform": _no_kernel("self", _not_floating, "check_uniform_bounds"),
-    "aten::histc": _no_kernel("self", _not_floating, "histogram_cpu"),
-    "aten::max": _no_kernel("self", _is_complex, "max_all"),
-    "aten::min": _no_kernel("self", _is_complex, "min_all"),
-    "aten::max.dim": _not_empty_dim("max"),
-    "aten::min.dim": _not_empty_dim("min"),
-    "aten::median.dim": _not_empty_dim("median"),
-    "aten::nanmedian.dim": _not_empty_dim("nanmedian"),
-    "aten::kthvalue": _not_empty_dim("kthvalue"),
-    "aten::mode": _not_empty_dim("mode"),
-    "aten::amax": _not_empty_dims("amax"),
-    "aten::amin": _not_empty_dims("amin"),
-    "aten::random.from": _ordered_range,
+    "aten::max": _all(
+        _no_kernel("self", _is_complex, "max_all"), _reduces_nothing("max", whole=True)
+    ),
+    "aten::min": _all(
+        _no_kernel("self", _is_complex, "min_all"), _reduces_nothing("min", whole=True)
+    ),
+    "aten::amax": _reduces_nothing("amax", whole=True),
+    "aten::amin": _reduces_nothing("amin", whole=True),
+    "aten::median": _reduces_nothing("median", whole=False),
+    "aten::nanmedian": _reduces_nothing("nanmedian", whole=False),
+    "aten::kthvalue": _reduces_nothing("kthvalue", whole=True),
+    "aten::mode": _reduces_nothing("mode", whole=True),
 }

@@ -26,9 +26,9 @@ def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
 
     Called once per new signature.
     """
-    for name in (overload, overload.partition(".")[0].rstrip("_")):
-        if name in refusals.TABLE:
-            refusals.TABLE[name](arguments)
+    check = refusals.CHECKS.get(overload.partition(".")[0].rstrip("_"))
+    if check is not None:
+        check(arguments)
 
 
 def raise_cpus_error(overload: str, args: Sequence[Any], error: BaseException | None) -> None:
@@ -41,6 +41,8 @@ def raise_cpus_error(overload: str, args: Sequence[Any], error: BaseException | 
     """
     if isinstance(error, (TorchTPUError, torch.OutOfMemoryError)):
         return
+    if not overload.startswith("aten::"):
+        return  # an op that users or plugins defined: the CPU has no words for it
     try:
         on_host = [_zeros(arg) for arg in args]
     except RuntimeError:

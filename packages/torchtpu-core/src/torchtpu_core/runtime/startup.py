@@ -67,6 +67,8 @@ def register(row: Lowering) -> None:
         base = name.partition(".")[0].rstrip("_")
         if base in _TAKES_MASKS:
             options["prepare"] = _with_integer_indices
+        if base in _UNSTATED:
+            options["unstated"] = True
         if base in _UPLOADS:
             options["uploads"] = True
         _C.register_op(name, row, options)

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole-graph compilation and StableHLO export, from `torchtpu-compile`."""
+
+from __future__ import annotations
+
+from torch_tpu._extras import require
+
+_export = require("torchtpu_compile.export", "compile", "torch_tpu.compile")
+_options = require("torchtpu_compile.options", "compile", "torch_tpu.compile")
+export_stablehlo = _export.export_stablehlo
+CompileOptions = _options.CompileOptions
+
+__all__ = ["CompileOptions", "export_stablehlo"]

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process group ``tpu_dist``, from `torchtpu-distributed`."""
+
+from __future__ import annotations
+
+from torch_tpu._extras import require
+
+_backend = require("torchtpu_distributed.backend", "distributed", "torch_tpu.distributed")
+Backend = _backend.Backend
+
+__all__ = ["Backend"]

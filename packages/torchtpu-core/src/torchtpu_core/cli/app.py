@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command's skeleton: its own commands and those of plugins."""
+
+from __future__ import annotations
+
+import typer
+
+from torchtpu_core import plugins
+from torchtpu_core.cli.coverage import coverage
+from torchtpu_core.cli.doctor import doctor
+from torchtpu_core.cli.environment import env
+from torchtpu_core.cli.plugin_list import list_plugins
+
+
+def make_app() -> typer.Typer:
+    """The command with every plugin's commands; a broken plugin is a warning."""
+    app = typer.Typer(
+        name="torchtpu",
+        help="Look at the tpu device of PyTorch.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.command()(doctor)
+    app.command("plugins")(list_plugins)
+    app.command()(env)
+    app.command()(coverage)
+    for implementation in plugins.manager().hook.torchtpu_cli_commands.get_hookimpls():
+        arguments = {"app": app}
+        try:
+            implementation.function(**{name: arguments[name] for name in implementation.argnames})
+        except Exception as error:
+            plugins.warn(implementation.plugin_name, "its commands could not be added", error)
+    return app
+
+
+def main() -> None:
+    """Run the command."""
+    make_app()()

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks for the tests: processes that join a process group and run jobs (folder `jobs`)."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Listener
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+JOBS = Path(__file__).parent / "jobs"
+sys.path.insert(0, str(JOBS))
+
+from messages import receive, send  # noqa: E402 - in the folder of the jobs, which use it too
+
+
+def environment(rank: int, size: int, port: int, **extra: str) -> dict[str, str]:
+    """What torchrun would set, for one rank."""
+    return {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_TPU_CACHE_DIR": "",
+        "TORCH_TPU_TARGET": "v5e:2x2",
+        **extra,
+    }
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class Ranks:
+    """A process group of worker processes."""
+
+    def __init__(self, size: int, **extra: str) -> None:
+        self.size = size
+        key = secrets.token_bytes(16)
+        port = free_port()
+        with Listener(("127.0.0.1", 0), authkey=key) as listener:
+            address = listener.address
+            self._processes = [
+                subprocess.Popen(
+                    [sys.executable, "-c", _RUN, str(address), key.hex()],
+                    env=environment(rank, size, port, PYTHONPATH=str(JOBS), **extra),
+                )
+                for rank in range(size)
+            ]
+            by_rank = {}
+            for _ in range(size):
+                connection = listener.accept()
+                by_rank[receive(connection)] = connection
+        self._connections = [by_rank[rank] for rank in range(size)]
+
+    def __call__(self, job: str, *args: Any, each: Sequence[Any] | None = None) -> list[Any]:
+        """Run a job on all ranks; the result of each.
+
+        Args:
+            job: ``module.function``.
+            args: the same for all ranks.
+            each: one more argument per rank.
+        """
+        for rank, connection in enumerate(self._connections):
+            send(connection, (job, args if each is None else (*args, each[rank])))
+        answers = [receive(connection) for connection in self._connections]
+        for rank, (good, answer) in enumerate(answers):
+            assert good, f"rank {rank}:\n{answer}"
+        return [answer for _, answer in answers]
+
+    def close(self) -> list[int]:
+        """End the workers; their exit codes."""
+        for connection in self._connections:
+            connection.close()
+        return [process.wait(timeout=60) for process in self._processes]
+
+
+_RUN = "import ast, sys, worker; worker.main(ast.literal_eval(sys.argv[1]), sys.argv[2])"
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[Ranks]:
+    """Two ranks whose device became distributed with the process group, made without a name."""
+    ranks = Ranks(2)
+    yield ranks
+    assert ranks.close() == [0, 0]
+
+
+@pytest.fixture(scope="session")
+def late_pair() -> Iterator[Ranks]:
+    """Two ranks that had used the device before they made the process group."""
+    ranks = Ranks(2, START_FIRST="1", BACKEND="tpu_dist")
+    yield ranks
+    assert ranks.close() == [0, 0]
+
+
+@pytest.fixture(scope="session")
+def four() -> Iterator[Ranks]:
+    """Four ranks, with gloo named for CPU tensors."""
+    ranks = Ranks(4, BACKEND="cpu:gloo,tpu:tpu_dist")
+    yield ranks
+    assert ranks.close() == [0, 0, 0, 0]
+
+
+@pytest.fixture
+def run_scripts() -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+    """Runs a script of the folder `jobs` as all ranks of a new process group."""
+
+    def run(script: str, *args: str, size: int = 2, timeout_s: float = 60) -> list[Any]:
+        port = free_port()
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(JOBS / script), *args],
+                env=environment(rank, size, port),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+        outcomes = []
+        for process in processes:
+            out, err = process.communicate(timeout=timeout_s)
+            outcomes.append(subprocess.CompletedProcess(args, process.returncode, out, err))
+        return outcomes
+
+    return run

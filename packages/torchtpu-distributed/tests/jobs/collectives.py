@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that run one collective each on CPU tensors sent by the test, moved to the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+Tensor = torch.Tensor
+
+
+def all_reduce(op: str, mine: Tensor) -> Tensor:
+    x = mine.to("tpu")
+    dist.all_reduce(x, getattr(dist.ReduceOp, op))
+    return x.cpu()
+
+
+def all_reduce_view(mine: Tensor) -> Tensor:
+    """Reduces the middle columns of a matrix; returns all of it."""
+    x = mine.to("tpu")
+    dist.all_reduce(x[:, 1:-1])
+    return x.cpu()
+
+
+def all_reduce_premultiplied(factor: float, mine: Tensor) -> Tensor:
+    x = mine.to("tpu")
+    dist.all_reduce(x, dist._make_nccl_premul_sum(factor))
+    return x.cpu()
+
+
+def all_reduce_later(mine: Tensor) -> list[Any]:
+    x = mine.to("tpu")
+    work = dist.all_reduce(x, async_op=True)
+    future = work.get_future().wait()
+    waited = work.wait()
+    value = x.cpu()
+    return [waited, future[0].cpu(), value, work.is_completed(), work.is_success()]
+
+
+def all_reduce_coalesced(mine: list[Tensor]) -> list[Tensor]:
+    tensors = [t.to("tpu") for t in mine]
+    with dist._coalescing_manager(device=torch.device("tpu", torch.tpu.current_device())):
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    return [t.cpu() for t in tensors]
+
+
+def reduce(destination: int, mine: Tensor) -> Tensor:
+    x = mine.to("tpu")
+    dist.reduce(x, destination)
+    return x.cpu()
+
+
+def broadcast(source: int, mine: Tensor) -> Tensor:
+    x = mine.to("tpu")
+    dist.broadcast(x, source)
+    return x.cpu()
+
+
+def all_gather(mine: Tensor) -> list[Tensor]:
+    x = mine.to("tpu")
+    gathered = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, x)
+    return [t.cpu() for t in gathered]
+
+
+def all_gather_single(mine: Tensor) -> Tensor:
+    x = mine.to("tpu")
+    gathered = x.new_empty((dist.get_world_size() * x.shape[0], *x.shape[1:]))
+    dist.all_gather_single(gathered, x)
+    return gathered.cpu()
+
+
+def gather(destination: int, mine: Tensor) -> list[Tensor]:
+    x = mine.to("tpu")
+    at_destination = dist.get_rank() == destination
+    gathered = [torch.empty_like(x) for _ in range(dist.get_world_size())] if at_destination else None
+    dist.gather(x, gathered, destination)
+    return [t.cpu() for t in gathered or []]
+
+
+def scatter(source: int, mine: list[Tensor]) -> Tensor:
+    pieces = [t.to("tpu") for t in mine]
+    received = torch.empty_like(pieces[0])
+    dist.scatter(received, pieces if dist.get_rank() == source else None, source)
+    return received.cpu()
+
+
+def reduce_scatter(op: str, mine: list[Tensor]) -> Tensor:
+    pieces = [t.to("tpu") for t in mine]
+    received = torch.empty_like(pieces[0])
+    dist.reduce_scatter(received, pieces, getattr(dist.ReduceOp, op))
+    return received.cpu()
+
+
+def reduce_scatter_single(op: str, mine: Tensor) -> Tensor:
+    x = mine.to("tpu")
+    received = x.new_empty((x.shape[0] // dist.get_world_size(), *x.shape[1:]))
+    dist.reduce_scatter_single(received, x, getattr(dist.ReduceOp, op))
+    return received.cpu()
+
+
+def all_to_all_single(mine: Tensor) -> Tensor:
+    x = mine.to("tpu")
+    received = torch.empty_like(x)
+    dist.all_to_all_single(received, x)
+    return received.cpu()
+
+
+def all_to_all_uneven(output_splits: list[list[int]], mine: tuple[Tensor, list[int]]) -> Tensor:
+    x, input_splits = mine
+    mine_out = output_splits[dist.get_rank()]
+    received = x.new_empty((sum(mine_out), *x.shape[1:])).to("tpu")
+    dist.all_to_all_single(received, x.to("tpu"), mine_out, input_splits)
+    return received.cpu()
+
+
+def all_to_all(mine: list[Tensor]) -> list[Tensor]:
+    pieces = [t.to("tpu") for t in mine]
+    received = [torch.empty_like(t) for t in pieces]
+    dist.all_to_all(received, pieces)
+    return [t.cpu() for t in received]
+
+
+def exchange_with_neighbour(mine: Tensor) -> Tensor:
+    """Every rank sends to the next and receives from the one before, at once."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x = mine.to("tpu")
+    received = torch.empty_like(x)
+    operations = [
+        dist.P2POp(dist.isend, x, (rank + 1) % size),
+        dist.P2POp(dist.irecv, received, (rank - 1) % size),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return received.cpu()
+
+
+def send_then_receive_by_tag() -> list[float]:
+    """Rank 0 sends two messages; rank 1 takes the second first."""
+    first, second = torch.ones(2).to("tpu"), torch.full((2,), 2.0).to("tpu")
+    if dist.get_rank() == 0:
+        for work in (dist.isend(first, 1, tag=1), dist.isend(second, 1, tag=2)):
+            work.wait()
+        return []
+    received = torch.zeros(2).to("tpu")
+    dist.recv(received, 0, tag=2)
+    values = received.tolist()
+    dist.recv(received, 0, tag=1)
+    return values + received.tolist()
+
+
+def objects(mine: Any) -> tuple[list[Any], Any]:
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, mine)
+    sent = [mine]
+    dist.broadcast_object_list(sent, 0)
+    return gathered, sent[0]
+
+
+def cpu_tensor(mine: Tensor) -> Tensor:
+    dist.all_reduce(mine)
+    return mine
+
+
+def barrier() -> bool:
+    dist.barrier()
+    return True
+
+
+def halves(mine: Tensor) -> Tensor:
+    """Reduces within the first and the second half of four ranks."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    x = mine.to("tpu")
+    dist.all_reduce(x, group=groups[dist.get_rank() // 2])
+    return x.cpu()
+
+
+def rows_and_columns(mine: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over the rows, then over the columns, of a 2 by 2 device mesh."""
+    mesh = dist.init_device_mesh("tpu", (2, 2), mesh_dim_names=("row", "column"))
+    by_row, by_column = mine.to("tpu"), mine.to("tpu")
+    dist.all_reduce(by_row, group=mesh.get_group("column"))
+    dist.all_reduce(by_column, group=mesh.get_group("row"))
+    return by_row.cpu(), by_column.cpu()
+
+
+def simulated_time_ps(elements: int) -> int:
+    """Device time that one all_reduce of float32 adds."""
+    x = torch.ones(elements).to("tpu")
+    device = torch.tpu.current_device()
+    from torchtpu_core import _C
+
+    before = _C.device_time_ps(device)
+    dist.all_reduce(x)
+    return int(_C.device_time_ps(device) - before)
+
+
+def wrong_device(mine: Tensor) -> str:
+    """The error for a tensor that is not on the rank's device."""
+    other = (torch.tpu.current_device() + 1) % torch.tpu.device_count()
+    dist.all_reduce(mine.to("tpu"))
+    try:
+        dist.all_reduce(mine.to(f"tpu:{other}"))
+    except ValueError as error:
+        return str(error)
+    return ""
