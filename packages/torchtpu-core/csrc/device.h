@@ -6,11 +6,13 @@
 #include "value.h"
 
 #include <c10/core/Device.h>
+#include <c10/core/DispatchKey.h>
 #include <c10/core/Stream.h>
 
 namespace torchtpu {
 
 constexpr c10::DeviceType kTpu = c10::DeviceType::PrivateUse1;
+constexpr c10::DispatchKey kTpuDispatchKey = c10::DispatchKey::PrivateUse1;
 
 // Number of devices of the target; starts nothing. 0 if the target cannot be read.
 c10::DeviceIndex device_count() noexcept;

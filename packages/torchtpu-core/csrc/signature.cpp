@@ -164,6 +164,19 @@ void infer_by_lowering(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signat
   add_written(op, args, signature);
 }
 
+void infer(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
+  if (!op.unstated) {
+    try {
+      infer_by_meta(op, args, signature);
+      return;
+    } catch (const c10::NotImplementedError&) {
+      signature.outs.clear();
+      signature.written.clear();
+    }
+  }
+  infer_by_lowering(op, args, signature);
+}
+
 }  // namespace
 
 c10::SmallVector<at::Tensor, 2> written_tensors(const OpInfo& op,
@@ -232,14 +245,7 @@ const Signature& find_signature(const OpInfo& op, c10::ArrayRef<c10::IValue> arg
     made->inputs.push_back(view_spec(*tensor));
   }
   refuse(op, args);
-  try {
-    TORCH_CHECK_NOT_IMPLEMENTED(!op.unstated, op.name);
-    infer_by_meta(op, args, *made);
-  } catch (const c10::NotImplementedError&) {
-    made->outs.clear();
-    made->written.clear();
-    infer_by_lowering(op, args, *made);
-  }
+  infer(op, args, *made);
   made->hash = hash;
   made->key.assign(call.key.begin(), call.key.end());
   std::lock_guard<std::mutex> guard(signatures().mutex);

@@ -25,9 +25,9 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"torch_tpu.{name}")
     if name == "__version__":
-        import importlib.metadata
+        from importlib.metadata import version
 
-        return importlib.metadata.version("torchtpu-core")
+        return version("torchtpu-core")
     if name == "eager_mode":
         from torchtpu_core.tpu.eager import current_mode
 

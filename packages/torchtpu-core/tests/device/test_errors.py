@@ -10,7 +10,7 @@ import torch
 from torchtpu_core.errors import DeferredIndexError, MissingExtraError
 
 F = torch.nn.functional
-F32, D, I, B, C = torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64
+F32, D, L, B, C = torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64
 
 
 def _t(*shape, **options):
@@ -43,9 +43,9 @@ _MISTAKES = {
     "minus of bools": lambda o, d: o(2, t=B) - o(2, t=B),
     "negative of bools": lambda o, d: -o(2, t=B),
     "relu of bools": lambda o, d: o(2, t=B).relu(),
-    "mean of integers": lambda o, d: o(2, t=I).mean(),
-    "softmax of integers": lambda o, d: o(2, t=I).softmax(0),
-    "gelu of integers": lambda o, d: F.gelu(o(2, t=I)),
+    "mean of integers": lambda o, d: o(2, t=L).mean(),
+    "softmax of integers": lambda o, d: o(2, t=L).softmax(0),
+    "gelu of integers": lambda o, d: F.gelu(o(2, t=L)),
     "bits of floats": lambda o, d: o(2) & o(2),
     "shift of floats": lambda o, d: o(2) << 1,
     "order of complex numbers": lambda o, d: o(2, t=C) < 1,
@@ -53,10 +53,10 @@ _MISTAKES = {
     "sort of complex numbers": lambda o, d: o(2, t=C).sort(),
     "clamp of complex numbers": lambda o, d: o(2, t=C).clamp(0),
     "floor of complex numbers": lambda o, d: o(2, t=C).floor(),
-    "in-place result that does not fit": lambda o, d: o(2, t=I).exp_(),
-    "out= that does not fit": lambda o, d: torch.add(o(2), 1, out=o(2, t=I)),
-    "negative power of integers": lambda o, d: o(2, t=I) ** -1,
-    "random floats as integers": lambda o, d: torch.rand(2, device=d, dtype=I),
+    "in-place result that does not fit": lambda o, d: o(2, t=L).exp_(),
+    "out= that does not fit": lambda o, d: torch.add(o(2), 1, out=o(2, t=L)),
+    "negative power of integers": lambda o, d: o(2, t=L) ** -1,
+    "random floats as integers": lambda o, d: torch.rand(2, device=d, dtype=L),
     "maximum of nothing": lambda o, d: o(0).max(),
     "maximum along nothing": lambda o, d: o(0).max(0),
     "amax along nothing": lambda o, d: o(0).amax(0),
@@ -81,10 +81,10 @@ _MISTAKES = {
     "layer_norm of another shape": lambda o, d: F.layer_norm(o(2, 3), (2,)),
     "batch_norm of one value": lambda o, d: F.batch_norm(o(1, 2), None, None, training=True),
     "reflection beyond the edge": lambda o, d: F.pad(o(1, 1, 4), (5, 5), mode="reflect"),
-    "inverse of integers": lambda o, d: torch.linalg.inv(o(2, 2, t=I)),
+    "inverse of integers": lambda o, d: torch.linalg.inv(o(2, 2, t=L)),
     "inverse of a singular matrix": lambda o, d: torch.linalg.inv(o(2, 2)),
     "cholesky of a negative matrix": lambda o, d: torch.linalg.cholesky(-torch.eye(2, device=d)),
-    "division of integers by zero": lambda o, d: o(3, t=I) // 0,
+    "division of integers by zero": lambda o, d: o(3, t=L) // 0,
     "classes out of range": lambda o, d: F.cross_entropy(o(1, 3), _index(d, 5)),
     "negative repeats": lambda o, d: o(1).repeat_interleave(_index(d, -1)),
     "empty range of random integers": lambda o, d: torch.randint(5, 2, (3,), device=d),
@@ -112,7 +112,7 @@ def test_mistake_raises_cpus_class(call):
         (lambda: _t(2, 3) @ _t(2, 3), "mat1 and mat2 shapes cannot be multiplied"),
         (lambda: _t(2, 2) @ _t(2, 2, dtype=D), "to have the same dtype, but got: float != double"),
         (lambda: _t(2) + _t(3), r"The size of tensor a \(2\) must match"),
-        (lambda: _t(2, dtype=I).exp_(), "result type Float can't be cast"),
+        (lambda: _t(2, dtype=L).exp_(), "result type Float can't be cast"),
         (lambda: _t(0).max(), "Expected reduction dim to be specified"),
         (lambda: F.conv2d(_t(1, 2, 4, 4), _t(1, 3, 2, 2)), "to have 3 channels, but got 2"),
     ],

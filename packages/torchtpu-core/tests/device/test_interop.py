@@ -9,7 +9,7 @@ import torch
 
 
 def test_numpy_needs_the_host():
-    with pytest.raises(TypeError, match="Tensor.cpu"):
+    with pytest.raises(TypeError, match=r"Tensor\.cpu"):
         torch.ones(2, device="tpu").numpy()
 
 

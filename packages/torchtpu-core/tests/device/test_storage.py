@@ -50,7 +50,7 @@ def test_distinct_tensors_have_distinct_addresses():
 
 
 def test_tensor_cannot_be_sent_to_another_process():
-    import torch.multiprocessing  # noqa: F401 - registers how tensors are sent
+    import torch.multiprocessing
 
     with pytest.raises(RuntimeError, match="only available on CPU"):
         ForkingPickler.dumps(torch.zeros(4, device="tpu"))

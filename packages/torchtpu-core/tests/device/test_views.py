@@ -9,7 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 _SIZE = 24
-_VIEWS = ("slice", "select", "transpose", "view", "unsqueeze", "diagonal", "expand", "strided", "dtype")
+_VIEWS = (
+    "slice",
+    "select",
+    "transpose",
+    "view",
+    "unsqueeze",
+    "diagonal",
+    "expand",
+    "strided",
+    "dtype",
+)
 _WRITES = ("add_", "fill_", "copy_", "set_row", "mul_whole")
 
 
@@ -84,9 +94,7 @@ def _apply(device, steps):
     return base.cpu(), x.cpu(), (x.shape, x.stride(), x.storage_offset())
 
 
-@settings(
-    max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(_steps())
 def test_random_views_and_writes_match_cpu(steps):
     base, seen, layout = _apply("tpu", steps)

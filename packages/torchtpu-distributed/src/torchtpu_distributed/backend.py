@@ -18,7 +18,7 @@ from torchtpu_distributed.errors import ProcessGroupError
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_path import HostPath, check_splits
 from torchtpu_distributed.running import Runner
-from torchtpu_distributed.work import DeviceWork
+from torchtpu_distributed.work import DeviceWork, SeriesWork
 
 Tensors = Sequence[torch.Tensor]
 
@@ -37,6 +37,7 @@ class Backend:
         self._runner = Runner(group)
         self._host = HostPath(group, gloo)
         self._is_world = is_world
+        self._series: list[DeviceWork] | None = None
 
     def allreduce(self, tensors: Tensors, opts: Any) -> DeviceWork:
         """Reduce tensors over the ranks, in place."""
@@ -166,12 +167,12 @@ class Backend:
     def send(self, tensors: Tensors, destination: int, tag: int) -> DeviceWork:
         """Send a tensor to a rank."""
         (tensor,) = tensors
-        return self._host.send(tensor, destination, tag)
+        return self._in_series(self._host.send(tensor, destination, tag))
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> DeviceWork:
         """Receive a tensor from a rank."""
         (tensor,) = tensors
-        return self._host.receive(tensor, source, tag)
+        return self._in_series(self._host.receive(tensor, source, tag))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> DeviceWork:
         """Receive a tensor from whichever rank sends one."""
@@ -183,10 +184,17 @@ class Backend:
 
     def start_coalescing(self) -> None:
         """Begin a series of collectives with one work object; each is launched when called."""
+        self._series = []
 
     def end_coalescing(self) -> DeviceWork:
-        """The work object of the series, all of which has been launched."""
-        return DeviceWork(None, self._group.world.ledger, [])
+        """The work object of the series: messages are what it has to wait for."""
+        series, self._series = self._series or [], None
+        return SeriesWork(self._group.world.ledger, series)
+
+    def _in_series(self, work: DeviceWork) -> DeviceWork:
+        if self._series is not None:
+            self._series.append(work)
+        return work
 
     def sequence_number(self) -> int:
         """Number of collectives so far."""

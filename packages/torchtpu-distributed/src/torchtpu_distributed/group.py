@@ -8,7 +8,6 @@ made at the first collective, from what each rank writes into the store.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import jax
 import numpy as np
@@ -124,11 +123,8 @@ class Group:
         self.world.ledger.fail(Failure(CollectiveMismatchError, message))
         self.world.ledger.check()
 
-    def sharding(self, device: int) -> jax.sharding.NamedSharding:
-        """How a collective's arrays lie: one piece on the device of each rank.
-
-        Args:
-            device: index of this rank's device.
+    def use_device(self, device: int) -> None:
+        """Settle which device this rank brings to the group; the first use decides.
 
         Raises:
             ProcessGroupError: this rank used another device before.
@@ -141,10 +137,10 @@ class Group:
                 f"one is on tpu:{device} now. A rank uses one device in a process group: call "
                 "torch.tpu.set_device(LOCAL_RANK) before making tensors."
             )
-        return self._sharding
 
     @cached_property
-    def _sharding(self) -> jax.sharding.NamedSharding:
+    def sharding(self) -> jax.sharding.NamedSharding:
+        """How a collective's arrays lie: one piece on the device of each rank."""
         assert self._device is not None
         client = self.world.joined.client
         mine = client.local_devices()[self._device]
@@ -160,8 +156,3 @@ class Group:
             )
         mesh = jax.sharding.Mesh(np.array([by_id[number] for number in ids]), (AXIS,))
         return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
-
-    @property
-    def devices(self) -> list[Any]:
-        """PJRT devices of the group's ranks."""
-        return list(self._sharding.mesh.devices.flat)

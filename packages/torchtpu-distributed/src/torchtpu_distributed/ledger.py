@@ -21,6 +21,8 @@ from torchtpu_distributed.errors import CollectiveError
 #: Longest nap of a wait whose condition nobody announces, such as an array becoming ready.
 _NAP_S = 0.02
 _FIRST_NAP_S = 0.0002
+#: How long the watch may need to say which rank is behind an error.
+_VERDICT_S = 15.0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -194,9 +196,11 @@ class Ledger:
             nap_s = min(2 * nap_s, _NAP_S)
         try:
             array.block_until_ready()
-        except Exception as error:
+        except Exception:
+            # if it comes from a collective, the watch will say so
+            self.wait_until(lambda: not self._pending, _VERDICT_S)
             self.check()
-            raise error
+            raise
 
     def drain(self, timeout_s: float) -> bool:
         """Wait for everything under way; whether it all finished."""

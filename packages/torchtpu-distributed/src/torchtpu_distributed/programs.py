@@ -45,32 +45,28 @@ class Program:
 
 
 class Programs:
-    """The programs of one group and one of this rank's devices."""
+    """The programs of one group."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._made: dict[tuple[Any, ...], Program] = {}
 
-    def find(self, call: Collective, operands: Avals, device: int) -> Program:
+    def find(self, call: Collective, operands: Avals) -> Program:
         """The program of a collective, compiled at first use.
 
         Args:
             call: the collective.
             operands: local shape and dtype of each operand.
-            device: index of this rank's device.
         """
         key = (call, *((o.shape, o.dtype) for o in operands))
         if key not in self._made:
-            sharding = self._group.sharding(device)
-            self._made[key] = _compile(self._group, call, operands, sharding)
+            self._made[key] = _compile(self._group, call, operands)
         return self._made[key]
 
 
-def _compile(
-    group: Group, call: Collective, operands: Avals, sharding: jax.sharding.NamedSharding
-) -> Program:
+def _compile(group: Group, call: Collective, operands: Avals) -> Program:
     began = time.perf_counter()
-    n = group.size
+    n, sharding = group.size, group.sharding
 
     def body(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         return (*BODIES[call.kind](arrays, call, n), jnp.zeros((1,), np.uint8))

@@ -52,6 +52,7 @@ class Runner:
         if all(tensor.numel() == 0 for tensor in operands):
             return DeviceWork(None, ledger, list(results))
         device = operands[0].get_device()
+        group.use_device(device)
         inputs = [_at_least_1d(tensor) for tensor in operands]
         avals = tuple(
             jax.ShapeDtypeStruct(tuple(t.shape), dtypes.to_numpy(t.dtype)) for t in inputs
@@ -60,7 +61,7 @@ class Runner:
         pending = group.pending(call.describe(avals), line)
         try:
             group.agree(pending)
-            program = self._programs.find(call, avals, device)
+            program = self._programs.find(call, avals)
             arrays = [self._to_collective(core_calls.array_of(t), device) for t in inputs]
             *values, _token = ledger.run(pending, lambda: program.run(arrays))
         except BaseException:

@@ -105,3 +105,29 @@ class HostWork(DeviceWork):
         """A future that is complete when this returns: it waits."""
         self.wait()
         return super().get_future()
+
+
+class SeriesWork(DeviceWork):
+    """Several works as one.
+
+    Args:
+        ledger: where failures are seen.
+        works: the works.
+    """
+
+    def __init__(self, ledger: Ledger, works: Sequence[DeviceWork]) -> None:
+        super().__init__(None, ledger, [t for work in works for t in work.result()])
+        self._works = list(works)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for all of them."""
+        return all([work.wait(timeout_s) for work in self._works])
+
+    def is_completed(self) -> bool:
+        """Whether all are complete."""
+        return all(work.is_completed() for work in self._works)
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future that is complete when this returns: it waits."""
+        self.wait()
+        return super().get_future()

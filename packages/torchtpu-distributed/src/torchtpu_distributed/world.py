@@ -56,20 +56,20 @@ class World:
     ended: bool = False
 
     def end(self, reason: str, drain_s: float) -> bool:
-        """Leave the world, telling the other ranks; whether everything under way finished."""
+        """Leave the world, telling the other ranks; whether no thread is stuck in XLA."""
         if self.ended:
             return True
         self.ended = True
-        drained = self.ledger.drain(drain_s)
+        self.ledger.drain(drain_s)
         self.watch.stop()
-        drained = self.ledger.stop(_STUCK_S) and drained
+        free = self.ledger.stop(_STUCK_S)
         active.world = None
         try:
             positions = dict(self.ledger.positions)
             Board(self.store, self.rank).post("gone", reason=reason, positions=positions)
         except (RuntimeError, OSError):
-            return drained  # the store is gone too: there is nobody left to tell
-        return drained
+            return free  # the store is gone too: there is nobody left to tell
+        return free
 
 
 def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
 from torchtpu_core.errors import MismatchError
 from torchtpu_core.testing.tolerance import TOLERANCE
+
 from torchtpu_eager.operands import (
     Call,
     describe_operands,

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-
 from torchtpu_core.execution import user_line
 from torchtpu_core.tpu.eager import EagerMode, set_eager_mode
+
 from torchtpu_eager import comparison, indices, memory, nonfinite, options
 from torchtpu_eager.operands import Call, read_call
 from torchtpu_eager.options import DebugOptions

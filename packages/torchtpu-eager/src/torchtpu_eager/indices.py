@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
 from torchtpu_core.errors import TorchTPUError
+
 from torchtpu_eager.operands import Call, to_host
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 import torch
-
 from torchtpu_core.tpu.memory import live_values
 from torchtpu_core.units import GIB
+
 from torchtpu_eager.operands import Call, tensors_in
 
 _LISTED = 10

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-
 from torchtpu_core.errors import NonFiniteError
+
 from torchtpu_eager.operands import (
     Call,
     describe_operands,

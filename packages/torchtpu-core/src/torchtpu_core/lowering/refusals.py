@@ -67,7 +67,7 @@ def _refused(
 
 def _no_kernel(operand: str, refused: Callable[[torch.dtype], bool], kernel: str) -> Check:
     """CPU's error for a dtype that has no meaning for the op."""
-    message = f'"{kernel}" not implemented for \'{{}}\''
+    message = f"\"{kernel}\" not implemented for '{{}}'"
     return _refused(operand, refused, message, NotImplementedError)
 
 

@@ -54,6 +54,8 @@ def _nonzero(self: torch.Tensor) -> torch.Tensor:
 
 
 def _masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    if mask.dtype != torch.bool:
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
     x, where = torch.broadcast_tensors(self, mask)
     positions = where.reshape(-1).nonzero().reshape(-1)
     return x.reshape(-1).index_select(0, positions)

@@ -21,6 +21,8 @@ _STRUCTURAL = frozenset({"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero
 _TAKES_MASKS = ("aten::index", "aten::index_put", "aten::_index_put_impl")
 #: PyTorch documents a host tensor as their operand.
 _UPLOADS = ("aten::_foreach_addcdiv", "aten::_foreach_addcmul")
+#: PyTorch's meta kernel is CUDA's and takes bfloat16 only; CPU takes every floating dtype.
+_UNSTATED = ("aten::_grouped_mm",)
 _libraries: dict[str, torch.library.Library] = {}
 
 

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// One op on its way into a trace: its operands, results and writes.
+#pragma once
+
+#include "allocator.h"
+#include "device.h"
+#include "generator.h"
+#include "mode.h"
+#include "trace.h"
+
+#include <ATen/core/Tensor.h>
+
+namespace torchtpu {
+
+// A tensor of the device over new storage, nothing written.
+at::Tensor new_tensor(c10::DeviceIndex device, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                      c10::ScalarType dtype);
+
+// One op on its way into a trace.
+class Recording {
+ public:
+  Recording(const Signature& signature, c10::DeviceIndex device) : device_(device) {
+    node_.signature = &signature;
+  }
+
+  void add_input(const at::Tensor& tensor) {
+    ValuePtr value = slot_of(tensor)->get();
+    Plan plan = plan_view(value ? value->geometry : nullptr, tensor.sizes(), tensor.strides(),
+                          tensor.storage_offset(), tensor.scalar_type());
+    if (plan.kind == PlanKind::kUnset) {
+      value = ValuePtr();
+    }
+    node_.inputs.push_back({std::move(value), std::move(plan)});
+  }
+
+  at::Tensor add_result(const TensorSpec& spec) {
+    at::Tensor tensor = new_tensor(device_, spec.sizes, spec.strides, spec.dtype);
+    auto value = c10::make_intrusive<Value>(spec.geometry, device_);
+    NodeOutput output;
+    output.value = value;
+    output.sizes = spec.sizes;
+    node_.outputs.push_back(std::move(output));
+    slot_of(tensor)->exchange(std::move(value));
+    return tensor;
+  }
+
+  void add_write(const at::Tensor& tensor) {
+    Slot* slot = slot_of(tensor);
+    NodeOutput output;
+    output.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+    if (tensor.numel() == 0) {
+      output.value = c10::make_intrusive<Value>(
+          intern_geometry(tensor.sizes(), tensor.strides(), tensor.scalar_type()), device_);
+      node_.outputs.push_back(std::move(output));
+      return;
+    }
+    ValuePtr old = slot->get();
+    if (covers(tensor, *slot)) {
+      output.value = c10::make_intrusive<Value>(
+          intern_geometry(tensor.sizes(), tensor.strides(), tensor.scalar_type()), device_);
+    } else {
+      output.is_update = true;
+      auto itemsize = static_cast<int64_t>(tensor.element_size());
+      const Geometry* base = old ? old->geometry
+                                 : flat_geometry(static_cast<int64_t>(slot->nbytes()) / itemsize,
+                                                 tensor.scalar_type());
+      output.plan = plan_view(base, tensor.sizes(), tensor.strides(), tensor.storage_offset(),
+                              tensor.scalar_type());
+      output.value = c10::make_intrusive<Value>(base, device_);
+      if (old) {
+        output.base = static_cast<int>(node_.inputs.size());
+        node_.inputs.push_back({old, Plan()});
+      }
+    }
+    replaced_.emplace_back(slot, c10::weak_intrusive_ptr<Value>(old));
+    slot->exchange(output.value);
+    node_.outputs.push_back(std::move(output));
+  }
+
+  void add_scalars(c10::ArrayRef<ScalarWords> scalars) {
+    node_.scalars.append(scalars.begin(), scalars.end());
+  }
+  void add_rng(const RngState& state) {
+    node_.scalars.push_back(pack_bits(state.seed));
+    node_.scalars.push_back(pack_bits(state.offset));
+  }
+
+  void commit() {
+    if (nothing_to_do()) {
+      return;
+    }
+    Trace& trace = device_trace(device_);
+    std::unique_lock<std::recursive_mutex> lock(trace.mutex);
+    capture_line();
+    auto position = static_cast<uint32_t>(trace.nodes.size());
+    for (size_t i = 0; i < node_.outputs.size(); ++i) {
+      Value& value = *node_.outputs[i].value;
+      value.node = position;
+      value.output = static_cast<uint32_t>(i);
+      value.line = node_.line;
+      value.trace.store(&trace);
+    }
+    trace.nodes.push_back(std::move(node_));
+    run_counters().ops.fetch_add(1);
+    if (!mode_policy().flush_each.load(std::memory_order_relaxed)) {
+      return;
+    }
+    try {
+      flush(trace, "each op");
+    } catch (...) {
+      restore();
+      trace.failed.clear();
+      throw;
+    }
+  }
+
+ private:
+  static bool covers(const at::Tensor& tensor, const Slot& slot) {
+    return tensor.storage_offset() == 0 &&
+           tensor.numel() * static_cast<int64_t>(tensor.element_size()) ==
+               static_cast<int64_t>(slot.nbytes()) &&
+           is_dense(tensor.sizes(), tensor.strides());
+  }
+
+  // Only empty tensors are produced.
+  bool nothing_to_do() const {
+    for (const NodeOutput& output : node_.outputs) {
+      if (output.value->geometry->numel != 0) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void capture_line() {
+    py::gil_scoped_acquire gil;
+    node_.line = current_user_line();
+  }
+
+  // A failed op leaves the tensors it would have written as they were.
+  void restore() {
+    for (auto& [slot, weak] : replaced_) {
+      ValuePtr old = weak.lock();
+      if (!old || old->array.load() != nullptr) {
+        slot->exchange(std::move(old));
+      }
+    }
+  }
+
+  c10::DeviceIndex device_;
+  Node node_;
+  c10::SmallVector<std::pair<Slot*, c10::weak_intrusive_ptr<Value>>, 2> replaced_;
+};
+
+}  // namespace torchtpu

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that is lost, late or out of step ends the others with an error that names it."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+SCRIPT = "lost_rank.py"
+FAILED = (1, 3)  # 1 if a thread was still inside XLA and the process was ended
+
+
+def assert_survivor(outcome, kind: str, *words: str) -> None:
+    """The rank ended by itself, with an error of a kind that says certain things."""
+    assert outcome.returncode in FAILED, f"{outcome.stdout}\n{outcome.stderr}"
+    assert f"ERROR {kind}: " in outcome.stdout
+    for word in words:
+        assert word in outcome.stdout, f"{word!r} is not in\n{outcome.stdout}"
+
+
+# XLA runs a small collective inside the launching call and a large one on its own thread.
+@pytest.mark.parametrize("elements", ["8", "300000"])
+def test_killed_rank_is_named_with_the_pending_collective(run_scripts, elements):
+    survivor, killed = run_scripts(SCRIPT, "killed", elements)
+    assert killed.returncode == -signal.SIGKILL
+    assert_survivor(
+        survivor, "PeerLostError", "rank 1", "number 2 of group", "all_reduce", "lost_rank.py:"
+    )
+
+
+def test_rank_that_raises_is_named_with_its_exception(run_scripts):
+    survivor, raised = run_scripts(SCRIPT, "raises", "8")
+    assert raised.returncode == 1
+    assert_survivor(survivor, "PeerLostError", "rank 1", "ValueError: the loss is not finite")
+
+
+def test_rank_that_exits_early_is_named(run_scripts):
+    survivor, left = run_scripts(SCRIPT, "exits", "8")
+    assert left.returncode == 0
+    assert_survivor(survivor, "PeerLostError", "rank 1", "is gone: it ended")
+
+
+def test_late_rank_is_named_with_the_line_it_is_at(run_scripts):
+    survivor, _ = run_scripts(SCRIPT, "late", "8")
+    assert_survivor(
+        survivor, "CollectiveTimeoutError", "did not finish in 4 s", "rank 1", "in misbehave"
+    )
+
+
+def test_all_survivors_of_three_end(run_scripts):
+    first, killed, last = run_scripts(SCRIPT, "killed", "300000", size=3)
+    assert killed.returncode == -signal.SIGKILL
+    for survivor in (first, last):
+        assert_survivor(survivor, "PeerLostError", "number 2 of group")
+
+
+def test_rank_killed_before_a_barrier_is_named(run_scripts):
+    survivor, _ = run_scripts(SCRIPT, "barrier", "8")
+    assert_survivor(survivor, "PeerLostError", "rank 1", "barrier")
+
+
+@pytest.mark.parametrize(
+    ("how", "first", "second"),
+    [("shape", "float32[8]", "float32[7]"), ("operation", "op=sum", "op=max")],
+)
+def test_different_collectives_are_refused_on_all_ranks(run_scripts, how, first, second):
+    for outcome in run_scripts(SCRIPT, how, "8"):
+        assert_survivor(outcome, "CollectiveMismatchError", first, second, "lost_rank.py:")

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes run, and the helper that ends with its last connection."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+from torchtpu_distributed import coordinator, processes
+from torchtpu_distributed.processes import Process
+
+
+def started() -> tuple[subprocess.Popen, Process]:
+    """A process that sleeps, and its record."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    me = processes.this_process(0, "")
+    ticks = processes._state(child.pid)
+    assert ticks is not None
+    return child, dataclasses.replace(me, pid=child.pid, started=ticks[1])
+
+
+def test_record_survives_the_store():
+    me = processes.this_process(3, "127.0.0.1:1")
+    assert Process.decode(me.encode()) == me
+
+
+def test_this_process_runs():
+    assert processes.is_running(processes.this_process(0, "")) is True
+
+
+def test_killed_process_does_not_run_even_before_it_is_reaped():
+    child, record = started()
+    assert processes.is_running(record) is True
+    child.send_signal(signal.SIGKILL)
+    while processes.is_running(record):
+        pass
+    assert processes.is_running(record) is False
+    child.wait(timeout=10)
+
+
+def test_reused_process_number_is_another_process():
+    me = processes.this_process(0, "")
+    assert processes.is_running(dataclasses.replace(me, started=me.started + 1)) is False
+
+
+def test_process_of_another_host_is_unknown():
+    me = processes.this_process(0, "")
+    assert processes.is_running(dataclasses.replace(me, host="another")) is None
+
+
+def test_helper_waits_for_its_last_connection():
+    lifeline = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{lifeline.getsockname()[1]}"
+    helper = threading.Thread(target=coordinator.wait_until_deserted, args=(lifeline, 60.0))
+    helper.start()
+    first, second = coordinator.connect_lifeline(address), coordinator.connect_lifeline(address)
+    first.close()
+    helper.join(timeout=1.5)
+    assert helper.is_alive()
+    second.close()
+    helper.join(timeout=10)
+    assert not helper.is_alive()
+    lifeline.close()
+
+
+def test_helper_gives_up_if_nobody_connects():
+    lifeline = socket.create_server(("127.0.0.1", 0))
+    helper = threading.Thread(target=coordinator.wait_until_deserted, args=(lifeline, 0.0))
+    helper.start()
+    helper.join(timeout=10)
+    assert not helper.is_alive()
+    lifeline.close()

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training over ranks equals training on the CPU with the whole batch."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+
+# Another order of float32 sums over 8 rows and 3 steps of SGD.
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs `[8, 6]` and targets `[8, 3]`."""
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(8, 6, generator=generator), torch.randn(8, 3, generator=generator)
+
+
+def on_one_cpu() -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Losses and parameters of the same steps with the whole batch in this process."""
+    training = importlib.import_module("training")
+    network = training.model()
+    losses = training.steps(network, *batch(), 3)
+    return torch.stack(losses), [p.detach() for p in network.parameters()]
+
+
+@pytest.mark.parametrize("bucket_mib", [25, 0.0001])
+def test_data_parallel_training_equals_one_process(pair, bucket_mib):
+    losses, parameters = on_one_cpu()
+    for found_losses, found_parameters in pair("training.data_parallel", bucket_mib, *batch()):
+        torch.testing.assert_close(found_losses, losses, **CLOSE)
+        torch.testing.assert_close(found_parameters, parameters, **CLOSE)
+
+
+def test_fully_sharded_training_equals_one_process(pair):
+    losses, parameters = on_one_cpu()
+    for found_losses, found_parameters in pair("training.fully_sharded", *batch()):
+        torch.testing.assert_close(found_losses, losses, **CLOSE)
+        torch.testing.assert_close(found_parameters, parameters, **CLOSE)
