@@ -67,7 +67,9 @@ class Recording {
       output.plan = plan_view(base, tensor.sizes(), tensor.strides(), tensor.storage_offset(),
                               tensor.scalar_type());
       output.value = c10::make_intrusive<Value>(base, device_);
-      if (old) {
+      if (int earlier = own_output(old); earlier >= 0) {
+        output.base = kOwnOutput - earlier;
+      } else if (old) {
         output.base = static_cast<int>(node_.inputs.size());
         node_.inputs.push_back({old, Plan()});
       }
@@ -115,6 +117,16 @@ class Recording {
   }
 
  private:
+  // Which output of this op a value is, or -1: an op may write several views of one storage.
+  int own_output(const ValuePtr& value) const {
+    for (size_t i = 0; i < node_.outputs.size(); ++i) {
+      if (value && node_.outputs[i].value == value) {
+        return static_cast<int>(i);
+      }
+    }
+    return -1;
+  }
+
   static bool covers(const at::Tensor& tensor, const Slot& slot) {
     return tensor.storage_offset() == 0 &&
            tensor.numel() * static_cast<int64_t>(tensor.element_size()) ==

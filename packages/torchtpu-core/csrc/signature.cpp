@@ -111,7 +111,7 @@ OutSpec out_spec(const c10::IValue& value) {
 
 void add_written(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
   for (const at::Tensor& tensor : written_tensors(op, args)) {
-    signature.written.push_back(spec_of(tensor));
+    signature.written.push_back(view_spec(tensor));  // a strided view is written where it lies
   }
 }
 

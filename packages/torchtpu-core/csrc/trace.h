@@ -21,9 +21,12 @@ struct NodeInput {
   Plan plan;
 };
 
+// Bases of updates at or below this are results of the same op: kOwnOutput - its index.
+constexpr int kOwnOutput = -2;
+
 struct NodeOutput {
   ValuePtr value;
-  int base = -1;    // an update: the input (raw value) it modifies; -1: a whole value
+  int base = -1;    // an update: the input (raw value) it modifies; -1: nothing or unwritten
   bool is_update = false;
   Plan plan;        // how an update writes
   Dims sizes;       // of the result that is written

@@ -93,7 +93,9 @@ def test_all_reduce_premultiplied_scales_each_operand(pair):
 
 def test_all_reduce_async_gives_work_and_future_of_the_result(pair):
     each = operands(torch.float32, 4)
-    for waited, future, value, completed, success in pair("collectives.all_reduce_later", each=each):
+    for waited, future, value, completed, success in pair(
+        "collectives.all_reduce_later", each=each
+    ):
         assert waited and completed and success
         assert same_bits(future, each[0] + each[1]) and same_bits(value, each[0] + each[1])
 
@@ -168,7 +170,9 @@ def test_reduce_scatter_keeps_the_own_piece(pair, op):
 def test_all_to_all_transposes_pieces_over_ranks(pair):
     each = operands(torch.float32, 4, 3)
     expected = [torch.cat([each[0][:2], each[1][:2]]), torch.cat([each[0][2:], each[1][2:]])]
-    for found, wanted in zip(pair("collectives.all_to_all_single", each=each), expected, strict=True):
+    for found, wanted in zip(
+        pair("collectives.all_to_all_single", each=each), expected, strict=True
+    ):
         assert same_bits(found, wanted)
     lists = pair("collectives.all_to_all", each=[list(t.split(2)) for t in each])
     for found, wanted in zip(lists, expected, strict=True):

@@ -30,9 +30,7 @@ class Token:
 
 def collective(seq: int = 1) -> Pending:
     """A collective of two ranks."""
-    return Pending(
-        group="0", ranks=(0, 1), seq=seq, what="all_reduce", line="a.py:1", timeout_s=10
-    )
+    return Pending(group="0", ranks=(0, 1), seq=seq, what="all_reduce", line="a.py:1", timeout_s=10)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from torchtpu_core.lowering.optimizers import TABLE
 from torchtpu_core.testing.lowering import check
 

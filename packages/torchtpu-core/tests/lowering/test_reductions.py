@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from torchtpu_core.lowering import extrema, norms, order_statistics, reductions, scans
 from torchtpu_core.testing.lowering import check, lower
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import mpmath
 import pytest
 import torch
-
 from torchtpu_core.lowering import bessel, polynomials, special
 from torchtpu_core.testing.lowering import check, lower
 

@@ -306,7 +306,9 @@ def language_model_with_tied_weights(device: str) -> list:
 
     def loss() -> torch.Tensor:
         hidden = layer(embedding(ids[:, :-1]), src_mask=mask, is_causal=True)
-        return F.cross_entropy(head(hidden).flatten(0, 1), ids[:, 1:].flatten(), label_smoothing=0.1)
+        return F.cross_entropy(
+            head(hidden).flatten(0, 1), ids[:, 1:].flatten(), label_smoothing=0.1
+        )
 
     assert head.weight is embedding.weight
     return _trained(model, loss)

@@ -17,7 +17,13 @@ NAMES = ("tpu_dist", "tpu")
 
 def autoload() -> None:
     """Register the backend, unless torch was built without distributed; never raises."""
-    if os.environ.get("TORCH_TPU_DISABLE_AUTOLOAD", "0").lower() not in ("", "0", "false", "no", "off"):
+    if os.environ.get("TORCH_TPU_DISABLE_AUTOLOAD", "0").lower() not in (
+        "",
+        "0",
+        "false",
+        "no",
+        "off",
+    ):
         return
     try:
         register()

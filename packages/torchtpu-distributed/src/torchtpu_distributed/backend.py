@@ -146,7 +146,9 @@ class Backend:
         check_splits(input_splits, operand, self._group.size)
         if output_splits or input_splits:
             rows = [operand.shape[0] // self._group.size] * self._group.size
-            return self._host.all_to_all(output, operand, output_splits or rows, input_splits or rows)
+            return self._host.all_to_all(
+                output, operand, output_splits or rows, input_splits or rows
+            )
         return self._runner.run(_call("all_to_all", [output]), [operand], [output])
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> DeviceWork:
@@ -200,7 +202,9 @@ class Backend:
         """Number of collectives so far."""
         return self._group.seq
 
-    def split(self, store: dist.Store, ranks: Sequence[int], name: str, timeout_s: float | None) -> Any:
+    def split(
+        self, store: dist.Store, ranks: Sequence[int], name: str, timeout_s: float | None
+    ) -> Any:
         """A backend for some of the group's ranks."""
         from torchtpu_distributed.creation import make
 

@@ -12,7 +12,7 @@ from torch.distributed import DistBackendError
 from torchtpu_core.errors import TorchTPUError
 
 
-class CollectiveError(TorchTPUError, DistBackendError):
+class CollectiveError(TorchTPUError, DistBackendError):  # type: ignore[misc]
     """A collective that cannot finish, or could not be started.
 
     Fix: see the message. The process group cannot be used any more; restart the job.

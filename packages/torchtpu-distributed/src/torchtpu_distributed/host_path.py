@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
-from torchtpu_core import _C
+from torchtpu_core.calls import add_device_time, user_line
+from torchtpu_core.tpu import devices
 from torchtpu_core.runtime.current import target
 from torchtpu_core.simulator.collective_pricing import collective_s
 from torchtpu_core.simulator.cost import Collective, CollectiveKind
@@ -83,8 +84,8 @@ class HostPath:
 
     def barrier(self) -> HostWork:
         """Wait for every rank, and before that for all work of this rank's device."""
-        if _C.is_started():
-            _C.synchronize(_C.current_device())
+        if devices.is_initialized():
+            devices.synchronize()
         pending = self._agreed("barrier")
         done = self._work(pending, self._gloo.barrier(dist.BarrierOptions()), [])
         done.wait()
@@ -92,7 +93,7 @@ class HostPath:
 
     def _agreed(self, what: str) -> Pending:
         """A collective of the group's order."""
-        pending = self._group.pending(what, _C.user_line())
+        pending = self._group.pending(what, user_line())
         try:
             self._group.agree(pending)
         except BaseException:
@@ -109,7 +110,7 @@ class HostPath:
             ranks=group.ranks if peer is None else (group.world.rank, group.ranks[peer]),
             seq=0,
             what=what,
-            line=_C.user_line(),
+            line=user_line(),
             timeout_s=group.timeout_s,
         )
 
@@ -138,7 +139,7 @@ class HostPath:
             groups=tuple(tuple(ranks[i] for i in g) for g in groups) or (ranks,),
         )
         seconds = collective_s(moved, slice_, slice_.devices)
-        _C.add_device_time(tensor.get_device(), seconds_to_ps(seconds))
+        add_device_time(tensor.get_device(), seconds_to_ps(seconds))
 
 
 def check_splits(splits: Sequence[int], tensor: torch.Tensor, size: int) -> None:

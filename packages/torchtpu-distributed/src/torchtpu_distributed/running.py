@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torchtpu_core import _C
 from torchtpu_core import calls as core_calls
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.runtime import transfers
@@ -57,7 +56,7 @@ class Runner:
         avals = tuple(
             jax.ShapeDtypeStruct(tuple(t.shape), dtypes.to_numpy(t.dtype)) for t in inputs
         )
-        line = _C.user_line()
+        line = core_calls.user_line()
         pending = group.pending(call.describe(avals), line)
         try:
             group.agree(pending)
@@ -69,7 +68,7 @@ class Runner:
             raise
         for tensor, value in zip(results if keep else (), values, strict=keep):
             core_calls.assign(_at_least_1d(tensor), self._to_device(value, device))
-        _C.add_device_time(device, program.device_time_ps)
+        core_calls.add_device_time(device, program.device_time_ps)
         return DeviceWork(pending, ledger, list(results))
 
     def _to_collective(self, array: jax.Array, device: int) -> jax.Array:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane: PyTorch's store, and how ranks that share one find each other.
-"""
+"""The control plane: PyTorch's store, and how ranks that share one find each other."""
 
 from __future__ import annotations
 
 import socket
+
 from torch import distributed as dist
+
 
 def generation(store: dist.Store, size: int) -> int:
     """How many worlds of this store came before: a torchrun store outlives a process group."""

@@ -76,7 +76,9 @@ def all_gather_single(mine: Tensor) -> Tensor:
 def gather(destination: int, mine: Tensor) -> list[Tensor]:
     x = mine.to("tpu")
     at_destination = dist.get_rank() == destination
-    gathered = [torch.empty_like(x) for _ in range(dist.get_world_size())] if at_destination else None
+    gathered = (
+        [torch.empty_like(x) for _ in range(dist.get_world_size())] if at_destination else None
+    )
     dist.gather(x, gathered, destination)
     return [t.cpu() for t in gathered or []]
 

@@ -37,7 +37,9 @@ def share(batch: Tensor) -> Tensor:
     return batch.chunk(dist.get_world_size())[dist.get_rank()].to("tpu")
 
 
-def data_parallel(bucket_mib: float, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
+def data_parallel(
+    bucket_mib: float, inputs: Tensor, targets: Tensor
+) -> tuple[Tensor, list[Tensor]]:
     """DistributedDataParallel: mean losses and trained parameters."""
     network = model().to("tpu")
     wrapped = DistributedDataParallel(network, bucket_cap_mb=bucket_mib)

@@ -24,6 +24,8 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.storage_views import Geometry, Plan
 from torchtpu_core.runtime import clients, compiling, tables
 
+# Bases at or below this are results of the same op (kOwnOutput in csrc/trace.h).
+_OWN_OUTPUT = -2
 _KINDS = {"b": bool, "i": int, "f": float}
 
 
@@ -194,10 +196,10 @@ def _lower_node(
     results = []
     for value, (sizes, _, dtype) in zip(fresh + written, _result_specs(node), strict=True):
         results.append(_conform(node["name"], value, sizes, dtypes.to_numpy(dtype)))
-    return [
-        _write_output(value, raw, output, starts, node)
-        for value, output, starts in zip(results, node["outputs"], update_starts, strict=True)
-    ]
+    written_back: list[jax.Array] = []
+    for value, output, starts in zip(results, node["outputs"], update_starts, strict=True):
+        written_back.append(_write_output(value, raw, written_back, output, starts, node))
+    return written_back
 
 
 def _arguments(
@@ -278,6 +280,7 @@ def _conform(name: str, value: Any, sizes: tuple[int, ...], dtype: np.dtype) -> 
 def _write_output(
     value: jax.Array,
     raw: Sequence[Any],
+    earlier: Sequence[jax.Array],
     output: tuple[Any, ...],
     starts: Sequence[jax.Array],
     node: dict[str, Any],
@@ -287,7 +290,7 @@ def _write_output(
         return value
     kept = Geometry(*geometry)
     view = Geometry(tuple(sizes), _strides_of(node, output), dtypes.to_torch(value.dtype))
-    old = raw[base] if base >= 0 else None
+    old = raw[base] if base >= 0 else earlier[_OWN_OUTPUT - base] if base <= _OWN_OUTPUT else None
     return storage_views.write(old, kept, view, Plan(*plan), starts, value)
 
 
