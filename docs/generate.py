@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 
 from torchtpu_core import env_vars, errors, hookspecs, lowering
 from torchtpu_core.hardware.records import RECORDS
@@ -128,12 +129,80 @@ def errors_page() -> str:
     return "\n".join(parts)
 
 
+#: Public modules, in the order of the page.
+PUBLIC_MODULES = (
+    "torchtpu_core.tpu",
+    "torchtpu_core.calls",
+    "torchtpu_core.execution",
+    "torchtpu_eager.debug",
+    "torchtpu_compile.export",
+    "torchtpu_kernels.pallas",
+    "torchtpu_core.testing.lowering",
+)
+
+
+def api_page() -> str:
+    """Every public function and class: signature and docstring."""
+    parts = [
+        "# Functions\n",
+        "`torch.tpu` is `torchtpu_core.tpu`; the facade `torch_tpu` re-exports from these "
+        "modules.\n",
+    ]
+    for module_name in PUBLIC_MODULES:
+        module = importlib.import_module(module_name)
+        shown = "torch.tpu" if module_name == "torchtpu_core.tpu" else module_name
+        parts += [f"## {shown}\n", f"{inspect.getdoc(module)}\n"]
+        for name in sorted(public_names(module)):
+            value = getattr(module, name)
+            if inspect.isroutine(value) or inspect.isclass(value):
+                parts += [f"### {shown}.{name}\n", f"```python\n{_signature(name, value)}\n```\n"]
+                parts += [f"```text\n{inspect.getdoc(value)}\n```\n"]
+    return "\n".join(parts)
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """The names a module offers: its ``__all__``, else what it defines without underscore."""
+    stated = getattr(module, "__all__", None)
+    if stated is not None:
+        return [n for n in stated if not n.startswith("_")]
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
+
+
+def _signature(name: str, value: Callable[..., object]) -> str:
+    try:
+        return f"{name}{inspect.signature(value)}".replace("'", "")
+    except ValueError:
+        return f"{name}(...)"
+
+
+def commands_page() -> str:
+    """Every command of `torchtpu`, as its own help shows it."""
+    from torchtpu_core.cli.app import make_app
+    from typer.main import get_command
+    from typer.testing import CliRunner
+
+    app = make_app()
+    names = sorted(getattr(get_command(app), "commands", {}))
+    parts = ["# Commands\n"]
+    for name in ["", *names]:
+        shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"TERM": "dumb"})
+        heading = [f"## torchtpu {name}\n"] if name else []
+        parts += [*heading, f"```text\n{shown.output.strip()}\n```\n"]
+    return "\n".join(parts)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "operators": operators_page,
     "environment": environment_page,
     "chips": chips_page,
     "hooks": hooks_page,
     "errors": errors_page,
+    "functions": api_page,
+    "commands": commands_page,
 }
 
 

@@ -45,3 +45,19 @@ def test_write_all_leaves_unchanged_pages_alone(tmp_path: Path) -> None:
     assert {path.stem for path in before} == set(generate.PAGES)
     generate.write_all(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def test_functions_page_documents_every_public_name_of_torch_tpu() -> None:
+    page = generate.api_page()
+    import torchtpu_core.tpu as tpu
+
+    for name in generate.public_names(tpu):
+        value = getattr(tpu, name)
+        if callable(value):
+            assert f"### torch.tpu.{name}\n" in page
+            assert value.__doc__, f"torch.tpu.{name} has no docstring"
+
+
+def test_commands_page_has_doctor_and_plugins() -> None:
+    page = generate.commands_page()
+    assert "## torchtpu doctor\n" in page and "## torchtpu plugins\n" in page

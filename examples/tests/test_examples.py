@@ -38,12 +38,14 @@ def test_gpt_with_bf16_and_dropout_learns_and_writes(
     assert "def __init__(self" in capsys.readouterr().out
 
 
-def test_gpt_in_two_processes_has_the_losses_of_one(tmp_path: Path) -> None:
-    script = [str(EXAMPLES / "train_gpt.py"), *SMALL_GPT, "--steps=10", "--sample=0"]
+@pytest.mark.parametrize("device", ["cpu", "tpu"])
+def test_gpt_in_two_processes_has_the_losses_of_one(tmp_path: Path, device: str) -> None:
+    size = [*SMALL_GPT, "--steps=10", "--sample=0", f"--device={device}"]
+    script = [str(EXAMPLES / "train_gpt.py"), *size]
     train_gpt.main([*script[1:], f"--out={tmp_path / 'one'}"])
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     subprocess.run([*launch, *script, f"--out={tmp_path / 'two'}"], check=True)
-    one, two = (_common.load(tmp_path / n / "gpt-cpu.json").losses for n in ("one", "two"))
+    one, two = (_common.load(tmp_path / n / f"gpt-{device}.json").losses for n in ("one", "two"))
     torch.testing.assert_close(torch.tensor(two), torch.tensor(one), rtol=0, atol=1e-5)
 
 

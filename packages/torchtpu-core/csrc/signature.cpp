@@ -154,6 +154,11 @@ void infer_by_lowering(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signat
   auto results = bridge("infer_by_lowering")(op.row, op.name, python_args).cast<py::list>();
   for (auto item : results) {
     OutSpec out;
+    if (item.is_none()) {
+      out.kind = OutSpec::kUndefined;
+      signature.outs.push_back(std::move(out));
+      continue;
+    }
     auto pair = item.cast<py::tuple>();
     auto tensor = at::Tensor(at::detail::empty_strided_meta(
         pair[0].cast<std::vector<int64_t>>(), pair[1].cast<std::vector<int64_t>>(),

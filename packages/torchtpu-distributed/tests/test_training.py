@@ -34,6 +34,13 @@ def test_data_parallel_training_equals_one_process(pair, bucket_mib):
         torch.testing.assert_close(found_parameters, parameters, **CLOSE)
 
 
+def test_data_parallel_training_over_four_ranks_of_two_named_backends(four):
+    losses, parameters = on_one_cpu()
+    for found_losses, found_parameters in four("training.data_parallel", 25, *batch()):
+        torch.testing.assert_close(found_losses, losses, **CLOSE)
+        torch.testing.assert_close(found_parameters, parameters, **CLOSE)
+
+
 def test_fully_sharded_training_equals_one_process(pair):
     losses, parameters = on_one_cpu()
     for found_losses, found_parameters in pair("training.fully_sharded", *batch()):

@@ -71,12 +71,18 @@ def records() -> tuple[PluginRecord, ...]:
     return tuple(_records)
 
 
-def collect(hook: str) -> list[tuple[str, Any]]:
-    """(plugin, result) of a hook, each implementation in its own `try`."""
+def collect(hook: str, **arguments: Any) -> list[tuple[str, Any]]:
+    """(plugin, result) of a hook, each implementation in its own `try`.
+
+    Args:
+        hook: its name.
+        arguments: what it is called with; an implementation gets those it lists.
+    """
     found: list[tuple[str, Any]] = []
     for implementation in getattr(manager().hook, hook).get_hookimpls():
         try:
-            found.append((implementation.plugin_name, implementation.function()))
+            wanted = {name: arguments[name] for name in implementation.argnames}
+            found.append((implementation.plugin_name, implementation.function(**wanted)))
         except Exception as error:
             warn(implementation.plugin_name, f"its hook {hook} raised", error)
     return found

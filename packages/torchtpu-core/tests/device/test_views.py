@@ -192,3 +192,17 @@ def test_detach_and_data_share_the_storage():
     x.data.fill_(3)
     x.detach()[0] = 4
     assert x.tolist() == [4.0, 3.0]
+
+
+def test_in_place_write_through_a_view_without_a_box_lands_where_cpu_writes():
+    """Rows of 20 seen as two of 9 from the third on: strides that do not divide each other."""
+    outs = []
+    for device in ("cpu", "tpu"):
+        x = torch.arange(80.0, device=device).reshape(4, 20)
+        view = x[:, 2:].reshape(4, 2, 9)
+        assert view.stride() == (20, 9, 1)
+        view.mul_(2)
+        torch.add(view, 1, out=view)
+        outs.append((x.cpu(), view.cpu()))
+    assert torch.equal(outs[1][0], outs[0][0])
+    assert torch.equal(outs[1][1], outs[0][1])

@@ -100,6 +100,12 @@ def test_avg_pool2d_with_a_long_kernel_equals_cpu() -> None:
     check("aten::avg_pool2d", rand(1, 2, 40, 3), [20, 1], [3, 1], [4, 0], table=TABLE)
 
 
+def test_avg_pool2d_backward_with_a_long_kernel_equals_cpu() -> None:
+    x, grad = rand(1, 2, 40, 40), rand(1, 2, 4, 4)
+    arguments = ([20, 20], [6, 6], [0, 0], False, True, None)
+    check("aten::avg_pool2d_backward", grad, x, *arguments, table=average_pooling.TABLE)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64], ids=str)
 def test_avg_pool2d_in_other_dtypes_equals_cpu(dtype: torch.dtype) -> None:
     check("aten::avg_pool2d", 10 * rand(2, 5, 6, dtype=dtype), [2, 2], table=TABLE)

@@ -40,30 +40,34 @@ def create(options: Any) -> Any:
         )
     if active.world is None:
         raise ProcessGroupError(
-            "a tpu group needs a default process group that serves tpu tensors, and the present one "
-            "does not: call init_process_group() without a backend, or with "
+            "a tpu group needs a default process group that serves tpu tensors, and the present "
+            "one does not: call init_process_group() without a backend, or with "
             "'cpu:gloo,tpu:tpu_dist'."
         )
     return make(active.world, options.group_id, ranks, timeout_s, store, is_world=False)
 
 
 def serve_whole_group(caller: Mapping[str, Any], backend: Any) -> None:
-    """Make a group that was asked for without naming a backend usable with one.
+    """Make a group of no backend's name, or of several, usable as a whole.
 
-    In torch 2.13 `init_process_group()` gives such a group one backend, for the
-    accelerator, and then declares gloo its default: DistributedDataParallel and CPU
-    tensors fail. The group is not among the arguments of a backend's creator, only
-    among its caller's variables. Goes when torch sets the default to what it has made.
+    In torch 2.13 `init_process_group()` gives a group one backend, for the accelerator,
+    and then declares gloo its default; with ``cpu:gloo,tpu:tpu_dist`` it declares none.
+    DistributedDataParallel fails on the one, and CPU tensors too. The group is not among
+    the arguments of a backend's creator, only among its caller's variables. Goes when
+    torch sets the default to what it has made.
 
     Args:
         caller: variables of torch's ``_new_process_group_helper``.
         backend: what is being made for it.
     """
-    group = caller.get("pg")
-    if caller.get("backend") == dist.Backend.UNDEFINED and isinstance(group, dist.ProcessGroup):
-        kind = dist.ProcessGroup.BackendType.CUSTOM
-        group._set_default_backend(kind)
+    group, name = caller.get("pg"), str(caller.get("backend"))
+    if not isinstance(group, dist.ProcessGroup):
+        return
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    if name == dist.Backend.UNDEFINED:
         group._register_backend(torch.device("cpu"), kind, backend)
+    if name == dist.Backend.UNDEFINED or ":" in name:
+        group._set_default_backend(kind)
 
 
 def make(

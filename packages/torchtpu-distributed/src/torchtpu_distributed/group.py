@@ -110,8 +110,8 @@ class Group:
     def _refuse(self, pending: Pending, what: str, line: str) -> None:
         first = f"rank {self.ranks[0]} called {what}{f' at {line}' if line else ''}"
         message = (
-            f"Collective number {pending.seq} of group {self.name!r} differs between ranks: {first}, "
-            f"but rank {self.world.rank} called {pending.what}"
+            f"Collective number {pending.seq} of group {self.name!r} differs between ranks: "
+            f"{first}, but rank {self.world.rank} called {pending.what}"
             f"{f' at {pending.line}' if pending.line else ''}. All ranks of a group must call the "
             "same collectives in the same order, with the same shapes, dtypes and reduction."
         )
@@ -133,8 +133,8 @@ class Group:
             self._device = device
         if device != self._device:
             raise ProcessGroupError(
-                f"this rank's tensors of group {self.name!r} were on tpu:{self._device} before, and "
-                f"one is on tpu:{device} now. A rank uses one device in a process group: call "
+                f"this rank's tensors of group {self.name!r} were on tpu:{self._device} before, "
+                f"and one is on tpu:{device} now. A rank uses one device in a process group: call "
                 "torch.tpu.set_device(LOCAL_RANK) before making tensors."
             )
 
@@ -151,8 +151,8 @@ class Group:
         if missing or len(set(ids)) < len(ids):
             raise ProcessGroupError(
                 f"the runtime does not connect this rank to the devices of rank(s) "
-                f"{missing or list(self.ranks)} in group {self.name!r}. Every rank needs a device of "
-                "its own, and on real TPUs the runtime must span all hosts of the slice."
+                f"{missing or list(self.ranks)} in group {self.name!r}. Every rank needs a device "
+                "of its own, and on real TPUs the runtime must span all hosts of the slice."
             )
         mesh = jax.sharding.Mesh(np.array([by_id[number] for number in ids]), (AXIS,))
         return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import distributed as dist
 from torchtpu_core.calls import add_device_time, user_line
-from torchtpu_core.tpu import devices
 from torchtpu_core.runtime.current import target
 from torchtpu_core.simulator.collective_pricing import collective_s
 from torchtpu_core.simulator.cost import Collective, CollectiveKind
+from torchtpu_core.tpu import devices
 from torchtpu_core.units import seconds_to_ps
 
 from torchtpu_distributed.errors import ProcessGroupError

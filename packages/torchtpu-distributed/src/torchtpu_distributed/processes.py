@@ -75,7 +75,7 @@ def _host_key() -> str:
     """Boot and process namespace; empty where the system does not say."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
         return ""
 

@@ -182,8 +182,8 @@ class Watch:
         pending = self._ledger.pending()
         stopped = f" {pending[0].name}, cannot finish." if pending else ""
         store = (
-            f"the store of the process group does not answer ({type(error).__name__}: {error}); its "
-            "host, rank 0 or the launcher, has probably ended."
+            f"the store of the process group does not answer ({type(error).__name__}: {error}); "
+            "its host, rank 0 or the launcher, has probably ended."
         )
         if dead:
             message = f"{', '.join(dead)} is gone, and {store}{stopped} Look at its output."

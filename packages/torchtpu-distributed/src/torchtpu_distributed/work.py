@@ -121,7 +121,9 @@ class SeriesWork(DeviceWork):
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for all of them."""
-        return all([work.wait(timeout_s) for work in self._works])
+        for work in self._works:
+            work.wait(timeout_s)
+        return True
 
     def is_completed(self) -> bool:
         """Whether all are complete."""

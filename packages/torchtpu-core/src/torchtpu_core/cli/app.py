@@ -25,12 +25,7 @@ def make_app() -> typer.Typer:
     app.command("plugins")(list_plugins)
     app.command()(env)
     app.command()(coverage)
-    for implementation in plugins.manager().hook.torchtpu_cli_commands.get_hookimpls():
-        arguments = {"app": app}
-        try:
-            implementation.function(**{name: arguments[name] for name in implementation.argnames})
-        except Exception as error:
-            plugins.warn(implementation.plugin_name, "its commands could not be added", error)
+    plugins.collect("torchtpu_cli_commands", app=app)
     return app
 
 

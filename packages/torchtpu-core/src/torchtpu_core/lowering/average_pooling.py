@@ -44,7 +44,8 @@ def window_sum(x: jax.Array, dim: int, w: Window) -> jax.Array:
         return functools.reduce(lax.add, [tap(x, dim, w, i) for i in range(w.kernel)])
     extent, step = [1] * x.ndim, [1] * x.ndim
     extent[dim], step[dim] = w.kernel, w.stride
-    out = lax.reduce_window(x, zero, lax.add, extent, step, "VALID")
+    # a concrete zero, else JAX does not see a sum and cannot transpose it
+    out = lax.reduce_window(x, np.zeros((), x.dtype), lax.add, extent, step, "VALID")
     return lax.slice_in_dim(out, 0, w.out, 1, dim)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from torchtpu_core import plugins
 from torchtpu_core.env_vars import LogTopic, settings
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.runtime import disk_cache
@@ -69,6 +70,7 @@ def compile_function(
             (traced - began) * 1e3,
             (done - traced) * 1e3,
         )
+    plugins.collect("torchtpu_after_compile", name=name, stablehlo=text, seconds=done - began)
     return Compiled(_direct_call(compiled), _device_time_ps(text))
 
 
@@ -96,7 +98,10 @@ def _device_time_ps(text: str) -> int:
     if slice_ is None:
         return 0
     try:
-        return price(program_cost(text), slice_).total_ps
+        cost = program_cost(text)
+        priced = plugins.collect("torchtpu_cost_model", cost=cost, target=target().name)
+        own = (ps for _, ps in priced if ps is not None)
+        return next(own, None) or price(cost, slice_).total_ps
     except TorchTPUError as error:
         log.warning("<TorchTpu/simulator> a program could not be priced: %s", error)
         return 0

@@ -23,8 +23,8 @@ _DROPPED = frozenset(
 
 def infer_by_lowering(
     row: Lowering, overload: str, args: Sequence[Any]
-) -> list[tuple[list[int], list[int], torch.dtype]]:
-    """(sizes, strides, dtype) of each result of a functional overload.
+) -> list[tuple[list[int], list[int], torch.dtype] | None]:
+    """(sizes, strides, dtype) of each result of a functional overload, None for no tensor.
 
     Args:
         row: the overload's row.
@@ -51,7 +51,8 @@ def infer_by_lowering(
         raise UnsupportedOpError.for_op(
             overload, f"PyTorch has no meta kernel for it and its lowering needs values ({error})"
         ) from error
-    return [_spec(leaf) for leaf in jax.tree.leaves(results)]
+    leaves = jax.tree.leaves(results, is_leaf=lambda leaf: leaf is None)
+    return [None if leaf is None else _spec(leaf) for leaf in leaves]
 
 
 def _arguments(schema: Any, args: Sequence[Any], tensors: list[jax.ShapeDtypeStruct]) -> Any:

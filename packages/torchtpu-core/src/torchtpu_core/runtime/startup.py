@@ -21,8 +21,9 @@ _STRUCTURAL = frozenset({"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero
 _TAKES_MASKS = ("aten::index", "aten::index_put", "aten::_index_put_impl")
 #: PyTorch documents a host tensor as their operand.
 _UPLOADS = ("aten::_foreach_addcdiv", "aten::_foreach_addcmul")
-#: PyTorch's meta kernel is CUDA's and takes bfloat16 only; CPU takes every floating dtype.
-_UNSTATED = ("aten::_grouped_mm",)
+#: PyTorch's meta kernels refuse calls that CPU takes: products of groups that are not
+#: bfloat16, LSTM cells without biases. Their lowerings state the results.
+_UNSTATED = ("aten::_grouped_mm", "aten::_thnn_fused_lstm_cell")
 _libraries: dict[str, torch.library.Library] = {}
 
 
@@ -31,6 +32,7 @@ def start() -> None:
     plugins.manager()  # may declare variables of their own
     env_vars.check_names()
     clients.client()
+    tables.clear()
     tables.add(tables.core_rows(), "torchtpu-core")
     for plugin, rows in plugins.collect("torchtpu_register_lowerings"):
         try:

@@ -19,6 +19,11 @@ def current() -> Mapping[str, Lowering]:
     return _current
 
 
+def clear() -> None:
+    """Forget all rows: a start that failed half-way begins anew."""
+    _current.clear()
+
+
 def core_rows() -> Iterable[Lowering]:
     """The rows of every family file of core: each module of `lowering` with a ``TABLE``."""
     for module in pkgutil.iter_modules(lowering.__path__):

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls for which PyTorch's meta kernels state no results, or fewer than the lowering has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def _results(function):
+    """What `function` gives on each device, on the host."""
+    return [[t.detach().cpu() for t in function(device)] for device in ("cpu", "tpu")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_products_and_gradients_match_cpu(dtype):
+    rows, weights = torch.randn(12, 8), torch.randn(3, 8, 8)
+    ends = torch.tensor([4, 4, 12], dtype=torch.int32)
+
+    def run(device):
+        a = rows.to(device, dtype).requires_grad_()
+        b = weights.to(device, dtype).requires_grad_()
+        out = F.grouped_mm(a, b, offs=ends.to(device))
+        out.sum().backward()
+        return out, a.grad, b.grad
+
+    expected, actual = _results(run)
+    tolerance = {"rtol": 2**-7, "atol": 2**-7} if dtype == torch.bfloat16 else {}
+    torch.testing.assert_close(actual, expected, **tolerance)
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
+def test_recurrence_without_biases_matches_cpu(cell):
+    model, x = cell(3, 4, bias=False), torch.randn(5, 2, 3)
+
+    def run(device):
+        moved = model.to(device)
+        out = moved(x.to(device))[0]
+        return out, *torch.autograd.grad(out.square().sum(), list(moved.parameters()))
+
+    expected, actual = _results(run)
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("learns", ["query", "key", "mask"])
+@pytest.mark.parametrize("boolean", [True, False])
+def test_attention_where_only_one_operand_learns_matches_cpu(learns, boolean):
+    if learns == "mask" and boolean:
+        pytest.skip("a boolean mask has no gradient")
+    tensors = {"query": torch.randn(2, 2, 5, 8), "key": torch.randn(2, 2, 5, 8)}
+    tensors["mask"] = torch.randn(2, 1, 5, 5)
+    if boolean:
+        tensors["mask"] = tensors["mask"] > -1
+
+    def run(device):
+        moved = {name: t.to(device) for name, t in tensors.items()}
+        moved[learns].requires_grad_()
+        query, key, mask = moved.values()
+        out = F.scaled_dot_product_attention(query, key, key, attn_mask=mask)
+        return out, *torch.autograd.grad(out.square().sum(), moved[learns])
+
+    expected, actual = _results(run)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_failure_of_an_op_the_cpu_lacks_is_not_reworded_as_missing_on_the_cpu():
+    state = torch.zeros(2, 4, device="tpu")
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is, not the CPU's words
+        torch._thnn_fused_lstm_cell(state, state, state)
+    assert "'CPU' backend" not in str(caught.value)

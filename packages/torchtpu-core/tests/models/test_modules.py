@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every module of PyTorch's module database gives on the device what CPU gives.
+
+Outputs, gradients of inputs and weights, and buffers, in training and evaluation mode
+where they differ. The first sample of each module runs here; the others are slow.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.common_modules import ModuleInfo, module_db
+from torch.utils import _pytree as pytree
+from torchtpu_core.testing.op_database import compare, to_tpu
+
+#: The database draws the windows of these in float64 whatever the dtype asked for.
+_FLOAT64 = frozenset({"FractionalMaxPool2d", "FractionalMaxPool3d"})
+_IDS = [info.module_cls.__name__ for info in module_db]
+
+
+def _without_dropout(model: nn.Module) -> nn.Module:
+    """Dropout masks differ between devices, so none is drawn."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        elif isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
+            module.dropout = 0.0
+    return model
+
+
+def _samples(info: ModuleInfo, training: bool) -> Iterator[tuple[nn.Module, Any]]:
+    """Modules on CPU, and their forward inputs."""
+    dtype = torch.float64 if info.module_cls.__name__ in _FLOAT64 else torch.float32
+    made = info.module_inputs_func(
+        info, device="cpu", dtype=dtype, requires_grad=True, training=training
+    )
+    for sample in made:
+        if sample.forward_input is not None:
+            torch.manual_seed(0)
+            built = sample.constructor_input
+            model = info.module_cls(*built.args, **built.kwargs)
+            model = model if info.is_lazy else model.to(dtype)
+            yield _without_dropout(model).train(training), sample.forward_input
+
+
+def _results(model: nn.Module, args: Any, kwargs: Any) -> list[Any]:
+    """Outputs, gradients of inputs and parameters, buffers."""
+    out = model(*args, **kwargs)
+    tensors = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+    leaves = [
+        t
+        for t in pytree.tree_leaves((args, kwargs, list(model.parameters())))
+        if isinstance(t, torch.Tensor) and t.requires_grad
+    ]
+    loss = sum((t.square() * 0.5).sum() for t in tensors if t.requires_grad)
+    gradients: Iterable[Any] = ()
+    if leaves and isinstance(loss, torch.Tensor):
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return [*tensors, *gradients, *model.buffers()]
+
+
+def _check(info: ModuleInfo, training: bool, first: int, last: int | None) -> int:
+    count = 0
+    for model, inputs in itertools.islice(_samples(info, training), first, last):
+        on_device = copy.deepcopy(model) if info.is_lazy else copy.deepcopy(model).to("tpu")
+        if info.is_lazy:
+            on_device.to("tpu")
+        moved = to_tpu((inputs.args, inputs.kwargs))
+        if info.is_lazy:  # the first call makes the weights, from each device's generator
+            model(*inputs.args, **inputs.kwargs)
+            on_device(*moved[0], **moved[1])
+            on_device.load_state_dict(model.state_dict())
+        expected = _results(model, inputs.args, inputs.kwargs)
+        actual = _results(on_device, *moved)
+        compare(actual, expected)
+        count += 1
+    return count
+
+
+def _modes(info: ModuleInfo) -> list[bool]:
+    return [True, False] if info.train_and_eval_differ else [True]
+
+
+@pytest.mark.parametrize("info", module_db, ids=_IDS)
+def test_module_matches_cpu(info: ModuleInfo) -> None:
+    counts = [_check(info, training, 0, 1) for training in _modes(info)]
+    assert all(counts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("info", module_db, ids=_IDS)
+def test_module_matches_cpu_on_every_sample(info: ModuleInfo) -> None:
+    for training in _modes(info):
+        _check(info, training, 1, None)
