@@ -5,6 +5,7 @@
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <torch/library.h>
 
 namespace torchtpu {
 namespace {
@@ -19,6 +20,9 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
                 mask->scalar_type() == c10::kBool);
   return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
 }
+
+// The operator of the same name, which users may call themselves.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) { library.impl("_fused_sdp_choice", &choose); }
 
 }  // namespace
 }  // namespace torchtpu

@@ -54,6 +54,7 @@ void bind_device(py::module_& m) {
   m.def("register_backend", [] {
     register_guard();
     register_hooks();
+    register_backend_meta();
   }, "Register guard, allocator and hooks; once per process.");
   m.def("ensure_started", &ensure_started, py::call_guard<py::gil_scoped_release>());
   m.def("is_started", &is_started);

@@ -31,6 +31,13 @@ struct Timelines {
   std::mutex mutex;
   std::map<std::pair<int, c10::StreamId>, int64_t> clock_ps;
   c10::StreamId next_stream = 1;
+  int64_t host_ps = 0;  // how far the host has waited: work issued now starts no earlier
+
+  int64_t& clock(c10::Stream stream) {
+    int64_t& time = clock_ps[{stream.device_index(), stream.id()}];
+    time = std::max(time, host_ps);
+    return time;
+  }
 };
 
 Timelines& timelines() {
@@ -171,13 +178,13 @@ c10::Stream new_stream(c10::DeviceIndex device) {
 int64_t stream_time_ps(c10::Stream stream) {
   auto& all = timelines();
   std::lock_guard<std::mutex> guard(all.mutex);
-  return all.clock_ps[{stream.device_index(), stream.id()}];
+  return all.clock(stream);
 }
 
 void stream_wait_until(c10::Stream stream, int64_t time_ps) {
   auto& all = timelines();
   std::lock_guard<std::mutex> guard(all.mutex);
-  int64_t& clock = all.clock_ps[{stream.device_index(), stream.id()}];
+  int64_t& clock = all.clock(stream);
   clock = std::max(clock, time_ps);
 }
 
@@ -185,7 +192,20 @@ void add_device_time(c10::DeviceIndex device, int64_t duration_ps) {
   c10::Stream stream = current_stream(device);
   auto& all = timelines();
   std::lock_guard<std::mutex> guard(all.mutex);
-  all.clock_ps[{device, stream.id()}] += duration_ps;
+  all.clock(stream) += duration_ps;
+}
+
+int64_t tick(c10::Stream stream) {
+  constexpr int64_t kEventPs = 1;
+  auto& all = timelines();
+  std::lock_guard<std::mutex> guard(all.mutex);
+  return all.clock(stream) += kEventPs;
+}
+
+void host_waited_until(int64_t time_ps) {
+  auto& all = timelines();
+  std::lock_guard<std::mutex> guard(all.mutex);
+  all.host_ps = std::max(all.host_ps, time_ps);
 }
 
 int64_t device_time_ps(c10::DeviceIndex device) {
@@ -224,6 +244,7 @@ void synchronize(c10::DeviceIndex device) {
       bridge("wait")(array);
     }
   }
+  host_waited_until(device_time_ps(device));
   raise_deferred(device);
 }
 

@@ -50,6 +50,10 @@ int64_t stream_time_ps(c10::Stream stream);
 void stream_wait_until(c10::Stream stream, int64_t time_ps);
 // The current stream is busy for `duration_ps` more.
 void add_device_time(c10::DeviceIndex device, int64_t duration_ps);
+// Moves the stream's clock by 1 ps and returns it: an event, so that later ones are later.
+int64_t tick(c10::Stream stream);
+// The host has seen the device at `time_ps`; what it issues from now on starts no earlier.
+void host_waited_until(int64_t time_ps);
 // The latest clock of all streams of the device.
 int64_t device_time_ps(c10::DeviceIndex device);
 

@@ -18,7 +18,7 @@ namespace {
 
 struct Event {
   int64_t time_ps = 0;
-  int64_t stamp = 0;  // how often it was recorded
+  c10::DeviceIndex device = 0;  // of the stream that recorded it
 };
 
 bool models_time() {
@@ -78,12 +78,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     auto* the_event = static_cast<Event*>(*event);
     flush_device(stream.device_index(), "event");
     if (models_time()) {
-      the_event->time_ps = stream_time_ps(stream);
+      the_event->time_ps = tick(stream);
     } else {
       synchronize(stream.device_index());
       the_event->time_ps = host_clock_ps();
     }
-    the_event->stamp += 1;
+    the_event->device = stream.device_index();
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event != nullptr && models_time()) {
@@ -91,11 +91,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
   }
   bool queryEvent(void* event) const override {
-    return event == nullptr || is_idle(current_device());
+    return event == nullptr || is_idle(static_cast<Event*>(event)->device);
   }
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) {
-      synchronize(current_device());
+      synchronize(static_cast<Event*>(event)->device);
     }
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {

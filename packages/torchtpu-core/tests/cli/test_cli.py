@@ -185,6 +185,8 @@ def test_plugin_that_breaks_is_a_warning(plugin):
         raise KeyError("mine")
 
     plugin(add)
-    with pytest.warns(plugins.PluginWarning, match="'third': its hook torchtpu_cli_commands raised"):
+    with pytest.warns(
+        plugins.PluginWarning, match="'third': its hook torchtpu_cli_commands raised"
+    ):
         app = make_app()
     assert _run("env", app=app).exit_code == 0

@@ -218,3 +218,13 @@ def test_backward_of_an_error_in_python_reaches_the_caller():
 
     with pytest.raises(KeyError, match="mine"):
         Broken.apply(_x()).sum().backward()
+
+
+def test_fused_attention_is_the_choice_for_four_dimensions_and_can_be_disabled():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q = torch.ones(2, 2, 8, 4, device="tpu")
+    assert torch._fused_sdp_choice(q, q, q) == SDPBackend.OVERRIDEABLE.value
+    assert torch._fused_sdp_choice(q[0], q[0], q[0]) == SDPBackend.MATH.value
+    with sdpa_kernel(SDPBackend.MATH):
+        assert torch._fused_sdp_choice(q, q, q) == SDPBackend.MATH.value

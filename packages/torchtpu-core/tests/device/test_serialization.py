@@ -109,3 +109,14 @@ def test_deepcopy_of_a_module_trains_apart():
 def test_generator_state_pickles():
     state = pickle.loads(pickle.dumps(torch.tpu.get_rng_state()))
     assert torch.equal(state, torch.tpu.get_rng_state())
+
+
+def test_flags_of_a_tensor_are_saved_and_loaded_with_it(tmp_path):
+    tensor = torch.ones(2, device="tpu")
+    assert torch._utils.get_tensor_metadata(tensor) == {}
+    torch._utils.set_tensor_metadata(tensor, {"mine": True})
+    torch.save(tensor, tmp_path / "tensor.pt")
+    loaded = torch.load(tmp_path / "tensor.pt")
+    assert torch._utils.get_tensor_metadata(loaded) == {"mine": True}
+    on_cpu = torch.load(tmp_path / "tensor.pt", map_location="cpu")
+    assert torch._utils.get_tensor_metadata(on_cpu) == {}

@@ -136,3 +136,30 @@ def test_record_stream_is_accepted():
     x = torch.ones(4, device="tpu")
     x.record_stream(torch.tpu.Stream())
     assert x.tolist() == [1.0] * 4
+
+
+def test_elapsed_time_of_two_events_in_a_row_is_positive():
+    stream = torch.Stream(device="tpu:1")
+    first, second = (torch.Event(device="tpu:1", enable_timing=True) for _ in range(2))
+    first.record(stream)
+    second.record(stream)
+    assert 0 < first.elapsed_time(second) < 1e-6
+
+
+def test_work_issued_after_a_wait_starts_after_what_was_waited_for():
+    a = torch.ones(512, 512, dtype=torch.bfloat16, device="tpu")
+    side = torch.tpu.Stream()
+    first, second = (torch.tpu.Event(enable_timing=True) for _ in range(2))
+    a @ a
+    first.record()
+    first.synchronize()
+    second.record(side)
+    assert first.elapsed_time(second) > 0
+
+
+def test_event_of_another_device_is_waited_for_there():
+    event = torch.Stream(device="tpu:1").record_event()
+    with torch.tpu.device(0):
+        event.synchronize()
+        assert event.query()
+    assert event.device == torch.device("tpu:1")

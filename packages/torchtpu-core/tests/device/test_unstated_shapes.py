@@ -20,14 +20,14 @@ def test_grouped_products_and_gradients_match_cpu(dtype):
     ends = torch.tensor([4, 4, 12], dtype=torch.int32)
 
     def run(device):
-        a = rows.to(device, dtype).requires_grad_()
-        b = weights.to(device, dtype).requires_grad_()
+        a = rows.to(device, dtype).detach().requires_grad_()
+        b = weights.to(device, dtype).detach().requires_grad_()
         out = F.grouped_mm(a, b, offs=ends.to(device))
-        out.sum().backward()
+        out.square().sum().backward()
         return out, a.grad, b.grad
 
     expected, actual = _results(run)
-    tolerance = {"rtol": 2**-7, "atol": 2**-7} if dtype == torch.bfloat16 else {}
+    tolerance = {"rtol": 2**-7, "atol": 2**-4} if dtype == torch.bfloat16 else {}
     torch.testing.assert_close(actual, expected, **tolerance)
 
 
@@ -44,11 +44,11 @@ def test_recurrence_without_biases_matches_cpu(cell):
     torch.testing.assert_close(actual, expected)
 
 
-@pytest.mark.parametrize("learns", ["query", "key", "mask"])
-@pytest.mark.parametrize("boolean", [True, False])
+@pytest.mark.parametrize(
+    ("learns", "boolean"),
+    [("query", True), ("key", True), ("query", False), ("key", False), ("mask", False)],
+)
 def test_attention_where_only_one_operand_learns_matches_cpu(learns, boolean):
-    if learns == "mask" and boolean:
-        pytest.skip("a boolean mask has no gradient")
     tensors = {"query": torch.randn(2, 2, 5, 8), "key": torch.randn(2, 2, 5, 8)}
     tensors["mask"] = torch.randn(2, 1, 5, 5)
     if boolean:
@@ -67,6 +67,6 @@ def test_attention_where_only_one_operand_learns_matches_cpu(learns, boolean):
 
 def test_failure_of_an_op_the_cpu_lacks_is_not_reworded_as_missing_on_the_cpu():
     state = torch.zeros(2, 4, device="tpu")
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is, not the CPU's words
+    with pytest.raises(Exception) as caught:
         torch._thnn_fused_lstm_cell(state, state, state)
     assert "'CPU' backend" not in str(caught.value)

@@ -60,7 +60,7 @@ def _fractional_max_pool(order: Sequence[int]) -> Callable[..., tuple[jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         lead, sizes = self.shape[: self.ndim - spatial], self.shape[self.ndim - spatial :]
         samples = random_samples.astype(dtypes.opmath(random_samples.dtype))
-        samples = samples.reshape((*lead, spatial))
+        samples = samples.reshape((-1, spatial))[: math.prod(lead)].reshape((*lead, spatial))
         flat = jnp.zeros((1,) * (len(lead) + 2 * spatial), np.int32)
         for i in range(spatial):
             k, out = kernel_size[i], output_size[i]

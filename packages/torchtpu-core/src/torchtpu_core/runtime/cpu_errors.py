@@ -20,7 +20,7 @@ from torchtpu_core.lowering import refusals
 # Host zeros are touched by few kernels before they refuse; beyond this size not even tried.
 _LARGEST = 1 << 28
 # How a CPU kernel refuses a dtype, as in: "addmm_impl_cpu_" not implemented for 'Bool'.
-_DTYPE_REFUSED = '" not implemented for \''
+_DTYPE_REFUSED = "\" not implemented for '"
 
 
 def refuse(overload: str, arguments: Mapping[str, Any]) -> None:

@@ -22,8 +22,13 @@ _TAKES_MASKS = ("aten::index", "aten::index_put", "aten::_index_put_impl")
 #: PyTorch documents a host tensor as their operand.
 _UPLOADS = ("aten::_foreach_addcdiv", "aten::_foreach_addcmul")
 #: PyTorch's meta kernels refuse calls that CPU takes: products of groups that are not
-#: bfloat16, LSTM cells without biases. Their lowerings state the results.
-_UNSTATED = ("aten::_grouped_mm", "aten::_thnn_fused_lstm_cell")
+#: bfloat16, LSTM cells without biases; or state another shape: the unreduced margin loss
+#: of one sample. Their lowerings state the results.
+_UNSTATED = (
+    "aten::_grouped_mm",
+    "aten::_thnn_fused_lstm_cell",
+    "aten::multilabel_margin_loss_forward",
+)
 _libraries: dict[str, torch.library.Library] = {}
 
 
