@@ -65,6 +65,17 @@ def test_attention_where_only_one_operand_learns_matches_cpu(learns, boolean):
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_unreduced_margin_loss_of_one_sample_has_no_dims():
+    scores, labels = torch.tensor([0.1, 0.7, -0.4]), torch.tensor([2, 0, -1])
+
+    def run(device):
+        return [F.multilabel_margin_loss(scores.to(device), labels.to(device), reduction="none")]
+
+    expected, actual = _results(run)
+    assert actual[0].shape == ()
+    torch.testing.assert_close(actual, expected)
+
+
 def test_failure_of_an_op_the_cpu_lacks_is_not_reworded_as_missing_on_the_cpu():
     state = torch.zeros(2, 4, device="tpu")
     with pytest.raises(Exception) as caught:

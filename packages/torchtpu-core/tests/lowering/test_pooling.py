@@ -184,3 +184,9 @@ def test_fractional_max_pools_equal_cpu() -> None:
     _, indices = torch.ops.aten.fractional_max_pool3d(x, [2, 2, 3], [1, 3, 4], samples)
     arguments = (rand(1, 2, 1, 3, 4), x, [2, 2, 3], [1, 3, 4], indices)
     check("aten::fractional_max_pool3d_backward", *arguments, table=TABLE)
+
+
+def test_fractional_pooling_of_one_sample_takes_the_first_samples_of_a_batch() -> None:
+    samples = torch.rand(2, 3, 3, generator=_GENERATOR)
+    x = rand(3, 6, 7, 8)
+    check("aten::fractional_max_pool3d", x, [2, 2, 2], [3, 3, 4], samples, table=TABLE)

@@ -348,19 +348,6 @@ def policy_gradient(device: str) -> list:
     return _trained(policy, loss)
 
 
-def quasi_newton(device: str) -> list:
-    model, x = nn.Linear(2, 1).to(device), torch.randn(6, 2).to(device)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = (model(x) - x.prod(1, keepdim=True)).square().mean()
-        loss.backward()
-        return loss
-
-    return [optimizer.step(closure), *model.parameters()]
-
-
 _RECIPES = [
     unet,
     variational_autoencoder,
@@ -381,7 +368,6 @@ _RECIPES = [
     siamese_with_triplets,
     spatial_transformer,
     policy_gradient,
-    quasi_newton,
 ]
 
 

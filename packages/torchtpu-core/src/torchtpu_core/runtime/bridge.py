@@ -19,6 +19,7 @@ _HEAVY = {
     "refuse": "cpu_errors",
     "resized": "transfers",
     "to_device": "transfers",
+    "put": "transfers",
     "to_other_device": "transfers",
     "host_buffer": "transfers",
     "zeros": "transfers",
