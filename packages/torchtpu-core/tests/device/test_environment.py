@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 _SHOW = """
@@ -89,3 +93,29 @@ def test_set_target_before_first_use(run_python):
     )
     assert "tpu:0 TPU v5p" in done.stdout
     assert "TORCH_TPU_TARGET=cpu before starting Python" in done.stdout
+
+
+@pytest.mark.parametrize("setting", ["TORCH_TPU_NUMERICS=tpu", "TORCH_TPU_LOG=flushes"])
+def test_setting_that_is_not_built_is_refused_with_what_to_use(setting: str) -> None:
+    name, _, value = setting.partition("=")
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; torch.ones(2, device='tpu')"],
+        env={**os.environ, name: value},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "EnvironmentVariableError" in done.stderr
+    assert f"{setting} is not available in this version" in done.stderr
+
+
+def test_log_of_recompiles_names_the_op_and_its_operands() -> None:
+    script = "import torch\nfor n in (2, 3): torch.ones(n, device='tpu').cosh_()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TORCH_TPU_LOG": "recompiles"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    assert "<TorchTpu/recompiles> cosh_, program 2: float32[3]" in done.stderr

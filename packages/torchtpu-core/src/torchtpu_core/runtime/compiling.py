@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,9 @@ from torchtpu_core.simulator.pricing import price
 from torchtpu_core.simulator.stablehlo import program_cost
 
 log = logging.getLogger("torchtpu")
+
+#: Programs built in this process, by name.
+_built: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,10 @@ def compile_function(
             (traced - began) * 1e3,
             (done - traced) * 1e3,
         )
+    _built[name] += 1
+    if _built[name] > 1 and LogTopic.RECOMPILES in settings().log:
+        operands = ", ".join(f"{a.dtype}{list(a.shape)}" for a in avals)
+        log.warning("<TorchTpu/recompiles> %s, program %d: %s", name, _built[name], operands)
     plugins.collect("torchtpu_after_compile", name=name, stablehlo=text, seconds=done - began)
     return Compiled(_direct_call(compiled), _device_time_ps(text))
 

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections import Counter
 
-from torchtpu_core.env_vars import Fallback, settings
+from torchtpu_core.env_vars import Fallback, LogTopic, settings
 from torchtpu_core.errors import FallbackRefusedError
 from torchtpu_core.lowering.table import Kind
 from torchtpu_core.runtime import tables
+
+log = logging.getLogger("torchtpu")
 
 #: How often each overload ran on the host.
 counts: Counter[str] = Counter()
@@ -37,6 +40,8 @@ def on_fallback(overload: str, line: str) -> None:
     if policy is Fallback.ERROR:
         raise FallbackRefusedError.for_op(overload, reason_of(overload), line)
     counts[overload] += 1
+    if LogTopic.FALLBACKS in settings().log:
+        log.warning("<TorchTpu/fallbacks> %s at %s", overload, line or "an unknown line")
     if counts[overload] == 1 and policy is Fallback.WARN:
         where = f" at {line}" if line else ""
         warnings.warn(

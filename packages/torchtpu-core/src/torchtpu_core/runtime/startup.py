@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torchtpu_core import _C, env_vars, plugins
-from torchtpu_core.errors import LoweringTableError
+from torchtpu_core.errors import EnvironmentVariableError, LoweringTableError
 from torchtpu_core.lowering.indexing import expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.runtime import clients, modes, tables
@@ -36,6 +36,7 @@ def start() -> None:
     """Make the client, join the tables, register the recorder, enter the mode."""
     plugins.manager()  # may declare variables of their own
     env_vars.check_names()
+    _refuse_what_is_not_built()
     clients.client()
     tables.clear()
     tables.add(tables.core_rows(), "torchtpu-core")
@@ -51,6 +52,25 @@ def start() -> None:
     modes.load()
     for plugin, functions in plugins.collect("torchtpu_register_kernels"):
         _define_kernels(plugin, functions)
+
+
+def _refuse_what_is_not_built() -> None:
+    """Raise for settings that this version knows and cannot honour.
+
+    Raises:
+        EnvironmentVariableError: names the variable and what to do.
+    """
+    chosen = env_vars.settings()
+    if chosen.numerics is env_vars.Numerics.TPU:
+        raise EnvironmentVariableError(
+            "TORCH_TPU_NUMERICS=tpu is not available in this version: a simulated device "
+            "computes with the CPU's rounding. Unset it, or set TORCH_TPU_NUMERICS=exact."
+        )
+    if env_vars.LogTopic.FLUSHES in chosen.log:
+        raise EnvironmentVariableError(
+            "TORCH_TPU_LOG=flushes is not available in this version: Strict and Debug run every "
+            "operator at once. Use compiles, recompiles or fallbacks."
+        )
 
 
 def register(row: Lowering) -> None:
