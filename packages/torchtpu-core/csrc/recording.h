@@ -92,7 +92,7 @@ class Recording {
       return;
     }
     Trace& trace = device_trace(device_);
-    std::unique_lock<std::recursive_mutex> lock(trace.mutex);
+    TraceLock lock(trace);
     capture_line();
     auto position = static_cast<uint32_t>(trace.nodes.size());
     for (size_t i = 0; i < node_.outputs.size(); ++i) {

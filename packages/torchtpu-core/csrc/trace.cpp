@@ -172,7 +172,7 @@ Trace& device_trace(c10::DeviceIndex device) {
 }
 
 void flush(Trace& trace, const char* /*reason*/) {
-  std::unique_lock<std::recursive_mutex> lock(trace.mutex);
+  TraceLock lock(trace);
   if (trace.nodes.empty()) {
     return;
   }

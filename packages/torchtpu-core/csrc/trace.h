@@ -12,6 +12,7 @@
 #include "value.h"
 
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace torchtpu {
@@ -47,7 +48,28 @@ struct Trace {
   std::vector<Node> failed;  // of the last flush, so that a caller can restore what they replaced
 };
 
-// The trace of a device. Its mutex is taken with the GIL released.
+// Holds a trace's mutex. Never waits for it with the GIL held: its owner may need the GIL.
+class TraceLock {
+ public:
+  explicit TraceLock(Trace& trace) : trace_(trace) {
+    if (trace.mutex.try_lock()) {
+      return;
+    }
+    std::optional<py::gil_scoped_release> release;
+    if (PyGILState_Check() != 0) {
+      release.emplace();
+    }
+    trace.mutex.lock();
+  }
+  ~TraceLock() { trace_.mutex.unlock(); }
+  TraceLock(const TraceLock&) = delete;
+  TraceLock& operator=(const TraceLock&) = delete;
+
+ private:
+  Trace& trace_;
+};
+
+// The trace of a device.
 Trace& device_trace(c10::DeviceIndex device);
 
 // Runs what the trace holds. Takes the GIL. Throws what compiling or running raises;
