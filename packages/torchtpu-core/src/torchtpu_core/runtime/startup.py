@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,11 +31,13 @@ _UNSTATED = (
     "aten::_thnn_fused_lstm_cell",
     "aten::multilabel_margin_loss_forward",
 )
+_AUTOGRAD_GRACE_S = 0.03
 _libraries: dict[str, torch.library.Library] = {}
 
 
 def start() -> None:
     """Make the client, join the tables, register the recorder, enter the mode."""
+    atexit.register(_let_autograd_finish)
     plugins.manager()  # may declare variables of their own
     env_vars.check_names()
     _refuse_what_is_not_built()
@@ -52,6 +56,16 @@ def start() -> None:
     modes.load()
     for plugin, functions in plugins.collect("torchtpu_register_kernels"):
         _define_kernels(plugin, functions)
+
+
+def _let_autograd_finish() -> None:
+    """Give PyTorch's autograd thread the GIL once more before the interpreter goes.
+
+    It drops the Python objects of the last backward pass after `backward` has returned.
+    A thread that asks for the GIL during shutdown is ended by force, and unwinding
+    through torch's noexcept functions then aborts the process.
+    """
+    time.sleep(_AUTOGRAD_GRACE_S)
 
 
 def _refuse_what_is_not_built() -> None:
