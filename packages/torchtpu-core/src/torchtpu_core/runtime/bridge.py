@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 _HEAVY = {
     "build_program": "programs",
+    "compile_program": "programs",
+    "lookup_program": "programs",
     "infer_by_lowering": "inference",
     "raise_cpus_error": "cpu_errors",
     "refuse": "cpu_errors",

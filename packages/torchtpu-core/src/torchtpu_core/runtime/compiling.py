@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ log = logging.getLogger("torchtpu")
 
 #: Programs built in this process, by name.
 _built: Counter[str] = Counter()
+_built_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ def compile_function(
             (traced - began) * 1e3,
             (done - traced) * 1e3,
         )
-    _built[name] += 1
+    with _built_lock:
+        _built[name] += 1
     if _built[name] > 1 and LogTopic.RECOMPILES in settings().log:
         operands = ", ".join(f"{a.dtype}{list(a.shape)}" for a in avals)
         log.warning("<TorchTpu/recompiles> %s, program %d: %s", name, _built[name], operands)

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a recorded trace to one function on JAX values.
+
+C++ describes the trace (`csrc/describe.cpp`); the function made here lowers its nodes in
+order when JAX traces it. Nothing here compiles, and nothing is shared between calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torchtpu_core.errors import LoweringTableError
+from torchtpu_core.lowering import checks, dtypes, layout, storage_views
+from torchtpu_core.lowering.interpreter import run_row
+from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar, cast
+from torchtpu_core.lowering.rng import Rng
+from torchtpu_core.lowering.storage_views import Geometry, Plan
+from torchtpu_core.runtime import clients, tables
+
+# Bases at or below this are results of the same op (kOwnOutput in csrc/trace.h).
+_OWN_OUTPUT = -2
+_KINDS = {"b": bool, "i": int, "f": float}
+
+#: What `csrc/describe.cpp` makes of a trace.
+Description = Mapping[str, Any]
+#: (error, message, node of the trace) of a run-time check.
+Check = tuple[type[Exception], str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFunction:
+    """A trace as a function that JAX can trace.
+
+    Attributes:
+        function: operands, then the scalar words if any, to the results: the live outputs
+            in the order of `positions`, then the flags of the checks if there are any.
+        avals: shape, dtype and placement of the operands.
+        donated: operands whose buffers the results take.
+        name: shown in logs and profiles.
+        positions: live output -> index in the result.
+        output_bytes: bytes of the results that take new memory.
+        checks: of each check; filled while JAX traces `function`.
+    """
+
+    function: Callable[..., tuple[jax.Array, ...]]
+    avals: list[jax.ShapeDtypeStruct]
+    donated: list[int]
+    name: str
+    positions: list[int]
+    output_bytes: int
+    checks: list[Check] = field(default_factory=list)
+
+
+class _Words:
+    """Hands out the scalar operands of a trace in recording order."""
+
+    def __init__(self, words: jax.Array | None) -> None:
+        self.words = words
+        self.next = 0
+
+    def take(self, count: int) -> list[jax.Array]:
+        """The next `count` scalars, `(SCALAR_WORDS,)` uint32 each."""
+        taken = []
+        for i in range(self.next, self.next + count):
+            assert self.words is not None
+            taken.append(self.words[i * SCALAR_WORDS : (i + 1) * SCALAR_WORDS])
+        self.next += count
+        return taken
+
+    def starts(self, count: int) -> list[jax.Array]:
+        """The next `count` view starts, int64."""
+        return [Scalar(int, w).to(np.dtype(np.int64)) for w in self.take(count)]
+
+
+def trace_function(trace: Description) -> TraceFunction:
+    """The function that a described trace stands for.
+
+    Args:
+        trace: what `csrc/describe.cpp` makes.
+    """
+    live: list[tuple[int, int]] = trace["live"]
+    order, donated = _result_order(trace)
+    collected_checks: list[Check] = []
+
+    def function(*arguments: jax.Array) -> tuple[jax.Array, ...]:
+        operands = arguments[: len(trace["operands"])]
+        words = _Words(arguments[-1] if trace["scalar_count"] else None)
+        collected_checks.clear()
+        with checks.collecting() as collected, layout.remembering():
+            results = _lower_nodes(trace, operands, words, collected)
+        outputs = [results[node][output] for node, output in (live[i] for i in order)]
+        if collected.conditions:
+            outputs.append(jnp.stack([~c for c in collected.conditions]))
+            collected_checks.extend(collected.messages)
+        return tuple(outputs)
+
+    positions = [0] * len(order)
+    for position, output in enumerate(order):
+        positions[output] = position
+    return TraceFunction(
+        function=function,
+        avals=_operand_avals(trace),
+        donated=donated,
+        name=name_of(trace),
+        positions=positions,
+        output_bytes=_new_bytes(trace, live),
+        checks=collected_checks,
+    )
+
+
+def name_of(trace: Description) -> str:
+    """A short name for a trace: its first ops."""
+    return "+".join(node["name"].split("::")[-1] for node in trace["nodes"][:4])
+
+
+def _result_order(trace: Description) -> tuple[list[int], list[int]]:
+    """Live outputs in result order, and the donated operands.
+
+    XLA pairs donated operands with results in order, so the results that replace them
+    come first.
+    """
+    pairs = sorted(trace["donated"])
+    first = [output for _, output in pairs]
+    rest = [i for i in range(len(trace["live"])) if i not in first]
+    return first + rest, [operand for operand, _ in pairs]
+
+
+def _operand_avals(trace: Description) -> list[jax.ShapeDtypeStruct]:
+    placement = clients.sharding(trace["device"])
+    avals = [
+        jax.ShapeDtypeStruct(sizes, dtypes.to_numpy(dtype), sharding=placement)
+        for sizes, _, dtype in trace["operands"]
+    ]
+    if trace["scalar_count"]:
+        words = (trace["scalar_count"] * SCALAR_WORDS,)
+        avals.append(jax.ShapeDtypeStruct(words, np.uint32, sharding=placement))
+    return avals
+
+
+def _new_bytes(trace: Description, live: Sequence[tuple[int, int]]) -> int:
+    replaced = {output for _, output in trace["donated"]}
+    total = 0
+    for i, (node, output) in enumerate(live):
+        if i not in replaced:
+            geometry = Geometry(*trace["nodes"][node]["outputs"][output][0])
+            total += int(np.prod(geometry.sizes, dtype=np.int64)) * geometry.dtype.itemsize
+    return total
+
+
+def _lower_nodes(
+    trace: Description,
+    operands: Sequence[jax.Array],
+    words: _Words,
+    collected: checks.Collected,
+) -> list[list[jax.Array]]:
+    results: list[list[jax.Array]] = []
+    for index, node in enumerate(trace["nodes"]):
+        collected.node = index
+
+        def source(place: tuple[Any, ...] | None) -> jax.Array | None:
+            if place is None:
+                return None
+            if place[0] == "operand":
+                return operands[place[1]]
+            return results[place[1]][place[2]]
+
+        raw = [source(place) for place, _, _, _ in node["inputs"]]
+        values = _read_inputs(node, raw, words)
+        update_starts = [words.starts(plan[4]) for _, _, _, plan, _ in node["outputs"]]
+        results.append(_lower_node(node, raw, values, update_starts, words))
+    return results
+
+
+def _read_inputs(node: dict[str, Any], raw: Sequence[Any], words: _Words) -> list[Any]:
+    values = []
+    for value, (_, base, view, plan) in zip(raw, node["inputs"], strict=True):
+        starts = words.starts(plan[4])
+        if view is None:
+            values.append(value)
+            continue
+        geometry = Geometry(*base) if base is not None else None
+        values.append(storage_views.read(value, geometry, Geometry(*view), Plan(*plan), starts))
+    return values
+
+
+def _lower_node(
+    node: dict[str, Any],
+    raw: Sequence[Any],
+    values: Sequence[Any],
+    update_starts: Sequence[Sequence[jax.Array]],
+    words: _Words,
+) -> list[jax.Array]:
+    scalars = words.take(node["scalars"])
+    args, kwargs = _arguments(node, values, scalars)
+    returned = run_row(node["row"], args, kwargs, tables.current())
+    fresh, written = _split_returns(node, returned)
+    results = []
+    for value, (sizes, _, dtype) in zip(fresh + written, _result_specs(node), strict=True):
+        results.append(_conform(node["name"], value, sizes, dtypes.to_numpy(dtype)))
+    written_back: list[jax.Array] = []
+    for value, output, starts in zip(results, node["outputs"], update_starts, strict=True):
+        written_back.append(_write_output(value, raw, written_back, output, starts, node))
+    return written_back
+
+
+def _arguments(
+    node: dict[str, Any], values: Sequence[Any], scalars: Sequence[jax.Array]
+) -> tuple[list[Any], dict[str, Any]]:
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for name, keyword, kind, payload in node["args"]:
+        if kind == "tensor":
+            value = values[payload]
+        elif kind == "tensors":
+            value = [None if i < 0 else values[i] for i in payload]
+        elif kind == "scalar":
+            position, scalar_kind, dtype = payload
+            value = Scalar(_KINDS[scalar_kind], scalars[position], dtype)
+        elif kind == "scalars":
+            value = [Scalar(_KINDS[k], scalars[i]) for i, k in zip(*payload, strict=True)]
+        else:
+            value = payload
+        if keyword:
+            kwargs[name] = value
+        else:
+            args.append(value)
+    if node["random"]:
+        kwargs["rng"] = Rng(_bits(scalars[-2]), _bits(scalars[-1]))
+    if node["only_out"]:
+        sizes, _, dtype = node["written"][0]
+        kwargs["out"] = jax.ShapeDtypeStruct(sizes, dtypes.to_numpy(dtype))
+    return args, kwargs
+
+
+def _bits(words: jax.Array) -> jax.Array:
+    return words[0].astype(np.uint64) | (words[1].astype(np.uint64) << np.uint64(32))
+
+
+def _result_specs(node: dict[str, Any]) -> list[Any]:
+    specs = [spec for _, specs in node["outs"] for spec in specs]
+    return specs + list(node["written"])
+
+
+def _split_returns(node: dict[str, Any], returned: Any) -> tuple[list[Any], list[Any]]:
+    """Fresh results and new values of written arguments, both flat."""
+    items = list(returned) if isinstance(returned, tuple) else [returned]
+    fresh: list[Any] = []
+    for kind, specs in node["outs"]:
+        if kind == "tensor":
+            fresh.append(items.pop(0))
+        elif kind == "list":
+            fresh.extend(_flat_list(items, len(specs)))
+        elif items and not isinstance(items[0], jax.Array):
+            items.pop(0)
+    written: list[Any] = []
+    for item in items:
+        written.extend(item if isinstance(item, list) else [item])
+    return fresh, [value for value in written if value is not None]
+
+
+def _flat_list(items: list[Any], count: int) -> list[Any]:
+    if items and isinstance(items[0], (list, tuple)):
+        return list(items.pop(0))
+    taken = items[:count]
+    del items[:count]
+    return taken
+
+
+def _conform(name: str, value: Any, sizes: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    value = cast(value, dtype)
+    if value.shape == tuple(sizes):
+        return value
+    if value.ndim == 0 or value.size == 1:
+        return jnp.broadcast_to(value.reshape(()), sizes)
+    raise LoweringTableError(
+        f"the lowering of {name} returned shape {value.shape}, but PyTorch says {tuple(sizes)}. "
+        "This is a mistake in the lowering table; please report it with the line that calls it."
+    )
+
+
+def _write_output(
+    value: jax.Array,
+    raw: Sequence[Any],
+    earlier: Sequence[jax.Array],
+    output: tuple[Any, ...],
+    starts: Sequence[jax.Array],
+    node: dict[str, Any],
+) -> jax.Array:
+    geometry, is_update, base, plan, sizes = output
+    if not is_update:
+        return value
+    kept = Geometry(*geometry)
+    view = Geometry(tuple(sizes), _strides_of(node, output), dtypes.to_torch(value.dtype))
+    old = raw[base] if base >= 0 else earlier[_OWN_OUTPUT - base] if base <= _OWN_OUTPUT else None
+    return storage_views.write(old, kept, view, Plan(*plan), starts, value)
+
+
+def _strides_of(node: dict[str, Any], output: tuple[Any, ...]) -> tuple[int, ...]:
+    """Strides of the tensor that an update writes."""
+    fresh = sum(len(specs) for _, specs in node["outs"])
+    index = next(i for i, o in enumerate(node["outputs"]) if o is output)
+    return tuple(node["written"][index - fresh][1])
