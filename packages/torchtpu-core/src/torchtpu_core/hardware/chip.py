@@ -57,6 +57,9 @@ class Chip:
         ici_bytes_per_s_per_link: nominal rate of one link in one direction.
         die_to_die_ratio: rate between the two dies of a chip over an ICI link's.
         dcn_bytes_per_s_per_chip: data centre network per chip, one direction.
+        dcn_achieved_bytes_per_s_per_chip: the rate that collectives reach on it.
+        offloads_collectives: whether the compiler lets SparseCores drive collectives unless
+            it is told otherwise.
         wrap: when axes close to rings.
         pod_shape: chips of a pod along each axis, where the pod is a fixed torus.
         pod_chips: chips of the largest slice.
@@ -92,6 +95,8 @@ class Chip:
     ici_bytes_per_s_per_link: Sourced[float] | None = None
     die_to_die_ratio: Sourced[float] | None = None
     dcn_bytes_per_s_per_chip: Sourced[float] | None = None
+    dcn_achieved_bytes_per_s_per_chip: Sourced[float] | None = None
+    offloads_collectives: bool = False
     wrap: Wrap = Wrap.NEVER
     pod_shape: tuple[int, ...] = ()
     pod_chips: int = 0

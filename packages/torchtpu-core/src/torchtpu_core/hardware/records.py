@@ -122,6 +122,11 @@ V4 = Chip(
     ici_axes=3,
     ici_links_per_chip=6,
     ici_bytes_per_s_per_link=_assumed(50 * GB, "ISCA23" + _RATE_CONFLICT),
+    dcn_achieved_bytes_per_s_per_chip=Sourced(
+        81e12 / 8 / 1536 / 4,
+        "PaLM, arXiv 2204.02311, section 4: 81 Tb/s from 1536 hosts of 4 chips",
+        Status.MEASURED,
+    ),
     wrap=Wrap.WHOLE_CUBES,
     pod_chips=4096,
     slice_shapes=_BELOW_CUBE,
@@ -223,6 +228,9 @@ V6E = Chip(
         100 * GB, "v6e docs: 800 GB/s both ways over 4 links" + _RATE_CONFLICT
     ),
     dcn_bytes_per_s_per_chip=Sourced(100 * _GBIT, "tpu7x docs: 100 Gb/s per chip"),
+    dcn_achieved_bytes_per_s_per_chip=Sourced(
+        4.11 * GB, "tpu-recipes, Trillium: all-reduce between slices", Status.MEASURED
+    ),
     wrap=Wrap.FULL_AXIS,
     pod_shape=(16, 16),
     pod_chips=256,
@@ -258,6 +266,7 @@ TPU7X = Chip(
     ),
     die_to_die_ratio=Sourced(6.0, "MaxText custom_model.md: 6 times a 1D ICI link"),
     dcn_bytes_per_s_per_chip=Sourced(100 * _GBIT, "tpu7x docs: 100 Gb/s per chip"),
+    offloads_collectives=True,
     wrap=Wrap.WHOLE_CUBES,
     pod_chips=9216,
     slice_shapes=((1, 1, 1), *_BELOW_CUBE),

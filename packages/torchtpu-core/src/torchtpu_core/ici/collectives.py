@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closed-form times of collectives on a torus.
+"""Lower bounds of the times of collectives on a torus, and the link they are stated for.
 
 Each function is a lower bound made of two parts that are added: a bandwidth part, from
 the bytes that must pass the narrowest place, and a latency part, from the hops the

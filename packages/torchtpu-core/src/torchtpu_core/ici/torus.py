@@ -3,7 +3,11 @@
 
 Chips are numbered with the first axis running fastest: in a 2x4 slice chip 1 is at
 (1, 0) and chip 2 at (0, 1). An axis that does not wrap is a line, one that wraps is a
-ring. Nothing here knows a rate or a time; twisted tori are not modelled.
+ring. In a twisted torus the wrap-around of an axis also shifts other axes, so that rings are
+longer and no axis is the narrow one. Nothing here knows a rate or a time.
+
+References: Camara et al., Twisted Torus Topologies for Enhanced Interconnection Networks,
+IEEE TPDS 21(12), 2010; Jouppi et al., TPU v4, arXiv 2304.01433, section 2.8.
 
 Legend: ``N_i`` is the length of axis i, ``P`` the number of chips.
 """
@@ -46,12 +50,17 @@ class Torus:
     Attributes:
         shape: chips along each axis.
         wrap: whether each axis closes to a ring.
+        twist: for each axis, by how many chips its wrap-around shifts each axis; empty if
+            nothing is twisted.
     """
 
     shape: tuple[int, ...]
     wrap: tuple[bool, ...]
+    twist: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        if self.twisted and not all(self.wrap):
+            raise MeshShapeError(f"A twisted torus of shape {self.shape} wraps on every axis.")
         if len(self.shape) != len(self.wrap):
             raise MeshShapeError(
                 f"A torus of shape {self.shape} needs one wrap flag per axis, not {self.wrap}."
@@ -74,6 +83,15 @@ class Torus:
     def axes(self) -> range:
         """The axes, including those of length one."""
         return range(len(self.shape))
+
+    @property
+    def twisted(self) -> bool:
+        """Whether any wrap-around shifts another axis."""
+        return any(map(any, self.twist))
+
+    def twist_of(self, axis: int) -> Coordinates:
+        """By how many chips the wrap-around of an axis shifts each axis."""
+        return self.twist[axis] if self.twist else (0,) * len(self.shape)
 
     def coordinates(self, chip: int) -> Coordinates:
         """The position of a chip.

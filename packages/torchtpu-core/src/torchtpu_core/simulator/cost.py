@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from torchtpu_core.ici.kinds import CollectiveKind as CollectiveKind
+
 
 class Precision(enum.StrEnum):
     """The precision that a program asks of a float32 matrix product."""
@@ -19,17 +21,6 @@ class Precision(enum.StrEnum):
     DEFAULT = "default"
     HIGH = "high"
     HIGHEST = "highest"
-
-
-class CollectiveKind(enum.StrEnum):
-    """The collectives of StableHLO."""
-
-    ALL_GATHER = "all_gather"
-    ALL_REDUCE = "all_reduce"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_TO_ALL = "all_to_all"
-    PERMUTE = "collective_permute"
-    BROADCAST = "collective_broadcast"
 
 
 @dataclass(frozen=True, slots=True)

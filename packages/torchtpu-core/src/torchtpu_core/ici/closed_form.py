@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closed-form network model: rounds and bytes of the algorithm, added up by formula.
+
+A collective's time is the larger of two things: the slowest colour by itself, each of its
+rounds paying for its bytes and its hops; and the bytes on the busiest link at the link's
+rate. Where colours never meet on a link the first is exact. Where they do, the result is a
+lower bound: `link_level` gives the contention.
+
+Legend: ``V`` bytes of the whole array, ``N`` length of an axis, ``P`` chips of a group,
+``W`` rate of one direction of a link, ``a`` seconds per hop, ``d`` slices.
+
+Gather of blocks of ``b`` bytes on one axis, the building block of the ring algorithms:
+both ways round a ring ``floor(N/2) a + b (N-1) / (2 W)``; one way round it, or on a line,
+``(N-1) (a + b / W)``. A reduce-scatter is a gather run backwards; an all-reduce is both.
+All-to-all: bytes on the middle link of the worst axis, ``b N / (8 W)`` on an even ring.
+Between slices: each chip exchanges its part directly with the same chip of the others.
+
+Reference: Austin et al., How to Scale Your Model (2025), chapter 3, for the ring forms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torchtpu_core.ici.algorithms import Algorithm, choose
+from torchtpu_core.ici.collectives import IciLink
+from torchtpu_core.ici.colours import Colour, blocks, colours_of
+from torchtpu_core.ici.kinds import CollectiveKind
+from torchtpu_core.ici.messages import messages_bound
+from torchtpu_core.ici.model import CollectiveTime, Message, array_bytes
+from torchtpu_core.ici.network import Network
+from torchtpu_core.ici.span import Span, SpanAxis
+from torchtpu_core.units import seconds_to_ps
+
+MODEL = "closed form"
+DIRECTIONS = (1, -1)
+Load = dict[tuple[int, int], float]
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """One part of a collective: seconds, the hops in them, bytes by (span axis, direction)."""
+
+    time_s: float = 0.0
+    latency_s: float = 0.0
+    load: Load = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedForm:
+    """The model that answers at once."""
+
+    network: Network
+
+    def collective_time(
+        self,
+        kind: CollectiveKind,
+        operand_bytes: float,
+        span: Span,
+        *,
+        offload: bool | None = None,
+    ) -> CollectiveTime:
+        """Simulated time of a collective; see `NetworkModel.collective_time`."""
+        whole = array_bytes(kind, operand_bytes, span.devices)
+        algorithm = choose(kind, whole, span, self.network.slice_.chip, offload)
+        if span.devices == 1 or operand_bytes <= 0:
+            return CollectiveTime(kind=kind, time_ps=0, model=MODEL)
+        torus = self._torus(kind, whole, span, algorithm)
+        between = self._between_slices(kind, whole, span)
+        # Cores exchange over the dies' link while other parts travel between chips.
+        die = within_chip(kind, whole, span, self._die(span)) if span.cores > 1 else None
+        inner = ("die", die) if die and die.time_s > torus.time_s else ("ici", torus)
+        return self._result(kind, torus.load, [inner, ("dcn", between)], span, algorithm)
+
+    def messages_time(
+        self, messages: Sequence[Message], kind: CollectiveKind = CollectiveKind.PERMUTE
+    ) -> CollectiveTime:
+        """Simulated time of messages that start together; see `NetworkModel.messages_time`."""
+        return messages_bound(self.network, messages, kind, MODEL)
+
+    def _die(self, span: Span) -> IciLink:
+        """The link between a chip's devices; where it is not published it hides, or raises."""
+        if span.chips == 1 or self.network.die is not None:
+            return self.network.needed_die()
+        return IciLink(bytes_per_s=math.inf, hop_latency_s=0.0)
+
+    def _torus(self, kind: CollectiveKind, whole: float, span: Span, algorithm: Algorithm) -> Stage:
+        if not span.axes:
+            return Stage()
+        link, local = self.network.link, whole * span.sharing
+        if kind is CollectiveKind.ALL_TO_ALL:
+            return all_to_all(local * span.cores, span, link)
+        if kind is CollectiveKind.BROADCAST:
+            return broadcast(local, span, link, algorithm)
+        colours = colours_of(algorithm, span.axes)
+        if algorithm.single_phase:
+            return gather(local * span.chips_per_slice, colours, span.axes, link)
+        stage = gather(local, colours, span.axes, link)
+        return repeated(stage, 2) if kind is CollectiveKind.ALL_REDUCE else stage
+
+    def _between_slices(self, kind: CollectiveKind, whole: float, span: Span) -> Stage:
+        """The stage over the data centre network, after or before the one within slices."""
+        dcn, count = self.network.dcn, span.slices
+        if count == 1 or dcn is None:
+            return Stage()
+        chip_bytes = whole * span.sharing / span.chips_per_slice
+        if kind is CollectiveKind.ALL_TO_ALL:
+            chip_bytes = whole * span.sharing * span.cores
+        sent = chip_bytes * (count - 1) / count
+        once = sent / dcn.bytes_per_s + dcn.hop_latency_s
+        rounds = 2 if kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST) else 1
+        return Stage(
+            time_s=rounds * once,
+            latency_s=rounds * dcn.hop_latency_s,
+            load={(0, 1): rounds * sent},
+        )
+
+    def _result(
+        self,
+        kind: CollectiveKind,
+        load: Load,
+        stages: Sequence[tuple[str, Stage]],
+        span: Span,
+        algorithm: Algorithm,
+    ) -> CollectiveTime:
+        by_axis: dict[int, int] = {}
+        for (index, _), size in load.items():
+            physical = span.axes[index].axis
+            by_axis[physical] = max(by_axis.get(physical, 0), round(size))
+        slowest = max(stages, key=lambda stage: stage[1].time_s)[0]
+        busiest = max(by_axis, key=by_axis.__getitem__, default=None)
+        exchange = [f"DCN exchange of {span.slices} slices"] if span.slices > 1 else []
+        names = [algorithm.name, *exchange] if span.axes else exchange or [algorithm.name]
+        return CollectiveTime(
+            kind=kind,
+            time_ps=seconds_to_ps(sum(stage.time_s for _, stage in stages)),
+            latency_ps=seconds_to_ps(sum(stage.latency_s for _, stage in stages)),
+            busiest_link_bytes=max(by_axis.values(), default=0),
+            busiest_link=f"axis {busiest}" if slowest == "ici" else slowest,
+            axis_bytes=by_axis,
+            dcn_bytes=round(sum(stages[1][1].load.values())),
+            schedule=" + ".join(names),
+            engine=algorithm.engine,
+            model=MODEL,
+        )
+
+
+def gather(
+    whole: float, colours: Sequence[Colour], axes: Sequence[SpanAxis], link: IciLink
+) -> Stage:
+    """The stage in which every chip comes to have all of `whole` bytes, ring by ring."""
+    load: Load = defaultdict(float)
+    slowest = Stage()
+    for colour in colours:
+        time_s = latency_s = 0.0
+        for index, held in blocks(colour.order, axes):
+            axis = axes[index]
+            ways = len(colour.ways) if axis.wrap else 1
+            sent = held * colour.share * whole * (axis.length - 1) * axis.sharing / ways
+            rounds = axis.rounds if ways > 1 else axis.length - 1
+            hops_s = rounds * axis.stride * link.hop_latency_s
+            time_s += sent / link.bytes_per_s + hops_s
+            latency_s += hops_s
+            for way in colour.ways if axis.wrap else DIRECTIONS:
+                load[index, way] += sent
+        if time_s >= slowest.time_s:
+            slowest = Stage(time_s=time_s, latency_s=latency_s)
+    bound_s = max(load.values()) / link.bytes_per_s
+    return Stage(time_s=max(slowest.time_s, bound_s), latency_s=slowest.latency_s, load=dict(load))
+
+
+def repeated(stage: Stage, times: int) -> Stage:
+    """A stage that runs several times, one after another."""
+    return Stage(
+        time_s=times * stage.time_s,
+        latency_s=times * stage.latency_s,
+        load={place: times * size for place, size in stage.load.items()},
+    )
+
+
+def all_to_all(chip_bytes: float, span: Span, link: IciLink) -> Stage:
+    """The stage in which every chip sends `chip_bytes` in equal parts to all, itself included."""
+    load: Load = {}
+    for index, axis in enumerate(span.axes):
+        half, length = axis.length // 2, axis.length
+        # A ring has two middles; on it, and on a line, half of each half's bytes cross them.
+        crossing = chip_bytes * half * (length - half) / length / (2 if axis.wrap else 1)
+        load |= {(index, way): crossing * axis.sharing for way in DIRECTIONS}
+    hops = sum(axis.rounds * axis.stride for axis in span.axes)
+    latency_s = hops * link.hop_latency_s
+    time_s = max(load.values()) / link.bytes_per_s + latency_s
+    return Stage(time_s=time_s, latency_s=latency_s, load=load)
+
+
+def broadcast(whole: float, span: Span, link: IciLink, algorithm: Algorithm) -> Stage:
+    """The stage in which every chip comes to have the `whole` bytes of one of them.
+
+    On one axis a pipeline from the root both ways round, or down the line; on several axes
+    the root scatters and all gather.
+    """
+    if len(span.axes) > 1:
+        colours = colours_of(
+            Algorithm(emitter=algorithm.emitter, colours=len(span.axes)), span.axes
+        )
+        return repeated(gather(whole, colours, span.axes, link), 2)
+    axis = span.axes[0]
+    ways = 2 if axis.wrap else 1
+    latency_s = (axis.length - 1) * axis.stride * link.hop_latency_s
+    sent = whole / ways * axis.sharing
+    time_s = sent / link.bytes_per_s + latency_s
+    return Stage(
+        time_s=time_s, latency_s=latency_s, load={(0, 1): sent, (0, -1): sent * (ways - 1)}
+    )
+
+
+def within_chip(kind: CollectiveKind, whole: float, span: Span, die: IciLink) -> Stage:
+    """The stage between the devices of one chip, a line of them."""
+    sent = whole if kind is CollectiveKind.BROADCAST else whole * (span.cores - 1) / span.cores
+    if kind is CollectiveKind.ALL_REDUCE:
+        sent *= 2
+    return Stage(time_s=sent / die.bytes_per_s + die.hop_latency_s, latency_s=die.hop_latency_s)
