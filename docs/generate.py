@@ -12,7 +12,7 @@ import inspect
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import ModuleType
 
@@ -195,6 +195,62 @@ def commands_page() -> str:
     return "\n".join(parts)
 
 
+def specs_page() -> str:
+    """Every key of a spec file, from the classes that read it."""
+    from torchtpu_core.workloads import spec
+
+    parts = ["# Spec files\n", f"{inspect.getdoc(spec)}\n"]
+    tables = {
+        "(top level)": spec.Spec,
+        "[hardware]": spec.Hardware,
+        "[model]": spec.Model,
+        "[model.experts]": spec.Experts,
+        "[model.latent]": spec.LatentAttention,
+        "[parallel]": spec.Parallel,
+        "[train]": spec.Train,
+        "[metric]": spec.Metric,
+        "[benchmark]": spec.Benchmark,
+        "[collective]": spec.CollectiveRun,
+        "[copy]": spec.Copy,
+        "[matmul]": spec.Matmul,
+    }
+    for name, cls in tables.items():
+        rows = []
+        for field in fields(cls):
+            default = field.default
+            shown = "required" if default is MISSING else default
+            shown = "see its table" if default is MISSING is not field.default_factory else shown
+            rows.append((f"`{field.name}`", f"`{field.type}`", shown))
+        parts += [f"## {name}\n", f"```text\n{inspect.getdoc(cls)}\n```\n"]
+        parts.append(markdown_table(["key", "type", "default"], rows))
+    return "\n".join(parts)
+
+
+def validation_page() -> str:
+    """Published measurements beside the simulator's predictions."""
+    from torchtpu_core.simulator import calibration
+    from torchtpu_core.validation import compare, read_rows, table
+    from torchtpu_core.workloads import read_specs
+
+    folder = Path(__file__).resolve().parent.parent / "benchmarks" / "validation"
+    found = compare(read_rows(folder / "rows.csv"), read_specs(folder / "specs"))
+    constants = [
+        (f"`{name}`", f"{value.value:g}", value.status, value.source)
+        for name, value in vars(calibration).items()
+        if isinstance(value, Sourced)
+    ]
+    return (
+        "# Validation\n\nEvery prediction here is simulated, from the published configuration "
+        "alone: `benchmarks/validation/specs` holds the specs, `benchmarks/validation/rows.csv` "
+        "the published figures with their sources.\n\n"
+        + table.markdown(found)
+        + "\n## Constants\n\nThe model has these, none per workload. "
+        "`benchmarks/validation_leave_out.py` fits the assumed ones without each group of runs "
+        "and predicts that group; `benchmarks/results/validation_leave_out.json` holds the "
+        "errors.\n\n" + markdown_table(["constant", "value", "status", "source"], constants)
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "operators": operators_page,
     "environment": environment_page,
@@ -203,6 +259,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors": errors_page,
     "functions": api_page,
     "commands": commands_page,
+    "specs": specs_page,
+    "validation": validation_page,
 }
 
 

@@ -28,7 +28,17 @@ SIBLINGS = frozenset(
 OURS = SIBLINGS | {CORE, FACADE}
 FRAMEWORKS = frozenset({"torch", "jax", "jaxlib"})
 #: Modules of core, with all below them, that can be used without torch and JAX.
-FREE_OF_FRAMEWORKS = ("hardware", "ici", "simulator", "units", "errors", "env_vars", "targets")
+FREE_OF_FRAMEWORKS = (
+    "hardware",
+    "ici",
+    "simulator",
+    "workloads",
+    "validation",
+    "units",
+    "errors",
+    "env_vars",
+    "targets",
+)
 AUTOLOAD = "torchtpu_core._autoload"
 
 

@@ -205,6 +205,20 @@ class TimelineError(TorchTPUError):
     """
 
 
+class SpecError(TorchTPUError, ValueError):
+    """A file that describes a workload is wrong.
+
+    Fix: the message names the file, the key and the nearest known one.
+    """
+
+
+class PlanError(TorchTPUError):
+    """A plan or a sweep cannot be made.
+
+    Fix: see the message: it says what the script or the mesh lacks.
+    """
+
+
 class UnpublishedFigureError(TorchTPUError):
     """A model needs a figure of the chip that its maker has not published.
 

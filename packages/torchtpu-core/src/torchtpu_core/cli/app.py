@@ -10,6 +10,7 @@ from torchtpu_core.cli.coverage import coverage
 from torchtpu_core.cli.doctor import doctor
 from torchtpu_core.cli.environment import env
 from torchtpu_core.cli.plugin_list import list_plugins
+from torchtpu_core.cli.validate import validate
 
 
 def make_app() -> typer.Typer:
@@ -25,6 +26,7 @@ def make_app() -> typer.Typer:
     app.command("plugins")(list_plugins)
     app.command()(env)
     app.command()(coverage)
+    app.command()(validate)
     plugins.collect("torchtpu_cli_commands", app=app)
     return app
 

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torchtpu validate`: published measurements against the simulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchtpu_core.cli.console import print_table
+from torchtpu_core.cli.failure import shown
+
+
+@shown
+def validate(
+    rows: Annotated[Path, typer.Option(help="CSV of published figures: id, metric, value, unit.")],
+    specs: Annotated[Path, typer.Option(help="Folder of spec files (TOML, JSON or YAML).")],
+    json_: Annotated[
+        Path | None, typer.Option("--json", help="Write every prediction to this file.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write the table as Markdown to this file.")
+    ] = None,
+) -> None:
+    """Predict published measurements from their configuration, and compare.
+
+    Every figure is simulated. A row without a spec, or beyond the model, is listed with
+    the reason.
+    """
+    from torchtpu_core.validation import compare, read_rows, table
+    from torchtpu_core.workloads import read_specs
+
+    found = compare(read_rows(rows), read_specs(specs))
+    print_table(table.HEAD, [table.cells(item) for item in found if item.predicted is not None])
+    for line in table.summary_lines(found):
+        typer.echo(line)
+    if json_ is not None:
+        json_.write_text(json.dumps(table.as_json(found), indent=1) + "\n", encoding="utf-8")
+    if markdown is not None:
+        markdown.write_text(table.markdown(found), encoding="utf-8")

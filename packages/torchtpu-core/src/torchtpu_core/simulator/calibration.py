@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The constants of the step model: each with its source, none per workload.
+
+What is `measured` was read off one published microbenchmark; what is `assumed` was
+chosen from the published training runs as a whole, and
+`docs/reference/validation.md` shows how the errors change when a source is left out.
+"""
+
+from __future__ import annotations
+
+from torchtpu_core.hardware.sourced import Sourced, Status
+
+MATRIX_FILL_ROWS = Sourced(
+    2304.0,
+    "rows that amortise loading one tile of weights: v6e reaches 827 of 918 TFLOP/s at "
+    "8192^3 (tpu-recipes microbenchmarks), which is 1 / (1 + 256 / 2304)",
+    Status.MEASURED,
+)
+HBM_ACHIEVED = Sourced(
+    0.867,
+    "tpu-recipes: copies of 0.5 to 4 GiB on a tpu7x core run at 3.2 of 3.69 TB/s",
+    Status.MEASURED,
+)
+KERNEL_START_S = Sourced(
+    1.5e-6,
+    "tpu-recipes: the constant part of the time of copies of 2 to 67 MB on tpu7x",
+    Status.MEASURED,
+)
+HOST_START_S = Sourced(
+    100e-6,
+    "tpu-recipes: a host-timed matrix product on v6e takes 1.458 ms, on the device 1.329 ms",
+    Status.MEASURED,
+)
+COLLECTIVE_START_S = Sourced(
+    10e-6,
+    "tpu-recipes: the constant part of the time of all-gathers of 0.25 to 64 MiB on tpu7x; "
+    "the scaling book has 5 us more than bandwidth and hops on v5e",
+    Status.MEASURED,
+)
+DCN_ACHIEVED = Sourced(
+    0.66,
+    "tpu-recipes: psum of 606 MB between v6e slices, 8.2 of 12.5 GB/s per chip if between two",
+    Status.ASSUMED,
+)
+DCN_UNPUBLISHED_BYTES_PER_S = Sourced(
+    6.25e9 / 4,
+    "where a chip's record has none: 50 Gb/s per host of four chips, as the PaLM paper's 81 Tb/s "
+    "over 1536 hosts",
+    Status.ASSUMED,
+)
+MULTISLICE_LOSS = Sourced(
+    0.02,
+    "time lost to waiting for the slowest slice, per doubling of their number: MaxText v5e "
+    "tables from 1 to 32 slices",
+    Status.ASSUMED,
+)
+SOFTMAX_OPS_FORWARD = Sourced(
+    2.5, "vector operations per score that matrix work does not hide, forward", Status.ASSUMED
+)
+SOFTMAX_OPS_BACKWARD = Sourced(
+    4.5,
+    "the same, backward; both from the 131,072-token Llama 3.1 70B run on tpu7x",
+    Status.ASSUMED,
+)
+ATTENTION_BLOCK = Sourced(
+    1024, "MaxText recipes set blocks of 1024 to 2048 queries and keys", Status.ASSUMED
+)
+ICI_HIDDEN = Sourced(
+    0.35,
+    "part of the collectives that runs behind compute, if there is enough of it: all published "
+    "training runs together",
+    Status.ASSUMED,
+)
+FUSED_VECTOR_OPS = Sourced(
+    0.2,
+    "vector stores per result of the matrix unit that fused work adds to the one that takes the "
+    "result out: training runs on v6e and tpu7x, where that one fills the slot",
+    Status.ASSUMED,
+)
+GROUPED_MATMUL = Sourced(
+    0.55,
+    "rate of the experts' products over that of a dense one: ragged groups, tiles cut by them",
+    Status.ASSUMED,
+)
+EXPERT_ROUTING_PASSES = Sourced(
+    50.0,
+    "reads and writes of each routed token in a step, at HBM's rate for long transfers: sort, "
+    "gather, scatter and combine of single rows run far below it",
+    Status.ASSUMED,
+)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast the units of one chip, or one of its cores, work.
+
+Matrix products are priced with the fill of the matrix unit and the padding of its
+tiles, attention with the part of the unit that a narrow head leaves idle and the
+vector work of the softmax. Not modelled: instruction schedules, VMEM misses.
+
+Legend: ``[m, k] x [k, n]``, ``S`` side of the matrix unit.
+
+Reference: Jouppi et al., In-datacenter performance analysis of a TPU (2017), for the
+systolic unit; Dao, FlashAttention-2 (2023), for the counts of attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchtpu_core.hardware.chip import Chip
+from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.units import ceil_div
+
+SUBLANES = 8
+LANES = 128
+VECTOR_SLOTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Rates of one chip or core, as data sheets state them.
+
+    Attributes:
+        flops_per_s: matrix rate by element type: bf16, f32, int8, fp8.
+        mxu_side: S.
+        hbm_bytes_per_s: reads and writes together.
+        vector_ops_per_s: element operations of all lanes and slots.
+        cores: TensorCores that the work is spread over.
+    """
+
+    flops_per_s: dict[str, float]
+    mxu_side: int
+    hbm_bytes_per_s: float
+    vector_ops_per_s: float
+    cores: int
+
+    @property
+    def stores_per_s(self) -> float:
+        """Elements per second that leave the vector unit: one slot of its four."""
+        return self.vector_ops_per_s / VECTOR_SLOTS
+
+    @classmethod
+    def of(cls, chip: Chip, *, per_core: bool = False) -> Rates:
+        """The rates of a generation."""
+        cores = chip.cores_per_chip or 1
+        share = 1 / cores if per_core else 1.0
+        bf16 = chip.figure("peak_bf16_flops_per_s")
+        int8 = chip.peak_int8_ops_per_s.value if chip.peak_int8_ops_per_s else bf16
+        fp8 = chip.peak_fp8_flops_per_s.value if chip.peak_fp8_flops_per_s else bf16
+        peaks = {"bf16": bf16, "f32": bf16, "int8": int8, "fp8": max(fp8, bf16)}
+        lanes_per_s = SUBLANES * LANES * VECTOR_SLOTS * chip.figure("clock_hz") * cores
+        return cls(
+            flops_per_s={dtype: peak * share for dtype, peak in peaks.items()},
+            mxu_side=chip.mxu_side or LANES,
+            hbm_bytes_per_s=chip.figure("hbm_bytes_per_s") * share,
+            vector_ops_per_s=lanes_per_s * share,
+            cores=1 if per_core else cores,
+        )
+
+    def matmul_s(self, m: int, k: int, n: int, dtype: str = "bf16") -> float:
+        """Seconds of the matrix units for one product, operands in VMEM.
+
+        >>> from torchtpu_core.hardware.registry import chips
+        >>> rates = Rates.of(chips().get("v6e"))
+        >>> round(2 * 8192**3 / rates.matmul_s(8192, 8192, 8192) / 1e12)
+        826
+        """
+        return self.padded_flops(m, k, n) / (self.flops_per_s[dtype] * self.fill)
+
+    def fused_matmul_s(self, m: int, k: int, n: int, dtype: str = "bf16") -> float:
+        """Seconds of a product with work fused into it: matrix or vector unit, the slower.
+
+        Each pass over S rows of weights leaves a result that the vector unit stores. Types
+        of eight bits pass twice as many rows at once.
+        """
+        drain = self._results(m, k, n, dtype) / self.stores_per_s
+        return max(
+            self.matmul_s(m, k, n, dtype), drain * (1 + cal.FUSED_VECTOR_OPS.value) / self.fill
+        )
+
+    def _results(self, m: int, k: int, n: int, dtype: str) -> float:
+        """Results that leave the matrix unit."""
+        wider = self.flops_per_s[dtype] / self.flops_per_s["bf16"]
+        return self.padded_flops(m, k, n) / (2.0 * self.mxu_side * wider)
+
+    def padded_flops(self, m: int, k: int, n: int) -> float:
+        """Operations of a product whose dimensions are rounded up to whole tiles."""
+        side = self.mxu_side
+        rows = ceil_div(max(m, 1), SUBLANES) * SUBLANES
+        return 2.0 * rows * (ceil_div(k, side) * side) * (ceil_div(n, side) * side)
+
+    @property
+    def fill(self) -> float:
+        """Part of the peak that a long product reaches: tiles of weights must be loaded."""
+        return 1 / (1 + self.mxu_side / cal.MATRIX_FILL_ROWS.value)
+
+    def attention_s(self, scores: float, head_dim: int, value_dim: int, *, backward: bool) -> float:
+        """Seconds of flash attention over `scores` pairs of query and key, of all heads.
+
+        Forward two products, backward five; each uses ``dim / S`` of the matrix unit.
+        """
+        side = self.mxu_side
+        pad_k = ceil_div(head_dim, side) * side
+        pad_v = ceil_div(value_dim, side) * side
+        products = (3 * pad_k + 2 * pad_v) if backward else (pad_k + pad_v)
+        ops = cal.SOFTMAX_OPS_BACKWARD.value if backward else cal.SOFTMAX_OPS_FORWARD.value
+        matrix = 2.0 * scores * products / (self.flops_per_s["bf16"] * self.fill)
+        return matrix + scores * ops / self.vector_ops_per_s
+
+    def hbm_s(self, moved_bytes: float) -> float:
+        """Seconds to read or write bytes in long transfers."""
+        return moved_bytes / (self.hbm_bytes_per_s * cal.HBM_ACHIEVED.value)
+
+    def copy_s(self, array_bytes: float) -> float:
+        """Seconds to copy an array within HBM, from its start."""
+        return cal.KERNEL_START_S.value + self.hbm_s(2 * array_bytes)

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a spec file can say: a training run, a collective, a copy or a matrix product.
+
+A spec holds what a publication states of a run and nothing that was fitted to its
+result. `docs/how-to/validate-the-simulator.md` explains every key with examples.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from torchtpu_core.errors import did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """Where it ran.
+
+    Attributes:
+        chip: name of the generation, such as ``v5p``.
+        topology: chips along each axis of one slice, such as ``8x8x16``; a number alone is
+            the most compact slice of so many chips.
+        slices: slices joined by the data centre network.
+    """
+
+    chip: str
+    topology: str = "1"
+    slices: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture of experts in place of the dense feed-forward part.
+
+    Attributes:
+        count: routed experts of a layer.
+        per_token: experts that a token visits.
+        mlp: hidden width of one expert.
+        shared: experts that every token visits, of width `shared_mlp`.
+        shared_mlp: width of a shared expert, that of a routed one if 0.
+        first_dense_layers: leading layers that keep the dense feed-forward part.
+        every: one layer in so many has experts; the others are dense.
+        also_dense: the layers with experts have the dense part as well.
+        capacity_factor: tokens that an expert has room for, over an even share; 0 if no
+            token is dropped and none is padded.
+    """
+
+    count: int
+    per_token: int
+    mlp: int
+    shared: int = 0
+    shared_mlp: int = 0
+    first_dense_layers: int = 0
+    every: int = 1
+    also_dense: bool = False
+    capacity_factor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek V2): low-rank queries, keys and values.
+
+    Attributes:
+        q_rank: width of the compressed queries; 0 if they are not compressed.
+        kv_rank: width of the compressed keys and values.
+        rope_dim: part of a head's query and key that is rotated.
+        value_dim: width of a head's value.
+    """
+
+    kv_rank: int
+    q_rank: int = 0
+    rope_dim: int = 64
+    value_dim: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A transformer.
+
+    Attributes:
+        layers: blocks of attention and feed-forward part.
+        emb: width of the residual stream.
+        heads: query heads.
+        head_dim: width of a head; of its unrotated part with latent attention.
+        kv_heads: key and value heads; as many as query heads if 0.
+        mlp: hidden width of the dense feed-forward part.
+        mlp_matrices: 3 with a gate, 2 without.
+        vocab: rows of the embedding.
+        tied: the output projection is the embedding.
+        window: tokens that a local layer attends to; 0 if all layers are global.
+        global_every: one layer in so many is global, the others are local.
+        global_head_dim: width of a head in global layers, if it differs.
+        global_kv_heads: key and value heads in global layers, if they differ.
+        shared_kv: keys are values too in global layers: one projection for both.
+        norms: normalisations of the residual stream in a layer.
+        causal: a token attends to earlier ones only.
+        experts: the mixture of experts, if there is one.
+        latent: latent attention, if there is.
+    """
+
+    layers: int
+    emb: int
+    heads: int
+    head_dim: int = 128
+    kv_heads: int = 0
+    mlp: int = 0
+    mlp_matrices: int = 3
+    vocab: int = 32000
+    tied: bool = False
+    window: int = 0
+    global_every: int = 1
+    global_head_dim: int = 0
+    global_kv_heads: int = 0
+    shared_kv: bool = False
+    norms: int = 2
+    causal: bool = True
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """Chips along each logical axis of the mesh.
+
+    The product of all but `data` divides the chips of a slice (of all slices, for
+    `pipeline`); what is left over becomes `data`, within and across slices.
+
+    Attributes:
+        fsdp: parameters, gradients and optimizer state are sharded over it; -1 takes all
+            chips of a slice that no other axis takes.
+        tensor: matrices are split over it (Megatron), with the sequence between them.
+        expert: experts are distributed over it.
+        context: the sequence is split over it.
+        pipeline: layers are split over it.
+        microbatches: of a pipeline.
+    """
+
+    fsdp: int = -1
+    tensor: int = 1
+    expert: int = 1
+    context: int = 1
+    pipeline: int = 1
+    microbatches: int = 1
+
+
+REMAT_NAMES = ("qkv", "context", "out_proj", "gate_up", "down", "router")
+REMAT_POLICIES: dict[str, tuple[str, ...]] = {
+    "full": (),
+    "minimal": ("qkv", "out_proj", "gate_up", "down", "router"),
+    "none": REMAT_NAMES,
+    "save_qkv": ("qkv",),
+    "save_attention": ("qkv", "context", "out_proj"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """How it is trained.
+
+    Attributes:
+        batch_per_chip: sequences per chip and step; below one when a sequence is split.
+        sequence: tokens of a sequence.
+        dtype: of activations and matrix products: bf16 or f32.
+        quantization: none, int8 or fp8: the type of the layers' products, gradients too.
+        quantized_gather: weights travel in eight bits too.
+        remat: a policy (full, minimal, none, save_qkv, save_attention), or empty: `saved`.
+        saved: results kept from the forward pass: qkv, context, out_proj, gate_up, down.
+        offload: what is kept waits in the host's memory.
+        optimizer: adam, adafactor or sgd.
+        state_bytes: bytes per parameter of the optimizer's state.
+        weight_bytes: bytes per stored parameter.
+        grad_bytes: bytes per gradient element where gradients are exchanged over DCN.
+        one_hot_embedding: the look-up is a product with a one-hot matrix.
+        backward: whether there is a backward pass and an update.
+    """
+
+    batch_per_chip: float
+    sequence: int
+    dtype: str = "bf16"
+    quantization: str = "none"
+    quantized_gather: bool = False
+    remat: str = "full"
+    saved: tuple[str, ...] = ()
+    offload: bool = False
+    optimizer: str = "adam"
+    state_bytes: int = 8
+    weight_bytes: int = 4
+    grad_bytes: int = 4
+    one_hot_embedding: bool = False
+    backward: bool = True
+
+    def __post_init__(self) -> None:
+        if self.remat and self.remat not in REMAT_POLICIES:
+            raise ValueError(
+                f"remat = {self.remat!r} is not a policy.{did_you_mean(self.remat, REMAT_POLICIES)}"
+                f" Use {', '.join(REMAT_POLICIES)}, or an empty string and the list `saved`."
+            )
+        for name in self.saved:
+            if name not in REMAT_NAMES:
+                raise ValueError(f"saved holds {name!r}; it can hold {', '.join(REMAT_NAMES)}.")
+        if self.quantization not in ("none", "int8", "fp8"):
+            raise ValueError(f"quantization is none, int8 or fp8, not {self.quantization!r}.")
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Names of the results that the backward pass does not compute again."""
+        return frozenset((*REMAT_POLICIES.get(self.remat, ()), *self.saved))
+
+
+class Attention(enum.StrEnum):
+    """How a published rate counts the floating-point operations of attention."""
+
+    CAUSAL = "causal"
+    FULL = "full"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """How the published figures were counted.
+
+    Attributes:
+        attention: causal counts the lower triangle, full all of it, none nothing.
+        peak_tflops_per_chip: peak of an MFU, the chip's bf16 peak if 0.
+    """
+
+    attention: str = "causal"
+    peak_tflops_per_chip: float = 0.0
+
+    def __post_init__(self) -> None:
+        Attention(self.attention)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """A timed block of steps with an evaluation, as MLPerf logs them.
+
+    Attributes:
+        steps: training steps of a block.
+        eval_samples: sequences evaluated after a block, forward only.
+        blocks: blocks of the whole run.
+    """
+
+    steps: int
+    eval_samples: int = 0
+    blocks: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRun:
+    """One collective.
+
+    Attributes:
+        kind: all_gather, reduce_scatter, all_reduce, all_to_all, permute or broadcast.
+        bytes: of the whole array (gathered, or before scattering); for all_to_all, of the
+            arrays of all chips together.
+        span: chips along each axis of the group, all of the slice if empty; an axis with
+            a trailing ``w`` wraps.
+        devices_share_links: groups of the devices of a chip that use its links at once.
+        dcn: the group joins slices over the data centre network, one chip of each.
+        bandwidth_bytes: bytes that the published bandwidth divides by the time.
+    """
+
+    kind: str
+    bytes: float
+    span: str = ""
+    devices_share_links: int = 1
+    dcn: bool = False
+    bandwidth_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A copy within HBM: every byte is read and written.
+
+    Attributes:
+        bytes: of the array.
+        per_core: one core of the chip copies, with its share of the bandwidth.
+    """
+
+    bytes: float
+    per_core: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul:
+    """A matrix product on one device, ``[m, k] x [k, n]``.
+
+    Attributes:
+        dtype: of the operands: bf16, f32, int8 or fp8.
+        per_core: one core of the chip computes.
+        host_timed: the time includes starting the program from the host.
+    """
+
+    m: int
+    k: int
+    n: int
+    dtype: str = "bf16"
+    per_core: bool = False
+    host_timed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One configuration, with the rows of a table that measured it.
+
+    Attributes:
+        rows: identifiers of rows; a file named like a row serves that row too.
+        hardware: where it ran.
+        model, parallel, train: a training run.
+        metric: how its figures were counted.
+        benchmark: blocks of steps and evaluations, if those were timed.
+        compare_slices: a speed-up is over this many slices (of the same size).
+        collective, copy, matmul: a microbenchmark instead.
+        unmodelled: why the model cannot answer; the rows are listed with it.
+        notes: what was assumed where the publication is silent.
+    """
+
+    hardware: Hardware
+    rows: tuple[str, ...] = ()
+    model: Model | None = None
+    parallel: Parallel = field(default_factory=Parallel)
+    train: Train | None = None
+    metric: Metric = field(default_factory=Metric)
+    benchmark: Benchmark | None = None
+    compare_slices: int = 0
+    collective: CollectiveRun | None = None
+    copy: Copy | None = None
+    matmul: Matmul | None = None
+    unmodelled: str = ""
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        kinds = (self.train, self.collective, self.copy, self.matmul)
+        if not self.unmodelled and sum(kind is not None for kind in kinds) != 1:
+            raise ValueError("give exactly one of train (with model), collective, copy, matmul.")
+        if self.train is not None and self.model is None:
+            raise ValueError("train needs a model.")

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads spec files: TOML, JSON or YAML, with `base` naming a file to start from.
+
+The tables of the file that names a base replace those of the base key by key, so that
+a model's dimensions are written once.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchtpu_core.errors import MissingExtraError, SpecError
+from torchtpu_core.workloads.fields import build
+from torchtpu_core.workloads.spec import Spec
+
+SUFFIXES = (".toml", ".json", ".yaml", ".yml")
+
+
+def read_spec(path: Path) -> Spec:
+    """The spec of a file.
+
+    Raises:
+        SpecError: it cannot be read, or says something that no spec says.
+        MissingExtraError: it is YAML and PyYAML is not installed.
+    """
+    return build(Spec, _tables(path, ()), str(path))
+
+
+def read_specs(folder: Path) -> dict[str, Spec]:
+    """Specs of a folder by row, for the rows they list and the name of their file.
+
+    Files below a folder named ``models`` or ``bases`` are only bases.
+
+    Raises:
+        SpecError: a file cannot be read, or two files serve one row.
+    """
+    found: dict[str, Spec] = {}
+    origin: dict[str, Path] = {}
+    if not folder.is_dir():
+        raise SpecError(f"{folder} is not a folder. Pass the folder that holds the spec files.")
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder).parts[:-1]
+        if path.suffix not in SUFFIXES or {"models", "bases"} & set(inside):
+            continue
+        spec = read_spec(path)
+        for row in spec.rows or (path.stem,):
+            if row in found:
+                raise SpecError(f"Row {row} is served by {origin[row]} and by {path}: keep one.")
+            found[row], origin[row] = spec, path
+    return found
+
+
+def _tables(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    path = path.resolve()
+    if path in above:
+        raise SpecError(f"{path} is its own base, by way of {above[-1]}.")
+    tables = _parse(path)
+    base = tables.pop("base", None)
+    if base is None:
+        return tables
+    inherited = _tables(path.parent / str(base), (*above, path))
+    inherited.pop("rows", None)
+    return _merge(inherited, tables)
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if nested else value
+    return merged
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            tables: Any = tomllib.loads(text)
+        elif path.suffix == ".json":
+            tables = json.loads(text)
+        else:
+            tables = _yaml(text)
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path} cannot be read as a spec: {error}") from error
+    if not isinstance(tables, dict):
+        raise SpecError(f"{path} holds {type(tables).__name__}, not tables of keys and values.")
+    return tables
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtraError.for_extra("plan", "Reading a spec in YAML") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(error) from error

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spec files: formats, bases, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from torchtpu_core.errors import SpecError
+from torchtpu_core.workloads import read_spec, read_specs
+
+GOOD = """
+[hardware]
+chip = "v6e"
+[copy]
+bytes = 1e6
+"""
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_spec_in_toml_and_json_reads_the_same(tmp_path) -> None:
+    toml = _write(tmp_path / "a.toml", GOOD)
+    same = {"hardware": {"chip": "v6e"}, "copy": {"bytes": 1000000}}
+    assert read_spec(toml) == read_spec(_write(tmp_path / "a.json", json.dumps(same)))
+
+
+def test_spec_in_yaml_reads_the_same(tmp_path) -> None:
+    pytest.importorskip("yaml", reason="the extra 'plan' is not installed")
+    yaml = _write(tmp_path / "a.yaml", "hardware: {chip: v6e}\ncopy: {bytes: 1000000}\n")
+    assert read_spec(yaml) == read_spec(_write(tmp_path / "a.toml", GOOD))
+
+
+def test_base_is_overridden_key_by_key(tmp_path) -> None:
+    _write(tmp_path / "models/m.toml", "rows = ['X']\n" + GOOD)
+    over = "base = 'models/m.toml'\n[hardware]\ntopology = '4x4'\n"
+    spec = read_spec(_write(tmp_path / "b.toml", over))
+    assert (spec.hardware.chip, spec.hardware.topology, spec.rows) == ("v6e", "4x4", ())
+
+
+def test_base_that_names_itself_raises(tmp_path) -> None:
+    with pytest.raises(SpecError, match="its own base"):
+        read_spec(_write(tmp_path / "a.toml", "base = 'a.toml'\n" + GOOD))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace("bytes", "byte"), "did you mean 'bytes'"),
+        (GOOD.replace("1e6", "'many'"), "copy.bytes is of type float"),
+        ("[hardware]\n[copy]\nbytes=1.0", "lacks the key 'chip'"),
+        ("[hardware]\nchip='v6e'\n", "exactly one of"),
+        ("= 3", "cannot be read as a spec"),
+        (GOOD + "[train]\nbatch_per_chip=1\nsequence=8\nremat='ful'", "did you mean 'full'"),
+    ],
+)
+def test_wrong_spec_says_what_and_where(tmp_path, text, message) -> None:
+    with pytest.raises(SpecError, match="(?i)" + message):
+        read_spec(_write(tmp_path / "a.toml", text))
+
+
+def test_specs_of_a_folder_are_found_by_row_and_by_name(tmp_path) -> None:
+    _write(tmp_path / "one.toml", GOOD)
+    _write(tmp_path / "deep/two.toml", "rows = ['A', 'B']\n" + GOOD)
+    _write(tmp_path / "models/base.toml", GOOD)
+    assert sorted(read_specs(tmp_path)) == ["A", "B", "one"]
+
+
+def test_two_specs_of_one_row_raise(tmp_path) -> None:
+    for name in ("a.toml", "b.toml"):
+        _write(tmp_path / name, "rows = ['A']\n" + GOOD)
+    with pytest.raises(SpecError, match="keep one"):
+        read_specs(tmp_path)

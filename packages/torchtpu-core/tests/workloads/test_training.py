@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step model scales as physics says, and never beats its bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchtpu_core.errors import MeshShapeError, TargetError
+from torchtpu_core.hardware import chips
+from torchtpu_core.ici.torus import Torus
+from torchtpu_core.simulator.rates import Rates
+from torchtpu_core.workloads import predict_step
+from torchtpu_core.workloads.placement import place
+from torchtpu_core.workloads.spec import Hardware, Model, Parallel, Spec, Train
+
+MODEL = Model(layers=8, emb=4096, heads=32, kv_heads=8, mlp=14336, vocab=32000)
+SPEC = Spec(
+    hardware=Hardware(chip="v5p", topology="4x4x8"),
+    model=MODEL,
+    train=Train(batch_per_chip=2, sequence=4096),
+)
+
+
+def test_step_is_never_faster_than_its_model_flops_at_peak() -> None:
+    step = predict_step(SPEC)
+    assert step.step_s > step.flops_per_token * step.tokens / step.chips / 459e12
+    assert 0 < step.mfu < step.hfu < 1
+
+
+def test_parts_add_to_the_step() -> None:
+    step = predict_step(SPEC)
+    assert sum(step.parts.values()) == pytest.approx(step.step_s)
+
+
+@pytest.mark.parametrize("policy", ["minimal", "none"])
+def test_keeping_more_results_is_never_slower(policy) -> None:
+    kept = replace(SPEC, train=replace(SPEC.train, remat=policy))
+    assert predict_step(kept).step_s < predict_step(SPEC).step_s
+
+
+def test_more_slices_are_never_faster_per_step() -> None:
+    times = [predict_step(SPEC, slices).step_s for slices in (1, 2, 4, 64)]
+    assert times == sorted(times)
+
+
+def test_fp8_halves_no_more_than_the_products() -> None:
+    plain = replace(SPEC, hardware=Hardware(chip="tpu7x", topology="4x4x8"))
+    narrow = replace(plain, train=replace(SPEC.train, quantization="fp8"))
+    assert 0.5 < predict_step(narrow).step_s / predict_step(plain).step_s < 1
+
+
+def test_mesh_that_does_not_divide_raises() -> None:
+    with pytest.raises(MeshShapeError, match="do not divide the 128 chips"):
+        predict_step(replace(SPEC, parallel=Parallel(tensor=3)))
+
+
+def test_number_of_chips_means_the_most_compact_slice() -> None:
+    number = replace(SPEC, hardware=Hardware(chip="v5p", topology="128"))
+    assert predict_step(number) == predict_step(SPEC)
+
+
+def test_number_of_chips_without_a_slice_names_the_nearest() -> None:
+    with pytest.raises(TargetError, match="Nearest: v5p:4x4x8"):
+        predict_step(replace(SPEC, hardware=Hardware(chip="v5p", topology="127")))
+
+
+@given(
+    m=st.integers(1, 5000), k=st.integers(1, 5000), n=st.integers(1, 5000), more=st.integers(0, 999)
+)
+@settings(max_examples=50)
+def test_larger_product_is_never_faster(m, k, n, more) -> None:
+    rates = Rates.of(chips().get("v6e"))
+    assert rates.matmul_s(m, k, n + more) >= rates.matmul_s(m, k, n)
+    assert rates.matmul_s(m, k, n) >= 2 * m * k * n / 918e12
+
+
+def test_head_of_64_costs_as_much_as_one_of_256_on_a_wide_matrix_unit() -> None:
+    rates = Rates.of(chips().get("v6e"))
+    assert rates.attention_s(1e9, 64, 64, backward=False) == pytest.approx(
+        rates.attention_s(1e9, 256, 256, backward=False)
+    )
+
+
+@given(st.permutations([4, 4, 8]), st.sampled_from([1, 2, 4, 8, 16, 32]))
+def test_placed_axes_hold_as_many_chips_as_asked(shape, tensor) -> None:
+    torus = Torus(shape=tuple(shape), wrap=(True, True, True))
+    placed = place(torus, {"tensor": tensor, "fsdp": 128 // tensor})
+    for name, size in (("tensor", tensor), ("fsdp", 128 // tensor)):
+        assert size == 1 or placed[name].chips == size
