@@ -136,3 +136,33 @@ def test_evaluation_mode_batch_norm_leaves_its_buffers() -> None:
     torch.testing.assert_close(actual.cpu(), expected, rtol=RTOL, atol=ATOL)
     for key, value in model.named_buffers():
         assert torch.equal(value.cpu(), before[key])
+
+
+def test_whole_training_step_in_one_function_equals_cpu_eager() -> None:
+    reference = mlp()
+    model = copy.deepcopy(reference).to("tpu")
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (reference, model)]
+    compiled = torch.compile(step, backend="tpu")
+    for _ in range(3):
+        x, y = CASES["mlp"][1]()
+        expected = step(reference, optimizers[0], x, y)
+        actual = compiled(model, optimizers[1], x.to("tpu"), y.to("tpu"))
+        torch.testing.assert_close(actual.cpu(), expected, rtol=RTOL, atol=ATOL)
+    for expected_p, actual_p in zip(reference.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(actual_p.cpu(), expected_p, rtol=RTOL, atol=ATOL)
+
+
+def test_compiled_autograd_gives_the_gradients_of_cpu_eager() -> None:
+    reference = mlp()
+    model = copy.deepcopy(reference).to("tpu")
+    x = CASES["mlp"][1]()[0]
+    reference(x).square().mean().backward()
+
+    @torch.compile(backend="tpu")
+    def both(x: Tensor) -> None:
+        model(x).square().mean().backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        both(x.to("tpu"))
+    for expected, actual in zip(reference.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad.cpu(), expected.grad, rtol=RTOL, atol=ATOL)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.runtime import tables
 from torchtpu_core.tpu import init
 
-from torchtpu_compile import interfaces
+from torchtpu_compile import inductor_ops, interfaces
 from torchtpu_compile.decompositions import missing_rows
 from torchtpu_compile.executable import Executable
 from torchtpu_compile.options import CompileOptions
@@ -35,7 +35,7 @@ def tpu(
     Args:
         module: what Dynamo captured.
         example_inputs: its inputs, fake or real.
-        mode: must be None; modes are Inductor's.
+        mode: one of torch.compile's modes; all of them give the same program.
         options: see `torchtpu_compile.options.CompileOptions`.
 
     Raises:
@@ -66,7 +66,7 @@ def compile_graph(
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional graph as a function that takes a list and empties it (boxed)."""
     with _disable_current_modes():  # AOTAutograd calls this under its fake mode
-        executable = Executable(name, module, tables.current())
+        executable = Executable(name, module, {**inductor_ops.ROWS, **tables.current()})
 
     def run(arguments: list[Any]) -> list[Any]:
         return executable(arguments)

@@ -51,14 +51,6 @@ class GraphError(TorchTPUError):
         return cls(f"{describe(node)} failed: {type(error).__name__}: {error}")
 
 
-class InductorRefusedError(TorchTPUError, NotImplementedError):
-    """Inductor was asked to generate code for tpu.
-
-    Fix: ``torch.compile(model, backend="tpu")``, or make it the default once with
-    ``torch.compiler.set_default_backend("tpu")``.
-    """
-
-
 def user_line(node: torch.fx.Node) -> str:
     """``file:line in function`` of the call that made a node, or an empty string."""
     frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))

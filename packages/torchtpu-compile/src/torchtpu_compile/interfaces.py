@@ -3,9 +3,9 @@
 
 torch 2.13 registers an interface and a code generator of its own for the name `tpu`.
 Ours replace them through torch's registration functions: Dynamo then sees the real
-devices and streams, and Inductor, which cannot generate code for this device, says
-what to do instead of failing in generated code. Importing Dynamo takes seconds, so
-nothing here imports it before the user does.
+devices and streams, and Inductor, the default backend, hands its graphs to us
+(`inductor`). Importing Dynamo takes seconds, so nothing here imports it before the user
+does.
 """
 
 from __future__ import annotations
@@ -16,17 +16,11 @@ import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from torchtpu_compile.errors import InductorRefusedError
-
-_ADVICE = (
-    "torch.compile's default backend, Inductor, does not generate code for device 'tpu'. Use "
-    "torch.compile(model, backend='tpu'), or make it the default once with "
-    "torch.compiler.set_default_backend('tpu')."
-)
+from torchtpu_compile import inductor
 
 
 @functools.cache
@@ -41,11 +35,11 @@ def register() -> None:
         device_interface.register_interface_for_device(f"tpu:{index}", interface)
 
 
-def guard_inductor() -> None:
-    """Make Inductor refuse the device, now or as soon as its registry is imported."""
+def hook_inductor() -> None:
+    """Register the device with Inductor, now or as soon as its registry is imported."""
     registry = sys.modules.get(_REGISTRY)
     if registry is not None:
-        _refuse_in(registry)
+        inductor.register(registry)
     elif not any(isinstance(finder, _RegistryFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _RegistryFinder())
 
@@ -67,29 +61,10 @@ class _RegistryFinder(importlib.abc.MetaPathFinder):
 
             def load(module: ModuleType) -> None:
                 execute(module)
-                _refuse_in(module)
+                inductor.register(module)
 
             spec.loader.exec_module = load  # type: ignore[method-assign]
         return spec
-
-
-def _refuse_in(registry: ModuleType) -> None:
-    registry.register_backend_for_device("tpu", _refuse, _Refused)
-
-
-class _Refused:
-    """Stands where Inductor expects the class that writes its Python wrapper."""
-
-    supports_caching = False
-
-    @staticmethod
-    def create(*args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse."""
-        _refuse()
-
-
-def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
-    raise InductorRefusedError(_ADVICE)
 
 
 def _interface(base: type) -> Any:

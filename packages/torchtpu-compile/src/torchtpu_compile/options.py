@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from torchtpu_core.errors import did_you_mean
+
 from torchtpu_compile.errors import CompileOptionError
 
 #: Names that code for TPUs already passes; reserved until they have a meaning here.
 NOT_SUPPORTED = frozenset(
     {"async_compile", "num_dynamic_buckets", "bucket_size", "serializable", "debug_callback"}
 )
+
+#: Modes of `torch.compile`. They choose how hard Inductor tries; XLA always tries its best.
+MODES = frozenset({"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +42,14 @@ class CompileOptions:
         """Options from what `torch.compile` passes on.
 
         Raises:
-            CompileOptionError: an unknown or unsupported option, or a mode of Inductor.
+            CompileOptionError: an unknown or unsupported option, or an unknown mode.
         """
         supported = {field.name for field in fields(cls)}
-        if mode is not None:
+        if mode is not None and mode not in MODES:
             raise CompileOptionError(
-                f"mode={mode!r} chooses among Inductor's code generators and means nothing to "
-                f"backend 'tpu'; leave it out. Options here: {', '.join(sorted(supported))}."
+                f"torch.compile has no mode {mode!r}.{did_you_mean(mode, sorted(MODES))} "
+                f"Known modes: {', '.join(sorted(MODES))}. On tpu all of them give the same "
+                "program: XLA decides."
             )
         given = dict(options or {})
         for name in given:

@@ -11,7 +11,7 @@ from torchtpu_core.hookspecs import hookimpl
 
 @hookimpl
 def torchtpu_register_kernels() -> Iterable[Callable[..., Any]]:
-    """Keep Inductor, which cannot generate code for this device, from trying."""
-    from torchtpu_compile.interfaces import guard_inductor
+    """Let Inductor, the default backend, hand the device's graphs to us."""
+    from torchtpu_compile.interfaces import hook_inductor
 
-    return (guard_inductor,)
+    return (hook_inductor,)

@@ -30,10 +30,8 @@ from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import numbers, rng_states
 from torchtpu_compile.errors import GraphError, describe
+from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
 from torchtpu_compile.placement import is_number
-
-#: How far the generator's offset advances for one random op.
-_RNG_STEP = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +72,7 @@ class Program:
         self.nodes = nodes
         self.interface = interface
         self.tables = tables
-        self.random_ops = sum(_is_random(node, tables) for node in nodes)
+        self.random_ops = sum(_draws(node, tables) for node in nodes)
         self._written = [index for index, _ in interface.writes]
         self._static_specs = _static_specs(interface.outputs)
         self._calls: dict[tuple[Any, ...], Callable[..., list[torch.Tensor]]] = {}
@@ -114,8 +112,8 @@ class Program:
         for node in self.nodes:
             own = None
             if rng is not None and _is_random(node, self.tables):
-                own = Rng(rng.seed, rng.offset + np.uint64(_RNG_STEP * drawn))
-                drawn += 1
+                own = Rng(rng.seed, rng.offset + np.uint64(RNG_STEP * drawn))
+                drawn += _draws(node, self.tables)
             env[node] = run_node(node, env, self.tables, own)
         written = [_like_operand(env[v], arrays[i]) for i, v in interface.writes]
         return (*(env[node] for node in interface.outputs), *written)
@@ -231,6 +229,11 @@ def _is_random(node: Node, tables: Mapping[str, Lowering]) -> bool:
         return False
     row = tables.get(overload_name(op))
     return row is not None and row.random
+
+
+def _draws(node: Node, tables: Mapping[str, Lowering]) -> int:
+    """How many random ops a node stands for."""
+    return draws_of(node.target, node.args) if _is_random(node, tables) else 0
 
 
 def _kind(node: Node) -> type:

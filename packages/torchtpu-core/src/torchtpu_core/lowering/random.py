@@ -144,8 +144,10 @@ def _native_dropout(
         return input, lax.full(input.shape, True)
     compute = dtypes.opmath(input.dtype)
     real = np.dtype(compute.type(0).real.dtype)
-    keep = real.type(1) - promotion.cast(p, real)
-    mask = rng.uniform(input.shape, _F32) < keep.astype(_F32)
+    drop = promotion.cast(p, real)
+    keep = real.type(1) - drop
+    # As PyTorch's decomposition compares, so that Inductor's graphs draw the same mask.
+    mask = (rng.uniform(input.shape, _F32) > drop.astype(_F32)) | (drop == 0)
     scale = jnp.where(keep > 0, real.type(1) / keep, real.type(0))
     kept = input.astype(compute) * scale.astype(compute)
     return lax.select(mask, kept, jnp.zeros_like(kept)).astype(input.dtype), mask

@@ -32,6 +32,7 @@ def _mix(z: jax.Array) -> jax.Array:
 _MASK = np.uint64(0xFFFFFFFF)
 _MULTIPLIER = np.uint64(0xD256D193)
 _WEYL = np.uint64(0x9E3779B9)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ROUNDS = 10
 _WORD = np.dtype(np.uint32)
 
@@ -68,12 +69,14 @@ class Rng:
     offset: jax.Array
     draws: int = 0
 
+    def key(self) -> jax.Array:
+        """The op's key, a uint64 scalar that stands for seed and offset."""
+        return _mix(self.seed + _GOLDEN) ^ _mix(self.offset * np.uint64(2) + np.uint64(1) + _GOLDEN)
+
     def bits(self, shape: tuple[int, ...], dtype: np.dtype = _WORD) -> jax.Array:
         """Uniform random bits, `shape`, of an unsigned integer dtype (8 to 64 bits)."""
         self.draws += 1
-        golden = np.uint64(0x9E3779B97F4A7C15)
-        key = _mix(self.seed + golden) ^ _mix(self.offset * np.uint64(2) + np.uint64(1) + golden)
-        key = _mix(key + np.uint64(self.draws * int(golden) % 2**64))
+        key = _mix(self.key() + np.uint64(self.draws * int(_GOLDEN) % 2**64))
         index = lax.reshape(lax.iota(np.uint64, math.prod(shape)), tuple(shape))
         left, right = philox(index, key)
         width = 8 * np.dtype(dtype).itemsize

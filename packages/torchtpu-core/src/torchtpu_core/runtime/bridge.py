@@ -12,6 +12,8 @@ import sysconfig
 from pathlib import Path
 from typing import Any, NoReturn
 
+from torchtpu_core.runtime.untraced import untraced
+
 _HEAVY = {
     "build_program": "programs",
     "compile_program": "programs",
@@ -39,7 +41,7 @@ _HEAVY = {
 def __getattr__(name: str) -> Any:
     if name not in _HEAVY:
         raise AttributeError(name)
-    return getattr(importlib.import_module(f"torchtpu_core.runtime.{_HEAVY[name]}"), name)
+    return untraced(getattr(importlib.import_module(f"torchtpu_core.runtime.{_HEAVY[name]}"), name))
 
 
 def device_count() -> int:
@@ -60,7 +62,7 @@ def start() -> None:
     """Start the runtime: client, plugins, tables, mode."""
     from torchtpu_core.runtime import startup
 
-    startup.start()
+    untraced(startup.start)()
 
 
 def raise_no_such_device(device: int) -> NoReturn:

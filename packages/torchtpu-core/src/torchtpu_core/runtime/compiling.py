@@ -18,6 +18,7 @@ from torchtpu_core.env_vars import LogTopic, settings
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.runtime import disk_cache
 from torchtpu_core.runtime.current import target
+from torchtpu_core.runtime.untraced import untraced_closures
 from torchtpu_core.simulator.pricing import price
 from torchtpu_core.simulator.stablehlo import program_cost
 
@@ -101,6 +102,7 @@ def _direct_call(compiled: Any) -> Callable[..., Any]:
     params = getattr(compiled, "_params", None)
     if executable is None or params is None:
         return compiled
+    untraced_closures(type(executable).create_cpp_call)
     return executable.create_cpp_call(params) or compiled
 
 

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The default backend, Inductor, on tensors of the device: its graphs become our programs.
+
+Inductor asks a registry who handles a device. For `tpu` we register a graph pass, which
+takes over the whole graph and leaves one custom op in its place; a scheduling that has
+nothing to schedule; and a wrapper whose code calls our executable directly. Nothing else
+of Inductor changes: graphs of other devices never get here. What Inductor's own
+decompositions bring into a graph has rows in `inductor_ops`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule
+
+#: Executables by the number in the op that stands for them.
+_graphs: dict[int, Callable[[list[Any]], list[Any]]] = {}
+#: The results of each, as the tracer saw them.
+_results: dict[int, list[torch.Tensor]] = {}
+_numbers = itertools.count()
+
+
+def register(registry: ModuleType) -> None:
+    """Register the device in Inductor's registry of devices."""
+    registry.register_backend_for_device(
+        "tpu", _scheduling, _Wrapper, device_custom_pass=_graph_pass()
+    )
+
+
+def graph_call(number: int) -> Callable[[list[Any]], list[Any]]:
+    """The executable of a graph; what the generated module calls."""
+    return _graphs[number]
+
+
+def _graph_pass() -> Any:
+    from torch._inductor.custom_graph_pass import CustomGraphModulePass
+
+    class TakeOver(CustomGraphModulePass):  # type: ignore[misc]
+        """Replaces a graph by one op."""
+
+        def __call__(self, gm: GraphModule) -> None:
+            _take_over(gm)
+
+        def uuid(self) -> str:
+            return "torchtpu_compile.inductor"
+
+    return TakeOver()
+
+
+def _take_over(module: GraphModule) -> None:
+    """Compile a graph and put one node in its place; inputs and outputs stay."""
+    from torchtpu_compile.backend import compile_graph
+    from torchtpu_compile.inductor_ops import undo_lowering_patterns
+
+    number = next(_numbers)
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    undo_lowering_patterns(graph)
+    _graphs[number] = compile_graph("inductor", GraphModule(module, graph), ())
+    _put_op(module, number)
+
+
+def _put_op(module: GraphModule, number: int) -> None:
+    graph = module.graph
+    output = next(n for n in reversed(graph.nodes) if n.op == "output")
+    tensors = [
+        n
+        for n in graph.nodes
+        if n.op == "placeholder" and isinstance(n.meta.get("val"), torch.Tensor)
+    ]
+    computed = [
+        n
+        for n in output.all_input_nodes
+        if n.op != "placeholder" and isinstance(n.meta.get("val"), torch.Tensor)
+    ]
+    _results[number] = [n.meta["val"] for n in computed]
+    with graph.inserting_before(output):
+        call = graph.call_function(_op(), (number, tensors))
+        call.meta["val"] = list(_results[number])
+        for index, node in enumerate(computed):
+            item = graph.call_function(operator.getitem, (call, index))
+            item.meta = dict(node.meta)
+            output.replace_input_with(node, item)
+    # A size computed from an intermediate result would keep that result's op alive.
+    output.args = torch.fx.node.map_arg(
+        output.args, lambda n: n if n.op == "placeholder" or n.target is operator.getitem else 0
+    )
+    graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+    module.recompile()
+
+
+@functools.cache
+def _op() -> Any:
+    """The op that stands for a graph within Inductor; it never runs."""
+
+    @torch.library.custom_op("torchtpu_inductor::graph", mutates_args=())
+    def graph(number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return _graphs[number](list(tensors))
+
+    @graph.register_fake
+    def _(number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+            for t in _results[number]
+        ]
+
+    return torch.ops.torchtpu_inductor.graph.default
+
+
+def _scheduling(scheduler: Any) -> Any:
+    return _scheduling_class()(scheduler)
+
+
+@functools.cache
+def _scheduling_class() -> type:
+    from torch._inductor.scheduler import BaseScheduling
+
+    class Scheduling(BaseScheduling):  # type: ignore[misc]
+        """Schedules nothing: a graph is one call."""
+
+        def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
+            return False
+
+        def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
+            return False
+
+        def group_fn(self, sizes: Any) -> Any:
+            return tuple(tuple(size) for size in sizes)
+
+        def codegen_node(self, node: Any) -> None:
+            """Nothing: the wrapper's code is one call."""
+
+        def codegen_sync(self) -> None:
+            """Nothing: the wrapper's code is one call."""
+
+        def flush(self) -> None:
+            """Nothing is held back."""
+
+    return Scheduling
+
+
+class _Wrapper:
+    """Stands where Inductor expects the class that writes its Python module."""
+
+    supports_caching = False
+
+    @staticmethod
+    def create(*args: Any, **kwargs: Any) -> Any:
+        """The writer of one graph's module."""
+        return _wrapper_class().create(*args, **kwargs)
+
+
+@functools.cache
+def _wrapper_class() -> Any:
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+    from torch._inductor.utils import ValueWithLineMap
+    from torch._inductor.virtualized import V
+
+    class Wrapper(PythonWrapperCodegen):  # type: ignore[misc]
+        """Writes a module whose ``call`` is the graph's executable."""
+
+        @staticmethod
+        def create(*args: Any, **kwargs: Any) -> Any:
+            return Wrapper()
+
+        def generate(self, is_inference: bool) -> tuple[Any, Any]:
+            (number,) = [n.args[0] for n in V.graph.module.graph.nodes if n.target is _op()]
+            code = (
+                f"from torchtpu_compile.inductor import graph_call\n\ncall = graph_call({number})\n"
+            )
+            return ValueWithLineMap(code, []), ValueWithLineMap("", [])
+
+    return Wrapper

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain `torch.compile`: Inductor's graphs on tpu tensors become our programs."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def test_default_backend_runs_one_program_per_graph() -> None:
+    def function(x: Tensor) -> Tensor:
+        return (x @ x.t()).softmax(-1) + 1
+
+    compiled = torch.compile(function, fullgraph=True)
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(compiled(x.to("tpu")).cpu(), function(x))
+    on_device = x.to("tpu")
+    torch.tpu.synchronize()
+    before = torch.tpu.counters()
+    compiled(on_device)
+    after = torch.tpu.counters()
+    assert after["runs"] - before["runs"] == 1
+    assert after["compiles"] == before["compiles"]
+
+
+def test_default_backend_draws_the_numbers_of_eager_mode() -> None:
+    def model(x: Tensor) -> Tensor:
+        noise = torch.rand_like(x) + torch.randn_like(x)
+        return F.dropout(F.dropout(x, 0.5) + noise, 0.3)
+
+    results, states = [], []
+    for function in (model, torch.compile(model)):
+        x = torch.ones(8, 8, device="tpu", requires_grad=True)
+        torch.manual_seed(3)
+        y = function(x)
+        y.sum().backward()
+        results.append((y.detach().cpu(), x.grad.cpu()))
+        states.append(torch.tpu.get_rng_state())
+    for actual, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(actual, expected)
+    assert torch.equal(states[0], states[1])
+
+
+def test_default_backend_trains_a_network_with_buffers_as_cpu_eager() -> None:
+    reference = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+    )
+    model = copy.deepcopy(reference).to("tpu")
+    compiled = torch.compile(model, mode="max-autotune-no-cudagraphs")
+    for _ in range(2):
+        x = torch.randn(3, 2, 6, 6)
+        for m, z in ((reference, x), (compiled, x.to("tpu"))):
+            m.zero_grad()
+            m(z).square().mean().backward()
+    gradients = zip(reference.parameters(), model.parameters(), strict=True)
+    for expected, actual in gradients:
+        torch.testing.assert_close(actual.grad.cpu(), expected.grad, rtol=1e-4, atol=1e-5)
+    for expected, actual in zip(reference.buffers(), model.buffers(), strict=True):
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_patterns_of_inductors_code_generator_are_undone() -> None:
+    def function(x: Tensor) -> Tensor:
+        a, b = x.split([3, 5], 1)
+        y = torch.cat([a, b], 1) + 1
+        c, d = torch.cat([y, y], 1).split([8, 8], 1)
+        return c.sin() @ d.t() + d @ c.t()
+
+    x = torch.randn(4, 8)
+    actual = torch.compile(function)(x.to("tpu"))
+    torch.testing.assert_close(actual.cpu(), function(x), rtol=1e-4, atol=1e-5)
+
+
+def test_cpu_tensors_still_get_inductors_code() -> None:
+    from torch._dynamo.utils import counters
+
+    torch.ones(1, device="tpu")
+    counters.clear()
+    torch.compile(lambda x: x.sin() * 3)(torch.ones(3))
+    found = counters["inductor"]
+    assert found["fxgraph_cache_miss"] + found["fxgraph_cache_hit"] == 1  # still cacheable
