@@ -60,6 +60,7 @@ class Chip:
         dcn_achieved_bytes_per_s_per_chip: the rate that collectives reach on it.
         offloads_collectives: whether the compiler lets SparseCores drive collectives unless
             it is told otherwise.
+        twists: whether tori of shapes A x A x 2A and A x 2A x 2A can be twisted.
         wrap: when axes close to rings.
         pod_shape: chips of a pod along each axis, where the pod is a fixed torus.
         pod_chips: chips of the largest slice.
@@ -97,6 +98,7 @@ class Chip:
     dcn_bytes_per_s_per_chip: Sourced[float] | None = None
     dcn_achieved_bytes_per_s_per_chip: Sourced[float] | None = None
     offloads_collectives: bool = False
+    twists: bool = False
     wrap: Wrap = Wrap.NEVER
     pod_shape: tuple[int, ...] = ()
     pod_chips: int = 0

@@ -127,6 +127,7 @@ V4 = Chip(
         "PaLM, arXiv 2204.02311, section 4: 81 Tb/s from 1536 hosts of 4 chips",
         Status.MEASURED,
     ),
+    twists=True,
     wrap=Wrap.WHOLE_CUBES,
     pod_chips=4096,
     slice_shapes=_BELOW_CUBE,
@@ -195,6 +196,7 @@ V5P = Chip(
         100 * GB, "v5p docs: 1200 GB/s both ways over 6 links" + _RATE_CONFLICT
     ),
     dcn_bytes_per_s_per_chip=Sourced(50 * _GBIT, "v5p docs: 50 Gb/s per chip"),
+    twists=True,
     wrap=Wrap.WHOLE_CUBES,
     pod_chips=8960,
     slice_shapes=_BELOW_CUBE,

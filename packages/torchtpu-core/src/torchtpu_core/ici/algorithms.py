@@ -11,7 +11,8 @@ both ways round each ring, or one way only (unidirectional).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from torchtpu_core.hardware.chip import Chip
 from torchtpu_core.ici.kinds import CollectiveKind, Engine
@@ -23,6 +24,9 @@ LARGE_RING_OF_FOUR_BYTES = 1 * MIB
 LARGE_BYTES = 4 * MIB
 # UniDirectionNDRing was seen on 4x4, 4x4x4 and 8x8x8, StrategyND on 16x16.
 LONGEST_UNIDIRECTIONAL = 8
+# The compiler's all-to-all sends pieces of 16 to 32 KiB; broadcasts are assumed to.
+PIECE_BYTES = 32 * KIB
+MOST_PIECES = 64
 
 _REDUCING = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
 _RING_KINDS = (*_REDUCING, CollectiveKind.ALL_GATHER)
@@ -38,6 +42,7 @@ class Algorithm:
         colours: parts of the array that use different links at the same time.
         unidirectional: whether a colour goes one way round each ring only.
         single_phase: whether whole arrays go round and every chip adds all of them.
+        pipelined: whether pieces follow each other from the root past every chip.
         engine: the unit that drives it.
     """
 
@@ -46,6 +51,7 @@ class Algorithm:
     colours: int = 1
     unidirectional: bool = False
     single_phase: bool = False
+    pipelined: bool = False
     engine: Engine = Engine.TENSOR_CORE
 
     @property
@@ -71,6 +77,10 @@ def choose(
         chip: the generation.
         offload: whether SparseCores drive it; None for the compiler's default.
     """
+    if kind is CollectiveKind.BROADCAST and len(span.axes) > 1:
+        # A sum in which all but the root put in zeros.
+        rings = choose(CollectiveKind.ALL_REDUCE, array_bytes, span, chip, offload)
+        return replace(rings, emitter=f"Masked {rings.emitter}")
     if kind not in _RING_KINDS or not span.axes:
         return _direct(kind, span)
     if _offloaded(chip, offload):
@@ -83,6 +93,11 @@ def choose(
     else:
         emitter = {1: "1DAllGather", 2: "2DAllGatherOnMajorDim"}.get(axes, "RotatedPincer")
     return Algorithm(emitter=emitter, strategy=_strategy(span), colours=axes)
+
+
+def pipeline_pieces(size_bytes: float) -> int:
+    """Pieces in which a pipelined broadcast sends its bytes."""
+    return max(1, min(MOST_PIECES, math.ceil(size_bytes / PIECE_BYTES)))
 
 
 def _all_reduce(array_bytes: float, span: Span) -> Algorithm:
@@ -138,8 +153,9 @@ def _direct(kind: CollectiveKind, span: Span) -> Algorithm:
     if kind is CollectiveKind.ALL_TO_ALL:
         routed = len(span.axes) == 2 and span.chips_per_slice >= 32  # seen on 4x8 and 16x16
         return Algorithm(emitter="NetRouterEmitter" if routed else "AllToAllEmitter")
+    if kind is CollectiveKind.BROADCAST and span.axes:
+        return Algorithm(emitter="PipelinedRing", pipelined=True)
     names = {
-        CollectiveKind.BROADCAST: "ScatterAllGather" if len(span.axes) > 1 else "PipelinedRing",
         CollectiveKind.RAGGED_ALL_TO_ALL: "RaggedAllToAll",
         CollectiveKind.PERMUTE: "CollectivePermute",
         CollectiveKind.SEND: "Send",

@@ -25,24 +25,28 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torchtpu_core.ici.algorithms import Algorithm, choose
+from torchtpu_core.ici.algorithms import Algorithm, choose, pipeline_pieces
 from torchtpu_core.ici.collectives import IciLink
-from torchtpu_core.ici.colours import Colour, blocks, colours_of
+from torchtpu_core.ici.colours import Colour, colours_of
 from torchtpu_core.ici.kinds import CollectiveKind
+from torchtpu_core.ici.lattice import link_shares
 from torchtpu_core.ici.messages import messages_bound
 from torchtpu_core.ici.model import CollectiveTime, Message, array_bytes
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.span import Span, SpanAxis
+from torchtpu_core.ici.torus import Torus
 from torchtpu_core.units import seconds_to_ps
 
 MODEL = "closed form"
 DIRECTIONS = (1, -1)
 Load = dict[tuple[int, int], float]
+# A reduce-scatter, then an all-gather.
+_TWICE = (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST)
 
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """One part of a collective: seconds, the hops in them, bytes by (span axis, direction)."""
+    """One part of a collective: seconds, the hops in them, bytes by (physical axis, direction)."""
 
     time_s: float = 0.0
     latency_s: float = 0.0
@@ -92,14 +96,13 @@ class ClosedForm:
             return Stage()
         link, local = self.network.link, whole * span.sharing
         if kind is CollectiveKind.ALL_TO_ALL:
-            return all_to_all(local * span.cores, span, link)
-        if kind is CollectiveKind.BROADCAST:
-            return broadcast(local, span, link, algorithm)
-        colours = colours_of(algorithm, span.axes)
+            return all_to_all(local * span.cores, span, link, self.network.slice_.torus)
+        if kind is CollectiveKind.BROADCAST and algorithm.pipelined:
+            return pipeline(local, span.axes[0], link)
+        colours = colours_of(algorithm, span)
         if algorithm.single_phase:
-            return gather(local * span.chips_per_slice, colours, span.axes, link)
-        stage = gather(local, colours, span.axes, link)
-        return repeated(stage, 2) if kind is CollectiveKind.ALL_REDUCE else stage
+            return gather(local * span.chips_per_slice, colours, link)
+        return repeated(gather(local, colours, link), 2 if kind in _TWICE else 1)
 
     def _between_slices(self, kind: CollectiveKind, whole: float, span: Span) -> Stage:
         """The stage over the data centre network, after or before the one within slices."""
@@ -111,7 +114,7 @@ class ClosedForm:
             chip_bytes = whole * span.sharing * span.cores
         sent = chip_bytes * (count - 1) / count
         once = sent / dcn.bytes_per_s + dcn.hop_latency_s
-        rounds = 2 if kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST) else 1
+        rounds = 2 if kind in _TWICE else 1
         return Stage(
             time_s=rounds * once,
             latency_s=rounds * dcn.hop_latency_s,
@@ -127,9 +130,8 @@ class ClosedForm:
         algorithm: Algorithm,
     ) -> CollectiveTime:
         by_axis: dict[int, int] = {}
-        for (index, _), size in load.items():
-            physical = span.axes[index].axis
-            by_axis[physical] = max(by_axis.get(physical, 0), round(size))
+        for (axis, _), size in load.items():
+            by_axis[axis] = max(by_axis.get(axis, 0), round(size))
         slowest = max(stages, key=lambda stage: stage[1].time_s)[0]
         busiest = max(by_axis, key=by_axis.__getitem__, default=None)
         exchange = [f"DCN exchange of {span.slices} slices"] if span.slices > 1 else []
@@ -148,24 +150,19 @@ class ClosedForm:
         )
 
 
-def gather(
-    whole: float, colours: Sequence[Colour], axes: Sequence[SpanAxis], link: IciLink
-) -> Stage:
+def gather(whole: float, colours: Sequence[Colour], link: IciLink) -> Stage:
     """The stage in which every chip comes to have all of `whole` bytes, ring by ring."""
     load: Load = defaultdict(float)
     slowest = Stage()
     for colour in colours:
         time_s = latency_s = 0.0
-        for index, held in blocks(colour.order, axes):
-            axis = axes[index]
-            ways = len(colour.ways) if axis.wrap else 1
-            sent = held * colour.share * whole * (axis.length - 1) * axis.sharing / ways
-            rounds = axis.rounds if ways > 1 else axis.length - 1
-            hops_s = rounds * axis.stride * link.hop_latency_s
+        for axis, held in colour.phases():
+            sent = colour.sent(axis, held * colour.share * whole)
+            hops_s = colour.rounds(axis) * axis.stride * link.hop_latency_s
             time_s += sent / link.bytes_per_s + hops_s
             latency_s += hops_s
-            for way in colour.ways if axis.wrap else DIRECTIONS:
-                load[index, way] += sent
+            for way in colour.ways_on(axis):
+                load[axis.axis, way] += sent
         if time_s >= slowest.time_s:
             slowest = Stage(time_s=time_s, latency_s=latency_s)
     bound_s = max(load.values()) / link.bytes_per_s
@@ -181,39 +178,39 @@ def repeated(stage: Stage, times: int) -> Stage:
     )
 
 
-def all_to_all(chip_bytes: float, span: Span, link: IciLink) -> Stage:
+def all_to_all(chip_bytes: float, span: Span, link: IciLink, torus: Torus) -> Stage:
     """The stage in which every chip sends `chip_bytes` in equal parts to all, itself included."""
     load: Load = {}
-    for index, axis in enumerate(span.axes):
-        half, length = axis.length // 2, axis.length
-        # A ring has two middles; on it, and on a line, half of each half's bytes cross them.
-        crossing = chip_bytes * half * (length - half) / length / (2 if axis.wrap else 1)
-        load |= {(index, way): crossing * axis.sharing for way in DIRECTIONS}
-    hops = sum(axis.rounds * axis.stride for axis in span.axes)
+    if span.twisted:
+        part = chip_bytes / span.chips_per_slice
+        for axis, shares in enumerate(link_shares(torus)):
+            load |= {(axis, way): part * n for way, n in zip(DIRECTIONS, shares, strict=True)}
+        hops = torus.diameter
+    else:
+        for line in span.axes:
+            half, length = line.length // 2, line.length
+            # A ring has two middles; on it as on a line, half of each half's bytes cross them.
+            crossing = chip_bytes * half * (length - half) / length / (2 if line.wrap else 1)
+            load |= {(line.axis, way): crossing * line.sharing for way in DIRECTIONS}
+        hops = sum(axis.rounds * axis.stride for axis in span.axes)
     latency_s = hops * link.hop_latency_s
     time_s = max(load.values()) / link.bytes_per_s + latency_s
     return Stage(time_s=time_s, latency_s=latency_s, load=load)
 
 
-def broadcast(whole: float, span: Span, link: IciLink, algorithm: Algorithm) -> Stage:
-    """The stage in which every chip comes to have the `whole` bytes of one of them.
+def pipeline(whole: float, axis: SpanAxis, link: IciLink) -> Stage:
+    """The stage in which `whole` bytes travel from the first chip of an axis past all others.
 
-    On one axis a pipeline from the root both ways round, or down the line; on several axes
-    the root scatters and all gather.
+    Both ways round a ring, half of them each; in `k` pieces that follow each other:
+    ``(k + N - 2) b / W + (N - 1) a``.
     """
-    if len(span.axes) > 1:
-        colours = colours_of(
-            Algorithm(emitter=algorithm.emitter, colours=len(span.axes)), span.axes
-        )
-        return repeated(gather(whole, colours, span.axes, link), 2)
-    axis = span.axes[0]
     ways = 2 if axis.wrap else 1
-    latency_s = (axis.length - 1) * axis.stride * link.hop_latency_s
+    pieces = pipeline_pieces(whole / ways)
     sent = whole / ways * axis.sharing
-    time_s = sent / link.bytes_per_s + latency_s
-    return Stage(
-        time_s=time_s, latency_s=latency_s, load={(0, 1): sent, (0, -1): sent * (ways - 1)}
-    )
+    latency_s = (axis.length - 1) * axis.stride * link.hop_latency_s
+    time_s = sent * (pieces + axis.length - 2) / pieces / link.bytes_per_s + latency_s
+    load = {(axis.axis, way): sent for way in DIRECTIONS[:ways]}
+    return Stage(time_s=time_s, latency_s=latency_s, load=load)
 
 
 def within_chip(kind: CollectiveKind, whole: float, span: Span, die: IciLink) -> Stage:

@@ -5,16 +5,20 @@ Both network models and the explicit schedules are made from the same colours, s
 they speak of the same algorithm. Shares are such that colours alone would take equally
 long; on a torus whose axes are alike they are equal, as in XLA:TPU's.
 
+On a twisted torus a ring along a twisted axis goes round twice before it closes, and
+passes both halves of the long axis. What is left for the other axes are then lines on the
+short ones and on half of the long one: rings of 8, 4 and 4 on 4x4x8, as the compiler says.
+
 Legend: ``N`` length of an axis, ``W`` rate of an axis's links for one group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchtpu_core.ici.algorithms import Algorithm
-from torchtpu_core.ici.span import SpanAxis
+from torchtpu_core.ici.span import Span, SpanAxis
 
 BOTH_WAYS = (1, -1)
 
@@ -25,50 +29,80 @@ class Colour:
 
     Attributes:
         share: fraction of the array.
-        order: axes of the span in the order in which a reduce-scatter takes them; an
-            all-gather takes them backwards.
+        axes: in the order in which a reduce-scatter takes them; an all-gather takes them
+            backwards.
         ways: directions round each ring: both, or one.
     """
 
     share: float
-    order: tuple[int, ...]
+    axes: tuple[SpanAxis, ...]
     ways: tuple[int, ...] = BOTH_WAYS
 
+    def phases(self) -> list[tuple[SpanAxis, float]]:
+        """Axis, and fraction of the colour that a chip holds before it, of each gather phase.
 
-def colours_of(algorithm: Algorithm, axes: Sequence[SpanAxis]) -> tuple[Colour, ...]:
-    """The colours of an algorithm on the axes of a span."""
-    count = len(axes)
-    orders = [tuple((first + i) % count for i in range(count)) for first in range(count)]
-    if algorithm.unidirectional:
-        ways: list[tuple[int, ...]] = [(1,), (-1,)]
-        made = [(order, way) for order in orders for way in ways]
-    else:
-        made = [(order, BOTH_WAYS) for order in orders]
-    made = made[: algorithm.colours]
-    speeds = [1 / _slowness(order, axes, len(way)) for order, way in made]
+        >>> four, eight = SpanAxis(length=4, wrap=True), SpanAxis(length=8, wrap=True, axis=1)
+        >>> [held for _, held in Colour(share=1.0, axes=(four, eight)).phases()]
+        [0.03125, 0.25]
+        """
+        held, found = 1.0, []
+        for axis in self.axes:
+            held /= axis.length
+            found.append((axis, held))
+        return found[::-1]
+
+    def ways_on(self, axis: SpanAxis) -> tuple[int, ...]:
+        """Directions along an axis; a line always takes both."""
+        return self.ways if axis.wrap else BOTH_WAYS
+
+    def sent(self, axis: SpanAxis, held_bytes: float) -> float:
+        """Bytes on the busiest link of an axis, in one direction, in a gather of blocks."""
+        ways = len(self.ways) if axis.wrap else 1
+        return held_bytes * (axis.length - 1) * axis.sharing / ways
+
+    def rounds(self, axis: SpanAxis) -> int:
+        """Rounds of a gather along an axis."""
+        both = axis.wrap and len(self.ways) > 1
+        return axis.length // 2 if both else axis.length - 1
+
+
+def colours_of(algorithm: Algorithm, span: Span) -> tuple[Colour, ...]:
+    """The colours of an algorithm on a span."""
+    count = len(span.axes)
+    orders = [_order(span, first) for first in range(count)]
+    ways = [(1,), (-1,)] if algorithm.unidirectional else [BOTH_WAYS]
+    alone = [Colour(share=1.0, axes=axes, ways=way) for axes in orders for way in ways]
+    alone = alone[: algorithm.colours]
+    speeds = [1 / _slowness(colour) for colour in alone]
     return tuple(
-        Colour(share=speed / sum(speeds), order=order, ways=way)
-        for speed, (order, way) in zip(speeds, made, strict=True)
+        replace(colour, share=speed / sum(speeds))
+        for colour, speed in zip(alone, speeds, strict=True)
     )
 
 
-def blocks(order: Sequence[int], axes: Sequence[SpanAxis]) -> list[tuple[int, float]]:
-    """Axis, and fraction of the colour that a chip holds before it, of each gather phase.
-
-    >>> axes = [SpanAxis(length=4, wrap=True), SpanAxis(length=8, wrap=True, axis=1)]
-    >>> blocks((0, 1), axes)
-    [(1, 0.03125), (0, 0.25)]
-    """
-    held, phases = 1.0, []
-    for axis in order:
-        held /= axes[axis].length
-        phases.append((axis, held))
-    return phases[::-1]
+def _order(span: Span, first: int) -> tuple[SpanAxis, ...]:
+    axes: Sequence[SpanAxis] = span.axes
+    if span.twisted:
+        axes = _untwisted(span, first)
+    return (*axes[first:], *axes[:first])
 
 
-def _slowness(order: Sequence[int], axes: Sequence[SpanAxis], ways: int) -> float:
+def _untwisted(span: Span, first: int) -> list[SpanAxis]:
+    """The axes of a whole twisted torus, as rings and lines, for a colour that starts at one."""
+    short = min(axis.length for axis in span.axes)
+    axes = []
+    for index, axis in enumerate(span.axes):
+        starts, twists = index == first, axis.length == short
+        if starts and twists:
+            axis = replace(axis, length=2 * short)
+        elif twists:
+            axis = replace(axis, wrap=False)
+        elif index == len(span.axes) - 1 and span.axes[first].length == short:
+            axis = replace(axis, length=short, wrap=False)
+        axes.append(axis)
+    return axes
+
+
+def _slowness(colour: Colour) -> float:
     """Time of a gather of one byte at one byte a second, without latency."""
-    return sum(
-        held * (axes[axis].length - 1) * axes[axis].sharing / (ways if axes[axis].wrap else 1)
-        for axis, held in blocks(order, axes)
-    )
+    return sum(colour.sent(axis, held) for axis, held in colour.phases())

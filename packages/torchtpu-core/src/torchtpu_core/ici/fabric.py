@@ -28,9 +28,20 @@ ABSENT = -1
 @functools.lru_cache(maxsize=32)
 def neighbour_table(torus: Torus) -> Ints:
     """The neighbour of each chip over each of its links, `[P, 2 D]`; `ABSENT` at an end."""
-    table = np.full((torus.chips, 2 * len(torus.shape)), ABSENT, dtype=np.int64)
-    for link in torus.links():
-        table[link.source, 2 * link.axis + (link.step < 0)] = link.target
+    lengths = np.array(torus.shape)
+    below = np.concatenate([[1], np.cumprod(lengths)[:-1]])
+    places = np.arange(torus.chips)[:, None] // below % lengths
+    columns = []
+    for axis in torus.axes:
+        for step in (1, -1):
+            moved = places.copy()
+            moved[:, axis] += step
+            turns = moved[:, axis] // torus.shape[axis]
+            moved += turns[:, None] * np.array(torus.twist_of(axis))
+            targets = (moved % lengths) @ below
+            ends = (turns != 0) & (not torus.wrap[axis])
+            columns.append(np.where(ends, ABSENT, targets))
+    table = np.stack(columns, axis=1)
     table.setflags(write=False)
     return table
 

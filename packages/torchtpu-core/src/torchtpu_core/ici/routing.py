@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchtpu_core.ici.fabric import Fabric, Ints, neighbour_table
+from torchtpu_core.ici.lattice import first_way
 from torchtpu_core.ici.torus import Torus
 
 
@@ -37,6 +38,8 @@ class Routes:
 
 def displacements(torus: Torus, sources: Ints, targets: Ints) -> Ints:
     """Signed hops along each axis of a shortest route, `[M, D]`."""
+    if torus.twisted:
+        return first_way(torus)[offsets(torus, sources, targets)]
     result = np.empty((len(sources), len(torus.shape)), dtype=np.int64)
     for axis, length in enumerate(torus.shape):
         below = int(np.prod(torus.shape[:axis], dtype=np.int64))
@@ -45,6 +48,16 @@ def displacements(torus: Torus, sources: Ints, targets: Ints) -> Ints:
             moved = moved % length
             moved = np.where(moved > length // 2, moved - length, moved)
         result[:, axis] = moved
+    return result
+
+
+def offsets(torus: Torus, sources: Ints, targets: Ints) -> Ints:
+    """The chip that is to chip 0 as each target is to its source, on a torus that wraps."""
+    result, below = np.zeros_like(sources), 1
+    for length in torus.shape:
+        moved = targets // below % length - sources // below % length
+        result += moved % length * below
+        below *= length
     return result
 
 

@@ -3,7 +3,7 @@
 
 Reads the names users write, such as ``v5p:4x4x8``, and refuses shapes that the
 generation does not come in. Devices are numbered chip by chip, the cores of a chip
-side by side; hosts in the order of their first chip. Twisted tori are refused.
+side by side; hosts in the order of their first chip.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Slice:
     @property
     def name(self) -> str:
         """The name that `parse_slice` reads."""
-        return f"{self.chip.name}:{shape_name(self.torus.shape)}"
+        twist = "_twisted" if self.torus.twisted else ""
+        return f"{self.chip.name}:{shape_name(self.torus.shape)}{twist}"
 
     @property
     def devices_per_chip(self) -> int:
@@ -128,14 +129,11 @@ def parse_slice(text: str, registry: ChipRegistry | None = None) -> Slice:
             "along each axis, such as v5e:2x2 or v5p:4x4x4."
         )
     chip = (registry or chips()).get(match["chip"])
-    if match["twist"] == "_twisted":
-        raise TargetError(
-            f"{text!r}: twisted tori are not supported yet. Use {chip.name}:{match['shape']}."
-        )
-    return make_slice(chip, tuple(map(int, match["shape"].split("x"))))
+    shape = tuple(map(int, match["shape"].split("x")))
+    return make_slice(chip, shape, twisted=match["twist"] == "_twisted")
 
 
-def make_slice(chip: Chip, shape: Shape) -> Slice:
+def make_slice(chip: Chip, shape: Shape, *, twisted: bool = False) -> Slice:
     """The slice of `shape` of a generation.
 
     Raises:
@@ -154,7 +152,8 @@ def make_slice(chip: Chip, shape: Shape) -> Slice:
             f"{chip.name} does not come in a slice of {shape_name(shape)} "
             f"({math.prod(shape)} chips). Nearest: {names}."
         )
-    torus = Torus(shape=shape, wrap=wrap_of(chip, shape))
+    twist = twist_of(chip, shape) if twisted else ()
+    torus = Torus(shape=shape, wrap=wrap_of(chip, shape), twist=twist)
     return Slice(chip=chip, torus=torus, host_bounds=_host_bounds(chip, shape))
 
 
@@ -165,6 +164,36 @@ def wrap_of(chip: Chip, shape: Shape) -> tuple[bool, ...]:
     if chip.wrap is Wrap.FULL_AXIS:
         return tuple(length == full for length, full in zip(shape, chip.pod_shape, strict=True))
     return (False,) * len(shape)
+
+
+def twist_of(chip: Chip, shape: Shape) -> tuple[Shape, ...]:
+    """The twist of a twisted torus: short axes wrap into the other half of the long ones.
+
+    Raises:
+        TargetError: the chip's tori, or those of this shape, are not twisted.
+
+    >>> from torchtpu_core.hardware import chips
+    >>> twist_of(chips().get("v5p"), (4, 4, 8))
+    ((0, 0, 4), (0, 0, 4), (0, 0, 0))
+    """
+    short = min(shape)
+    twistable = len(shape) == 3 and max(shape) == 2 * short == 2 * shape[0] == shape[2]
+    if not (chip.twists and twistable and short % CUBE_SIDE == 0):
+        raise TargetError(
+            f"{chip.name}:{shape_name(shape)} cannot be twisted: only tori of v4 and v5p of "
+            f"shapes AxAx2A and Ax2Ax2A, A a multiple of {CUBE_SIDE}, can. Nearest: "
+            f"{_nearest_twisted(shape)}."
+        )
+    shift = tuple(short if length > short else 0 for length in shape)
+    return tuple(shift if length == short else (0,) * len(shape) for length in shape)
+
+
+def _nearest_twisted(shape: Shape) -> str:
+    wanted = math.log2(max(math.prod(shape), 1))
+    sides = range(CUBE_SIDE, 4 * CUBE_SIDE + 1, CUBE_SIDE)
+    known = [s for a in sides for s in ((a, a, 2 * a), (a, 2 * a, 2 * a))]
+    near = min(known, key=lambda candidate: abs(math.log2(math.prod(candidate)) - wanted))
+    return f"v5p:{shape_name(near)}_twisted"
 
 
 @functools.cache

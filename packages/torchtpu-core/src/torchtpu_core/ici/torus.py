@@ -14,6 +14,7 @@ Legend: ``N_i`` is the length of axis i, ``P`` the number of chips.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -121,12 +122,20 @@ class Torus:
         position = self.coordinates(chip)
         for axis in self.axes:
             for step in (1, -1):
-                place = position[axis] + step
-                if self.wrap[axis]:
-                    place %= self.shape[axis]
-                if 0 <= place < self.shape[axis]:
-                    target = self.chip_at((*position[:axis], place, *position[axis + 1 :]))
+                target = self._moved(position, axis, step)
+                if target is not None:
                     yield Link(chip, target, axis, step)
+
+    def _moved(self, position: Coordinates, axis: int, step: int) -> int | None:
+        """The chip one step along an axis, if there is one."""
+        places = list(position)
+        places[axis] += step
+        round_again = places[axis] // self.shape[axis]
+        if round_again and not self.wrap[axis]:
+            return None
+        turns = [round_again * shift for shift in self.twist_of(axis)]
+        wrapped = zip(places, turns, self.shape, strict=True)
+        return self.chip_at(tuple((place + turn) % length for place, turn, length in wrapped))
 
     def links(self) -> Iterator[Link]:
         """All links, each direction by itself."""
@@ -144,12 +153,16 @@ class Torus:
 
     def hop_distance(self, source: int, target: int) -> int:
         """Hops on a shortest route between two chips."""
+        if self.twisted:
+            return _distances(self)[self._offset(source, target)]
         ends = zip(self.coordinates(source), self.coordinates(target), strict=True)
         return sum(self.axis_distance(axis, *pair) for axis, pair in enumerate(ends))
 
     @property
     def diameter(self) -> int:
         """The largest hop distance."""
+        if self.twisted:
+            return max(_distances(self))
         return sum(self._reach(axis) for axis in self.axes)
 
     @property
@@ -162,6 +175,22 @@ class Torus:
         across = self.chips // self.shape[axis]
         return across * (2 if self.wrap[axis] else 1)
 
+    def _offset(self, source: int, target: int) -> int:
+        """The chip that is to chip 0 as `target` is to `source`, on a torus that wraps."""
+        ends = zip(self.coordinates(source), self.coordinates(target), self.shape, strict=True)
+        return self.chip_at(tuple((end - start) % length for start, end, length in ends))
+
     def _reach(self, axis: int) -> int:
         length = self.shape[axis]
         return length // 2 if self.wrap[axis] else length - 1
+
+
+@functools.lru_cache(maxsize=32)
+def _distances(torus: Torus) -> tuple[int, ...]:
+    """Hops from chip 0 to every chip, found by going over the links."""
+    hops, frontier = {0: 0}, [0]
+    while frontier:
+        reached = dict.fromkeys(n for chip in frontier for n in torus.neighbours(chip))
+        frontier = [chip for chip in reached if chip not in hops]
+        hops |= dict.fromkeys(frontier, max(hops.values()) + 1)
+    return tuple(hops[chip] for chip in range(torus.chips))
