@@ -12,7 +12,8 @@ Legend: ``V`` bytes of the whole array, ``N`` length of an axis, ``P`` chips of 
 Gather of blocks of ``b`` bytes on one axis, the building block of the ring algorithms:
 both ways round a ring ``floor(N/2) a + b (N-1) / (2 W)``; one way round it, or on a line,
 ``(N-1) (a + b / W)``. A reduce-scatter is a gather run backwards; an all-reduce is both.
-All-to-all: bytes on the middle link of the worst axis, ``b N / (8 W)`` on an even ring.
+All-to-all: bytes on the middle link of the worst axis, ``b N / (8 W)`` on an even ring, and
+not less than the hops to the farthest chip.
 Between slices: each chip exchanges its part directly with the same chip of the others.
 
 Reference: Austin et al., How to Scale Your Model (2025), chapter 3, for the ring forms.
@@ -29,7 +30,7 @@ from torchtpu_core.ici.algorithms import Algorithm, choose, pipeline_pieces
 from torchtpu_core.ici.collectives import IciLink
 from torchtpu_core.ici.colours import Colour, colours_of
 from torchtpu_core.ici.kinds import CollectiveKind
-from torchtpu_core.ici.lattice import link_shares
+from torchtpu_core.ici.lattice import farthest_alone, link_shares
 from torchtpu_core.ici.messages import messages_bound
 from torchtpu_core.ici.model import CollectiveTime, Message, array_bytes
 from torchtpu_core.ici.network import Network
@@ -69,15 +70,11 @@ class ClosedForm:
     ) -> CollectiveTime:
         """Simulated time of a collective; see `NetworkModel.collective_time`."""
         whole = array_bytes(kind, operand_bytes, span.devices)
-        algorithm = choose(kind, whole, span, self.network.slice_.chip, offload)
         if span.devices == 1 or operand_bytes <= 0:
             return CollectiveTime(kind=kind, time_ps=0, model=MODEL)
-        torus = self._torus(kind, whole, span, algorithm)
-        between = self._between_slices(kind, whole, span)
-        # Cores exchange over the dies' link while other parts travel between chips.
-        die = within_chip(kind, whole, span, self._die(span)) if span.cores > 1 else None
-        inner = ("die", die) if die and die.time_s > torus.time_s else ("ici", torus)
-        return self._result(kind, torus.load, [inner, ("dcn", between)], span, algorithm)
+        algorithm = choose(kind, whole, span, self.network.slice_.chip, offload)
+        inner = self.inner_stage(kind, whole, span, algorithm)
+        return self.result_of(kind, whole, span, algorithm, inner, MODEL)
 
     def messages_time(
         self, messages: Sequence[Message], kind: CollectiveKind = CollectiveKind.PERMUTE
@@ -91,7 +88,9 @@ class ClosedForm:
             return self.network.needed_die()
         return IciLink(bytes_per_s=math.inf, hop_latency_s=0.0)
 
-    def _torus(self, kind: CollectiveKind, whole: float, span: Span, algorithm: Algorithm) -> Stage:
+    def inner_stage(
+        self, kind: CollectiveKind, whole: float, span: Span, algorithm: Algorithm
+    ) -> Stage:
         if not span.axes:
             return Stage()
         link, local = self.network.link, whole * span.sharing
@@ -121,14 +120,23 @@ class ClosedForm:
             load={(0, 1): rounds * sent},
         )
 
-    def _result(
+    def result_of(
         self,
         kind: CollectiveKind,
-        load: Load,
-        stages: Sequence[tuple[str, Stage]],
+        whole: float,
         span: Span,
         algorithm: Algorithm,
+        inner: Stage,
+        model: str,
     ) -> CollectiveTime:
+        """The answer made of the stage within a slice, and those within chips and between slices.
+
+        Cores exchange over the dies' link while other parts travel between chips, so that
+        the longer of the two counts.
+        """
+        load, between = inner.load, self._between_slices(kind, whole, span)
+        die = within_chip(kind, whole, span, self._die(span)) if span.cores > 1 else Stage()
+        stages = [("die", die) if die.time_s > inner.time_s else ("ici", inner), ("dcn", between)]
         by_axis: dict[int, int] = {}
         for (axis, _), size in load.items():
             by_axis[axis] = max(by_axis.get(axis, 0), round(size))
@@ -143,10 +151,10 @@ class ClosedForm:
             busiest_link_bytes=max(by_axis.values(), default=0),
             busiest_link=f"axis {busiest}" if slowest == "ici" else slowest,
             axis_bytes=by_axis,
-            dcn_bytes=round(sum(stages[1][1].load.values())),
+            dcn_bytes=round(sum(between.load.values())),
             schedule=" + ".join(names),
             engine=algorithm.engine,
-            model=MODEL,
+            model=model,
         )
 
 
@@ -185,7 +193,7 @@ def all_to_all(chip_bytes: float, span: Span, link: IciLink, torus: Torus) -> St
         part = chip_bytes / span.chips_per_slice
         for axis, shares in enumerate(link_shares(torus)):
             load |= {(axis, way): part * n for way, n in zip(DIRECTIONS, shares, strict=True)}
-        hops = torus.diameter
+        hops, whole_hops = torus.diameter, farthest_alone(torus)
     else:
         for line in span.axes:
             half, length = line.length // 2, line.length
@@ -193,9 +201,14 @@ def all_to_all(chip_bytes: float, span: Span, link: IciLink, torus: Torus) -> St
             crossing = chip_bytes * half * (length - half) / length / (2 if line.wrap else 1)
             load |= {(line.axis, way): crossing * line.sharing for way in DIRECTIONS}
         hops = sum(axis.rounds * axis.stride for axis in span.axes)
+        ties = sum(axis.stride for axis in span.axes if axis.wrap and axis.length % 2 == 0)
+        whole_hops = hops - ties
     latency_s = hops * link.hop_latency_s
-    time_s = max(load.values()) / link.bytes_per_s + latency_s
-    return Stage(time_s=time_s, latency_s=latency_s, load=load)
+    # Flows that go half-way round are split over two ways and end early: the last are others.
+    loaded_s = max(load.values()) / link.bytes_per_s + whole_hops * link.hop_latency_s
+    ways = math.prod(2 for axis in span.axes if axis.wrap and axis.length % 2 == 0)
+    farthest_s = chip_bytes / span.chips_per_slice / ways / link.bytes_per_s + latency_s
+    return Stage(time_s=max(loaded_s, farthest_s), latency_s=latency_s, load=load)
 
 
 def pipeline(whole: float, axis: SpanAxis, link: IciLink) -> Stage:

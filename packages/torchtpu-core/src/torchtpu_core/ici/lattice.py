@@ -85,6 +85,13 @@ def link_shares(torus: Torus) -> tuple[tuple[float, float], ...]:
     return tuple(zip(up.tolist(), down.tolist(), strict=True))
 
 
+@functools.lru_cache(maxsize=32)
+def farthest_alone(torus: Torus) -> int:
+    """Most hops to a chip that only one shortest way leads to."""
+    ways = shortest_ways(torus)
+    return int(np.abs(ways.hops[ways.fraction == 1]).sum(axis=1).max())
+
+
 def first_way(torus: Torus) -> Ints:
     """One shortest way to each chip of a torus that wraps on all axes, `[P, D]`."""
     ways = shortest_ways(torus)

@@ -111,14 +111,18 @@ def array_bytes(kind: CollectiveKind, operand_bytes: float, devices: int) -> flo
     return operand_bytes * devices if kind is CollectiveKind.ALL_GATHER else operand_bytes
 
 
-def network_model(where: Slice | Network, slices: int = 1) -> NetworkModel:
+def network_model(
+    where: Slice | Network, slices: int = 1, *, link_level: bool = False
+) -> NetworkModel:
     """The network model of a slice, or of several joined by the data centre network.
 
     Args:
         where: the slice, or a network made with other rates.
         slices: how many; ignored where a network is given.
+        link_level: whether links are modelled one by one; closed forms otherwise.
     """
     from torchtpu_core.ici.closed_form import ClosedForm
+    from torchtpu_core.ici.link_level import LinkLevel
 
     network = where if isinstance(where, Network) else Network.of(where, slices)
-    return ClosedForm(network)
+    return LinkLevel(network) if link_level else ClosedForm(network)

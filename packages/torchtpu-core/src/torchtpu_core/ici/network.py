@@ -53,6 +53,11 @@ class Network:
     def __post_init__(self) -> None:
         if self.slices < 1:
             raise TargetError(f"A job has at least one slice, not {self.slices}.")
+        if self.slices > 1 and self.dcn is None:
+            raise TargetError(
+                f"{self.slices} slices need a network between them: give `dcn`, or use "
+                "Network.of, which takes the chip's."
+            )
 
     @classmethod
     def of(cls, slice_: Slice, slices: int = 1) -> Network:

@@ -69,7 +69,7 @@ def routes(fabric: Fabric, senders: Ints, receivers: Ints) -> Routes:
     within = sources == targets
     moved = displacements(fabric.torus, sources % chips, targets % chips)
     moved[outside] = 0
-    message, link = _walk(fabric, sources, moved)
+    message, link = walk(fabric, sources, moved)
     far, near = np.flatnonzero(outside), np.flatnonzero(within)
     return Routes(
         message=np.concatenate([message, far, far, near]),
@@ -87,12 +87,12 @@ def routes(fabric: Fabric, senders: Ints, receivers: Ints) -> Routes:
     )
 
 
-def _walk(fabric: Fabric, sources: Ints, moved: Ints) -> tuple[Ints, Ints]:
+def walk(fabric: Fabric, sources: Ints, moved: Ints) -> tuple[Ints, Ints]:
     """Messages and the links that they cross, axis by axis."""
     table, chips = neighbour_table(fabric.torus), fabric.torus.chips
     place, base = sources % chips, sources // chips * chips
     messages, links = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for axis in fabric.torus.axes:
+    for axis in np.flatnonzero(moved.any(axis=0)).tolist():
         column = 2 * axis + (moved[:, axis] < 0)
         for step in range(int(np.abs(moved[:, axis]).max(initial=0))):
             going = np.flatnonzero(np.abs(moved[:, axis]) > step)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flows of an all-to-all: every chip to every other, over all shortest ways.
+
+Where a ring is even, the chip half-way round is reached both ways, half the bytes each. Ways
+go axis by axis. On a torus that looks the same from every chip, the flows to one offset are
+one flow.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchtpu_core.ici.fabric import Fabric, Floats, Ints
+from torchtpu_core.ici.fluid import FlowRound
+from torchtpu_core.ici.lattice import shortest_ways
+from torchtpu_core.ici.routing import offsets, walk
+from torchtpu_core.ici.span import Span
+from torchtpu_core.ici.torus import Torus
+
+
+def pairs_alike(span: Span, torus: Torus, part_bytes: float, hop_ps: float) -> FlowRound:
+    """The flows of one chip that stands for all, links numbered by axis and direction."""
+    if span.twisted:
+        ways, physical = shortest_ways(torus), list(torus.axes)
+        strides = np.ones(len(physical), dtype=np.int64)
+    else:
+        ways, physical = shortest_ways(span.torus), [axis.axis for axis in span.axes]
+        strides = np.array([axis.stride for axis in span.axes])
+    far = np.flatnonzero(ways.offset != 0)
+    hops = ways.hops[far] * strides
+    flow, axis = np.nonzero(hops)
+    count = hops[flow, axis]
+    none = np.zeros(len(far), dtype=np.int64)
+    return FlowRound(
+        source=none,
+        target=none,
+        size_bytes=part_bytes * ways.fraction[far],
+        latency_ps=np.rint(np.abs(hops).sum(axis=1) * hop_ps).astype(np.int64),
+        pair_flow=flow,
+        pair_link=2 * np.array(physical)[axis] + (count < 0),
+        pair_weight=np.abs(count).astype(np.float64),
+    )
+
+
+def all_pairs(
+    fabric: Fabric, span: Span, chips: Ints, part_bytes: float, hop_ps: float
+) -> FlowRound:
+    """The flows of all groups, `chips` `[groups, P]`, each by itself."""
+    if span.twisted:
+        source, target, moved, fraction = _twisted_ways(fabric.torus)
+    else:
+        source, target, moved, fraction = _ways(span, len(fabric.torus.shape))
+    groups = len(chips)
+    starts, ends = chips[:, source].ravel(), chips[:, target].ravel()
+    moved = np.tile(moved, (groups, 1))
+    flow, link = walk(fabric, starts, moved)
+    order = np.argsort(flow, kind="stable")
+    return FlowRound(
+        source=starts,
+        target=ends,
+        size_bytes=np.tile(part_bytes * fraction, groups),
+        latency_ps=np.rint(np.abs(moved).sum(axis=1) * hop_ps).astype(np.int64),
+        pair_flow=flow[order],
+        pair_link=link[order],
+        pair_weight=np.ones(len(order)),
+    )
+
+
+def _twisted_ways(torus: Torus) -> tuple[Ints, Ints, Ints, Floats]:
+    ways, chips = shortest_ways(torus), torus.chips
+    far = np.flatnonzero(ways.offset != 0)
+    source = np.repeat(np.arange(chips), len(far))
+    # The chip at an offset is the one whose offset from the source it is.
+    table = np.empty((chips, chips), dtype=np.int64)
+    for start in range(chips):
+        everyone = np.arange(chips)
+        table[start, offsets(torus, np.full(chips, start), everyone)] = everyone
+    target = table[:, ways.offset[far]].ravel()
+    moved = np.tile(ways.hops[far], (chips, 1))
+    return source, target, moved, np.tile(ways.fraction[far], chips)
+
+
+def _ways(span: Span, axes: int) -> tuple[Ints, Ints, Ints, Floats]:
+    """Source and target position, hops along the physical axes, and share of each way."""
+    count = span.chips_per_slice
+    source, target = (grid.ravel() for grid in np.divmod(np.arange(count**2), count))
+    source, target = source[source != target], target[source != target]
+    moved = np.zeros((len(source), axes), dtype=np.int64)
+    fraction, below = np.ones(len(source)), 1
+    for axis in span.axes:
+        length = axis.length
+        hops = target // below % length - source // below % length
+        below *= length
+        tied = np.zeros(0, dtype=np.int64)
+        if axis.wrap:
+            hops = (hops + (length - 1) // 2) % length - (length - 1) // 2
+            tied = np.flatnonzero(2 * hops == length)
+        fraction[tied] /= 2
+        moved[:, axis.axis] += hops * axis.stride
+        # Half-way round a ring is reached both ways.
+        other = moved[tied].copy()
+        other[:, axis.axis] -= 2 * hops[tied] * axis.stride
+        source, target = np.append(source, source[tied]), np.append(target, target[tied])
+        moved, fraction = np.vstack([moved, other]), np.append(fraction, fraction[tied])
+    return source, target, moved, fraction
