@@ -16,6 +16,65 @@
 namespace torchtpu {
 namespace {
 
+// The GIL is held.
+void flush_all(FlushReason reason) {
+  py::gil_scoped_release release;
+  for (c10::DeviceIndex device = 0; is_started() && device < device_count(); ++device) {
+    flush_device(device, reason);
+  }
+}
+
+py::dict flush_counts() {
+  py::dict counts;
+  for (size_t i = 0; i < static_cast<size_t>(FlushReason::kCount); ++i) {
+    counts[name_of(static_cast<FlushReason>(i))] = flush_counters().by_reason[i].load();
+  }
+  return counts;
+}
+
+py::list flush_records() {
+  py::list records;
+  for (const FlushRecord& record : last_flushes()) {
+    py::dict fields;
+    fields["reason"] = name_of(record.reason);
+    fields["outcome"] = name_of(record.outcome);
+    fields["device"] = static_cast<int>(record.device);
+    fields["ops"] = record.ops;
+    fields["compile_requested"] = record.compile_requested;
+    fields["line"] = record.line.describe();
+    records.append(fields);
+  }
+  return records;
+}
+
+void bind_fusion(py::module_& m) {
+  m.def("set_fusion_policy", [](bool background, int sightings, int patience, int64_t max_ops,
+                                int64_t max_held_bytes) {
+    FusionPolicy& policy = fusion_policy();
+    policy.background = background;
+    policy.sightings = sightings;
+    policy.patience = patience;
+    policy.max_ops = max_ops;
+    policy.max_held_bytes = max_held_bytes;
+  }, py::arg("background"), py::arg("sightings"), py::arg("patience"), py::arg("max_ops"),
+        py::arg("max_held_bytes"));
+  m.def("optimizer_stepped", [] { flush_all(FlushReason::kOptimizerStep); });
+  m.def("flush", [] { flush_all(FlushReason::kUser); });
+  m.def("log_flushes", &log_flushes);
+  m.def("flush_counts", &flush_counts);
+  m.def("flush_records", &flush_records);
+  m.def("forget_streams", [] {
+    flush_all(FlushReason::kUser);
+    for (c10::DeviceIndex device = 0; device < kMaxDevices; ++device) {
+      TraceLock lock(device_trace(device));
+      device_trace(device).journal.reset();
+    }
+  });
+  py::class_<PendingProgram>(m, "PendingProgram", "A program that is being compiled.")
+      .def("fulfil", &PendingProgram::fulfil)
+      .def("refuse", &PendingProgram::refuse);
+}
+
 void bind_ops(py::module_& m) {
   m.def("register_op", [](const std::string& overload, py::object row, const py::dict& options) {
     register_op(make_op_info(overload, std::move(row), options));
@@ -26,6 +85,7 @@ void bind_ops(py::module_& m) {
     set_copy_op(make_op_info("aten::copy_", std::move(row), options));
   }, "The row that copies within a device.");
   m.def("set_mode", [](bool present, bool flush_each, bool synchronous) {
+    flush_all(FlushReason::kModeChange);
     mode_policy().present = present;
     mode_policy().flush_each = flush_each;
     mode_policy().synchronous = synchronous;
@@ -113,6 +173,9 @@ void bind_memory(py::module_& m) {
     values["memory_hits"] = counters.hits.load();
     values["compiles"] = counters.compiles.load();
     values["donated_bytes"] = counters.donated_bytes.load();
+    auto& outcomes = flush_counters().ops_by_outcome;
+    values["fused_ops"] = outcomes[static_cast<size_t>(Outcome::kProgram)].load();
+    values["replayed_ops"] = outcomes[static_cast<size_t>(Outcome::kOpByOp)].load();
     return values;
   });
   m.def("signature_count", &signature_count);
@@ -136,6 +199,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "The compiled part of the tpu device.";
   torchtpu::bind_device(m);
   torchtpu::bind_ops(m);
+  torchtpu::bind_fusion(m);
   torchtpu::bind_memory(m);
   torchtpu::bind_values(m);
 }

@@ -39,6 +39,7 @@ void assign(const at::Tensor& to, py::object array) {
     auto value = c10::make_intrusive<Value>(
         intern_geometry(to.sizes(), to.strides(), to.scalar_type()), to.device().index());
     value->line = current_user_line();
+    value->home = slot_of(to);
     value->set_array(array.release().ptr());
     note_launch(*value);
     slot_of(to)->exchange(std::move(value));
@@ -139,7 +140,9 @@ at::Tensor host_view(const at::Tensor& tensor, py::object& keep_alive) {
     return at::empty_strided(tensor.sizes(), tensor.strides(), options).zero_();
   }
   if (Trace* producer = value->trace.load()) {
-    flush(*producer, "host read");
+    flush(*producer, FlushReason::kHostRead);
+  } else {
+    note_host_read(*value);
   }
   raise_deferred(tensor.device().index());
   const Geometry& geometry = *value->geometry;

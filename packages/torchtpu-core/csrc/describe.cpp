@@ -6,6 +6,8 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <unordered_map>
+
 namespace torchtpu {
 namespace {
 
@@ -62,8 +64,10 @@ py::tuple describe_arg(const ArgSpec& spec) {
 // (kind, radix, extents, order, number of starts)
 py::object describe_plan(const Plan& plan) {
   static const char* kinds[] = {"identity", "unset", "slice", "gather"};
-  return py::make_tuple(kinds[static_cast<int>(plan.kind)], to_tuple(plan.radix),
-                        to_tuple(plan.extents), to_tuple(plan.order), plan.starts.size());
+  static const Box none;
+  const Box& box = plan.box ? *plan.box : none;
+  return py::make_tuple(kinds[static_cast<int>(plan.kind)], to_tuple(box.radix),
+                        to_tuple(box.extents), to_tuple(box.order), box.starts.size());
 }
 
 // (sizes, strides, dtype)
@@ -71,20 +75,17 @@ py::tuple describe_spec(const TensorSpec& spec) {
   return py::make_tuple(to_tuple(spec.sizes), to_tuple(spec.strides), dtype_object(spec.dtype));
 }
 
+using OperandIndex = std::unordered_map<const Value*, size_t>;
+
 // ("operand", k) or ("node", node, output) or None
-py::object describe_source(const Trace& trace, const TraceLayout& layout, const NodeInput& input) {
+py::object describe_source(const Trace& trace, const OperandIndex& operands, const NodeInput& input) {
   if (!input.value) {
     return py::none();
   }
   if (input.value->trace.load() == &trace) {
     return py::make_tuple("node", input.value->node, input.value->output);
   }
-  for (size_t i = 0; i < layout.operands.size(); ++i) {
-    if (layout.operands[i] == input.value) {
-      return py::make_tuple("operand", i);
-    }
-  }
-  TORCH_INTERNAL_ASSERT(false, "a trace input is neither operand nor result");
+  return py::make_tuple("operand", operands.at(input.value.get()));
 }
 
 py::list describe_outs(const Signature& signature) {
@@ -100,7 +101,21 @@ py::list describe_outs(const Signature& signature) {
   return outs;
 }
 
-py::dict describe_node(const Trace& trace, const TraceLayout& layout, const Node& node) {
+// Fresh results, then written arguments: the order of a node's outputs.
+std::vector<const TensorSpec*> result_specs(const Signature& signature) {
+  std::vector<const TensorSpec*> specs;
+  for (const OutSpec& out : signature.outs) {
+    for (const TensorSpec& spec : out.tensors) {
+      specs.push_back(&spec);
+    }
+  }
+  for (const TensorSpec& spec : signature.written) {
+    specs.push_back(&spec);
+  }
+  return specs;
+}
+
+py::dict describe_node(const Trace& trace, const OperandIndex& operands, const Node& node) {
   const Signature& signature = *node.signature;
   py::list args;
   for (const ArgSpec& spec : signature.args) {
@@ -114,14 +129,17 @@ py::dict describe_node(const Trace& trace, const TraceLayout& layout, const Node
     py::object view = i < signature.inputs.size() ? py::object(describe_spec(signature.inputs[i]))
                                                   : py::object(py::none());
     inputs.append(py::make_tuple(
-        describe_source(trace, layout, input),
+        describe_source(trace, operands, input),
         input.value ? py::object(describe_geometry(input.value->geometry)) : py::object(py::none()),
         view, describe_plan(input.plan)));
   }
   py::list outputs;
-  for (const NodeOutput& output : node.outputs) {
+  const std::vector<const TensorSpec*> results = result_specs(signature);
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    const NodeOutput& output = node.outputs[i];
     outputs.append(py::make_tuple(describe_geometry(output.value->geometry), output.is_update,
-                                  output.base, describe_plan(output.plan), to_tuple(output.sizes)));
+                                  output.base, describe_plan(output.plan),
+                                  to_tuple(results[i]->sizes)));
   }
   py::list written;
   for (const TensorSpec& spec : signature.written) {
@@ -150,9 +168,13 @@ py::tuple describe_geometry(const Geometry* geometry) {
 }
 
 py::object describe_trace(const Trace& trace, const TraceLayout& layout) {
+  OperandIndex index;
+  for (size_t i = 0; i < layout.operands.size(); ++i) {
+    index.emplace(layout.operands[i].get(), i);
+  }
   py::list nodes;
   for (const Node& node : trace.nodes) {
-    nodes.append(describe_node(trace, layout, node));
+    nodes.append(describe_node(trace, index, node));
   }
   py::list operands;
   for (const ValuePtr& operand : layout.operands) {
@@ -163,8 +185,8 @@ py::object describe_trace(const Trace& trace, const TraceLayout& layout) {
     live.append(py::make_tuple(output->value->node, output->value->output));
   }
   py::list donated;
-  for (size_t i = 0; i < layout.donated.size(); ++i) {
-    donated.append(py::make_tuple(layout.donated[i], layout.donated_to[i]));
+  for (const auto& [operand, output] : layout.liveness.donated) {
+    donated.append(py::make_tuple(operand, output));
   }
   py::dict described;
   described["device"] = static_cast<int>(trace.device);

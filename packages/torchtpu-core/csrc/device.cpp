@@ -85,6 +85,38 @@ std::vector<py::object> take_launched(c10::DeviceIndex device) {
   return arrays;
 }
 
+// Errors that came up where none may be thrown; raised by the next synchronisation.
+struct LateErrors {
+  std::mutex mutex;
+  std::exception_ptr first[kMaxDevices];
+};
+
+LateErrors& late_errors() {
+  static auto* errors = new LateErrors();
+  return *errors;
+}
+
+void flush_quietly(c10::DeviceIndex device, FlushReason reason) {
+  try {
+    flush_device(device, reason);
+  } catch (...) {
+    std::lock_guard<std::mutex> guard(late_errors().mutex);
+    auto& error = late_errors().first[device];
+    error = error ? error : std::current_exception();
+  }
+}
+
+void raise_late_error(c10::DeviceIndex device) {
+  std::exception_ptr error;
+  {
+    std::lock_guard<std::mutex> guard(late_errors().mutex);
+    std::swap(error, late_errors().first[device]);
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
 void after_fork_in_child() {
   if (started.load()) {
     bad_fork.store(true);
@@ -165,6 +197,9 @@ c10::Stream current_stream(c10::DeviceIndex device) {
 
 c10::Stream exchange_stream(c10::Stream stream) {
   c10::Stream previous = current_stream(stream.device_index());
+  if (previous.id() != stream.id()) {  // pending ops belong to the stream they were called on
+    flush_quietly(stream.device_index(), FlushReason::kStream);
+  }
   the_streams[stream.device_index()] = stream.id();
   return previous;
 }
@@ -237,7 +272,8 @@ void forget_launch(Value& value) {
 }
 
 void synchronize(c10::DeviceIndex device) {
-  flush_device(device, "synchronize");
+  flush_device(device, FlushReason::kSynchronize);
+  raise_late_error(device);
   {
     py::gil_scoped_acquire gil;
     for (const py::object& array : take_launched(device)) {

@@ -53,8 +53,8 @@ Dims moving_dims(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   return dims;
 }
 
-// Fills `plan` with the mixed-radix box of the view; false if it is not a box.
-bool box_of(Plan& plan, int64_t total, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+// Fills `box` with the mixed-radix box of the view; false if it is not a box.
+bool fill_box(Box& box, int64_t total, c10::IntArrayRef sizes, c10::IntArrayRef strides,
             int64_t offset, const Dims& dims) {
   int64_t outer = 0;  // stride of the radix dim to the left; 0: none yet
   int64_t rest = offset;
@@ -68,10 +68,10 @@ bool box_of(Plan& plan, int64_t total, c10::IntArrayRef sizes, c10::IntArrayRef 
     if (start + extent > length) {
       return false;
     }
-    plan.radix.push_back(length);
-    plan.extents.push_back(extent);
-    plan.starts.push_back(start);
-    plan.order.push_back(dim);
+    box.radix.push_back(length);
+    box.extents.push_back(extent);
+    box.starts.push_back(start);
+    box.order.push_back(dim);
     outer = stride;
     return true;
   };
@@ -155,12 +155,13 @@ Plan plan_view(const Geometry* base, c10::IntArrayRef sizes, c10::IntArrayRef st
   }
   int64_t total = base->nbytes / static_cast<int64_t>(c10::elementSize(dtype));
   plan.kind = PlanKind::kSlice;
-  if (box_of(plan, total, sizes, strides, offset, moving_dims(sizes, strides))) {
+  plan.box = std::make_unique<Box>();
+  if (fill_box(*plan.box, total, sizes, strides, offset, moving_dims(sizes, strides))) {
     return plan;
   }
-  plan = Plan();
   plan.kind = PlanKind::kGather;
-  plan.starts.push_back(offset);
+  *plan.box = Box();
+  plan.box->starts.push_back(offset);
   return plan;
 }
 

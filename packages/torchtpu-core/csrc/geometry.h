@@ -11,6 +11,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <memory>
 
 namespace torchtpu {
 
@@ -48,12 +49,17 @@ enum class PlanKind : int8_t {
 // kSlice: pad the storage's elements to prod(radix), shape them as `radix`, take
 // `extents` from `starts`. `order[i]` is the view's dim that radix dim i becomes, or
 // -1 (extent 1, dropped). Dims of stride 0 or size 1 are broadcast afterwards.
-struct Plan {
-  PlanKind kind = PlanKind::kIdentity;
+struct Box {
   Dims radix;
   Dims extents;
   Dims order;
   Dims starts;
+};
+struct Plan {
+  PlanKind kind = PlanKind::kIdentity;
+  std::unique_ptr<Box> box;  // of a slice; a gather has one start and nothing else
+
+  c10::IntArrayRef starts() const { return box ? c10::IntArrayRef(box->starts) : c10::IntArrayRef(); }
 };
 
 // The plan of a view (in elements of `dtype`) on a value; `base` may be null (unset).

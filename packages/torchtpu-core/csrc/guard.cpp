@@ -76,7 +76,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       *event = new Event();
     }
     auto* the_event = static_cast<Event*>(*event);
-    flush_device(stream.device_index(), "event");
+    flush_device(stream.device_index(), FlushReason::kEvent);
     if (models_time()) {
       the_event->time_ps = tick(stream);
     } else {

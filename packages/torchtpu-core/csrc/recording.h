@@ -30,7 +30,7 @@ class Recording {
     if (plan.kind == PlanKind::kUnset) {
       value = ValuePtr();
     }
-    node_.inputs.push_back({std::move(value), std::move(plan)});
+    node_.inputs.push_back({std::move(value), std::move(plan), false});
   }
 
   at::Tensor add_result(const TensorSpec& spec) {
@@ -38,16 +38,16 @@ class Recording {
     auto value = c10::make_intrusive<Value>(spec.geometry, device_);
     NodeOutput output;
     output.value = value;
-    output.sizes = spec.sizes;
     node_.outputs.push_back(std::move(output));
-    slot_of(tensor)->exchange(std::move(value));
+    Slot* slot = slot_of(tensor);
+    value->home = slot;
+    slot->exchange(std::move(value));
     return tensor;
   }
 
   void add_write(const at::Tensor& tensor) {
     Slot* slot = slot_of(tensor);
     NodeOutput output;
-    output.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
     if (tensor.numel() == 0) {
       output.value = c10::make_intrusive<Value>(
           intern_geometry(tensor.sizes(), tensor.strides(), tensor.scalar_type()), device_);
@@ -71,9 +71,13 @@ class Recording {
         output.base = kOwnOutput - earlier;
       } else if (old) {
         output.base = static_cast<int>(node_.inputs.size());
-        node_.inputs.push_back({old, Plan()});
+        node_.inputs.push_back({old, Plan(), true});
       }
     }
+    for (NodeInput& input : node_.inputs) {
+      input.replaced |= input.value == old;
+    }
+    output.value->home = slot;
     replaced_.emplace_back(slot, c10::weak_intrusive_ptr<Value>(old));
     slot->exchange(output.value);
     node_.outputs.push_back(std::move(output));
@@ -94,23 +98,12 @@ class Recording {
     Trace& trace = device_trace(device_);
     TraceLock lock(trace);
     capture_line();
-    auto position = static_cast<uint32_t>(trace.nodes.size());
-    for (size_t i = 0; i < node_.outputs.size(); ++i) {
-      Value& value = *node_.outputs[i].value;
-      value.node = position;
-      value.output = static_cast<uint32_t>(i);
-      value.line = node_.line;
-      value.trace.store(&trace);
-    }
-    trace.nodes.push_back(std::move(node_));
-    run_counters().ops.fetch_add(1);
-    if (!mode_policy().flush_each.load(std::memory_order_relaxed)) {
-      return;
-    }
     try {
-      flush(trace, "each op");
+      append(trace, std::move(node_));
     } catch (...) {
-      restore();
+      if (trace.failed.size() == 1) {  // this op, alone
+        restore();
+      }
       trace.failed.clear();
       throw;
     }

@@ -1,146 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace.h"
 
-#include "deferred.h"
 #include "device.h"
+#include "program.h"
 #include "trace_key.h"
 
-#include <algorithm>
-#include <memory>
 #include <unordered_map>
 
 namespace torchtpu {
 namespace {
 
-// A compiled program and what C++ needs to run it; filled from Python's description.
-struct Program {
-  py::object call;            // (operands..., scalar words) -> sequence of arrays
-  py::object description;     // for messages of its checks
-  std::vector<int> position;  // live output -> index in the call's result
-  bool has_checks = false;
-  int64_t device_time_ps = 0;
-  int64_t output_bytes = 0;
-  // Scalars of the last run, and the same on the device once they have come twice.
-  std::vector<ScalarWords> last_scalars;
-  py::object scalars_on_device;
-};
-
-struct Programs {
-  std::mutex mutex;
-  std::unordered_map<TraceKey, std::shared_ptr<Program>, TraceKeyHash> table;
-};
-
-Programs& programs() {
-  static auto* the_programs = new Programs();
-  return *the_programs;
-}
-
 std::atomic<int64_t> memory_limit[kMaxDevices];
 
-std::shared_ptr<Program> build(const Trace& trace, const TraceLayout& layout) {
-  run_counters().compiles.fetch_add(1);
-  py::object made = bridge("build_program")(describe_trace(trace, layout));
-  auto program = std::make_shared<Program>();
-  program->call = made.attr("call");
-  program->position = made.attr("positions").cast<std::vector<int>>();
-  program->has_checks = made.attr("has_checks").cast<bool>();
-  program->device_time_ps = made.attr("device_time_ps").cast<int64_t>();
-  program->output_bytes = made.attr("output_bytes").cast<int64_t>();
-  program->description = std::move(made);
-  return program;
-}
-
-std::shared_ptr<Program> find_or_build(const Trace& trace, const TraceLayout& layout) {
-  {
-    std::lock_guard<std::mutex> guard(programs().mutex);
-    auto it = programs().table.find(layout.key);
-    if (it != programs().table.end()) {
-      run_counters().hits.fetch_add(1);
-      return it->second;
-    }
-  }
-  auto program = build(trace, layout);
-  std::lock_guard<std::mutex> guard(programs().mutex);
-  return programs().table.emplace(layout.key, program).first->second;
-}
-
-py::object host_scalars(const TraceLayout& layout) {
-  static auto* from_buffer = new py::object(py::module_::import("numpy").attr("frombuffer"));
-  static auto* dtype = new py::object(py::module_::import("numpy").attr("dtype")("uint32"));
-  py::bytes bytes(reinterpret_cast<const char*>(layout.scalars.data()),
-                  layout.scalars.size() * sizeof(ScalarWords));
-  PyObject* arguments[] = {bytes.ptr(), dtype->ptr()};
-  PyObject* array = PyObject_Vectorcall(from_buffer->ptr(), arguments, 2, nullptr);
-  if (array == nullptr) {
-    throw py::error_already_set();
-  }
-  return py::reinterpret_steal<py::object>(array);
-}
-
-// The packed scalars of a run. Numbers that repeat stay on the device.
-py::object scalar_operand(Program& program, const TraceLayout& layout, c10::DeviceIndex device) {
-  auto same = [](const ScalarWords& a, const ScalarWords& b) {
-    return a.words[0] == b.words[0] && a.words[1] == b.words[1] && a.words[2] == b.words[2];
-  };
-  if (!std::equal(layout.scalars.begin(), layout.scalars.end(), program.last_scalars.begin(),
-                  program.last_scalars.end(), same)) {
-    program.last_scalars = layout.scalars;
-    program.scalars_on_device = py::object();
-    return host_scalars(layout);
-  }
-  if (!program.scalars_on_device) {
-    program.scalars_on_device = bridge("put")(host_scalars(layout), static_cast<int>(device));
-  }
-  return program.scalars_on_device;
-}
-
-// Runs the program; the GIL is held.
-py::object launch(Program& program, const TraceLayout& layout, c10::DeviceIndex device) {
-  c10::SmallVector<PyObject*, 32> arguments;
-  for (const ValuePtr& operand : layout.operands) {
-    PyObject* array = operand->array.load();
-    if (array == nullptr) {
-      bridge("raise_failed_operand")();
-    }
-    arguments.push_back(array);
-  }
-  py::object scalars;
-  if (!layout.scalars.empty()) {
-    scalars = scalar_operand(program, layout, device);
-    arguments.push_back(scalars.ptr());
-  }
-  PyObject* result = PyObject_Vectorcall(program.call.ptr(), arguments.data(), arguments.size(), nullptr);
-  if (result == nullptr) {
-    throw py::error_already_set();
-  }
-  return py::reinterpret_steal<py::object>(result);
-}
-
-void write_back(Trace& trace, TraceLayout& layout, const Program& program, const py::object& result) {
-  for (int index : layout.donated) {
-    run_counters().donated_bytes.fetch_add(layout.operands[index]->geometry->nbytes);
-    Py_XDECREF(layout.operands[index]->release_array());
-  }
-  for (size_t i = 0; i < layout.live.size(); ++i) {
-    PyObject* array = PySequence_Fast_GET_ITEM(result.ptr(), program.position[i]);
-    Py_INCREF(array);
-    const ValuePtr& value = layout.live[i]->value;
-    value->set_array(array);
-    value->trace.store(nullptr);
-    note_launch(*value);
-  }
-  if (program.has_checks) {
-    std::vector<UserLine> lines;
-    for (const Node& node : trace.nodes) {
-      lines.push_back(node.line);
-    }
-    Py_ssize_t last = PySequence_Fast_GET_SIZE(result.ptr()) - 1;
-    defer(trace.device,
-          py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(result.ptr(), last)),
-          program.description, std::move(lines));
-  }
-  if (program.device_time_ps > 0) {
-    add_device_time(trace.device, program.device_time_ps);
+// The error of an op that ran later than it was called, with the line of the call.
+std::exception_ptr at_line(const UserLine& line) {
+  try {
+    throw;
+  } catch (py::error_already_set& error) {
+    bridge("add_line")(error.value(), line.describe());
+    return std::current_exception();
+  } catch (c10::Error& error) {
+    error.add_context("recorded at " + line.describe());
+    return std::current_exception();
+  } catch (...) {
+    return std::current_exception();
   }
 }
 
@@ -151,6 +34,158 @@ void fail(std::vector<Node>& nodes) {
       output.value->trace.store(nullptr);
     }
   }
+}
+
+// One op as a program of its own.
+void run_alone(Trace& trace) {
+  TraceLayout layout = lay_out(trace);
+  auto program = find_program(trace, layout);
+  if (program) {
+    run_counters().hits.fetch_add(1);
+  } else {
+    program = build_program(trace, layout);
+  }
+  run_program(trace, layout, *program);
+}
+
+bool has_failed_input(const Node& node) {
+  for (const NodeInput& input : node.inputs) {
+    if (input.value && input.value->failed) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Runs the trace op by op, as Strict would have. What depends on an op that failed fails
+// too; the first error is raised at the end.
+void replay(Trace& trace) {
+  std::vector<Node> nodes = std::move(trace.nodes);
+  trace.nodes.clear();
+  std::exception_ptr first_error;
+  for (Node& node : nodes) {
+    for (NodeOutput& output : node.outputs) {
+      output.value->node = 0;
+    }
+    bool dependent = has_failed_input(node);
+    trace.nodes.push_back(std::move(node));
+    try {
+      if (dependent) {
+        fail(trace.nodes);
+      } else {
+        run_alone(trace);
+      }
+    } catch (...) {
+      fail(trace.nodes);
+      if (!first_error) {
+        first_error = at_line(trace.nodes[0].line);
+      }
+    }
+    trace.nodes.clear();
+  }
+  if (first_error) {
+    std::rethrow_exception(first_error);
+  }
+}
+
+// The program of a trace of several ops: known, on disk, or asked for. Null or not ready:
+// the ops have to run one by one.
+std::shared_ptr<Program> find_or_request(Trace& trace, TraceLayout& layout, FlushRecord& record) {
+  auto known = find_program(trace, layout);
+  if (known) {
+    return known;
+  }
+  py::object description = describe_trace(trace, layout);
+  auto program = std::make_shared<Program>();
+  py::object loaded = bridge("lookup_program")(description);
+  if (!loaded.is_none()) {
+    program->fill(std::move(loaded));
+    return add_program(layout, std::move(program));
+  }
+  if (!trace.journal.repeats()) {
+    return nullptr;
+  }
+  program = add_program(layout, std::move(program));
+  record.compile_requested = true;
+  run_counters().compiles.fetch_add(1);
+  bridge("request_program")(description, PendingProgram{program}, name_of(record.reason),
+                            fusion_policy().background.load());
+  return program;
+}
+
+void run_together(Trace& trace, FlushRecord& record) {
+  TraceLayout layout = lay_out(trace);
+  auto program = find_or_request(trace, layout, record);
+  if (program && program->ready()) {
+    run_counters().hits.fetch_add(record.compile_requested ? 0 : 1);
+    trace.journal.hit();
+    try {
+      run_program(trace, layout, *program);
+      return;
+    } catch (py::error_already_set&) {  // op by op, the error is raised at the op's line
+      record.outcome = Outcome::kOpByOp;
+    }
+  } else {
+    record.outcome = Outcome::kOpByOp;
+    trace.journal.miss(program);
+  }
+  replay(trace);
+}
+
+void run(Trace& trace, FlushReason reason) {
+  py::gil_scoped_acquire gil;
+  drop_dead_references();
+  FlushRecord record;
+  record.reason = reason;
+  record.device = trace.device;
+  record.ops = static_cast<uint32_t>(trace.nodes.size());
+  record.line = trace.nodes.back().line;
+  try {
+    if (trace.nodes.size() == 1) {
+      run_alone(trace);
+    } else {
+      run_together(trace, record);
+    }
+  } catch (...) {
+    fail(trace.nodes);
+    trace.failed = std::move(trace.nodes);
+    trace.nodes.clear();
+    throw;
+  }
+  trace.nodes.clear();
+  if (reason != FlushReason::kEachOp) {
+    note_flush(record);
+  }
+}
+
+// Bytes of operands that nobody but the trace holds.
+int64_t held_bytes(Trace& trace) {
+  int64_t bytes = 0;
+  std::unordered_map<const Value*, uint32_t> uses;
+  for (const Node& node : trace.nodes) {
+    for (const NodeInput& input : node.inputs) {
+      if (input.value && input.value->trace.load() == nullptr &&
+          ++uses[input.value.get()] == input.value.use_count()) {
+        bytes += input.value->geometry->nbytes;
+      }
+    }
+  }
+  return bytes;
+}
+
+// Whether the trace has grown as far as it may, and why.
+std::optional<FlushReason> limit_reached(Trace& trace) {
+  const FusionPolicy& policy = fusion_policy();
+  if (trace.journal.length() >= policy.max_ops.load(std::memory_order_relaxed)) {
+    return FlushReason::kOpLimit;
+  }
+  if (trace.journal.operand_bytes() > policy.max_held_bytes.load(std::memory_order_relaxed)) {
+    if (held_bytes(trace) > policy.max_held_bytes.load(std::memory_order_relaxed)) {
+      return FlushReason::kMemoryLimit;
+    }
+    trace.journal.forgive_operand_bytes(0);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -171,37 +206,65 @@ Trace& device_trace(c10::DeviceIndex device) {
   return traces[device];
 }
 
-void flush(Trace& trace, const char* /*reason*/) {
-  TraceLock lock(trace);
-  if (trace.nodes.empty()) {
-    return;
+void append(Trace& trace, Node&& node) {
+  auto position = static_cast<uint32_t>(trace.nodes.size());
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    Value& value = *node.outputs[i].value;
+    value.node = position;
+    value.output = static_cast<uint32_t>(i);
+    value.line = node.line;
+    value.trace.store(&trace);
   }
-  TraceLayout layout = lay_out(trace);
-  py::gil_scoped_acquire gil;
-  drop_dead_references();
-  try {
-    auto program = find_or_build(trace, layout);
-    require_memory(trace.device, program->output_bytes);
-    py::object result = launch(*program, layout, trace.device);
-    run_counters().runs.fetch_add(1);
-    write_back(trace, layout, *program, result);
-  } catch (...) {
-    fail(trace.nodes);
-    trace.failed = std::move(trace.nodes);
-    trace.nodes.clear();
-    throw;
+  const ModePolicy& policy = mode_policy();
+  bool deferring = !policy.flush_each.load(std::memory_order_relaxed);
+  if (deferring) {
+    trace.journal.note(node);
+    deferring = !trace.journal.immediate();
   }
-  trace.nodes.clear();
+  trace.nodes.push_back(std::move(node));
+  run_counters().ops.fetch_add(1, std::memory_order_relaxed);
+  if (!deferring) {
+    flush(trace, FlushReason::kEachOp);
+  }
+  if (!policy.flush_each.load(std::memory_order_relaxed)) {
+    if (auto reason = limit_reached(trace)) {
+      flush(trace, *reason);
+    }
+  }
 }
 
-void flush_device(c10::DeviceIndex device, const char* reason) {
+void flush(Trace& trace, FlushReason reason) {
+  TraceLock lock(trace);
+  struct Ending {
+    Trace& trace;
+    bool ends;
+    ~Ending() {
+      if (ends) {
+        trace.journal.end();
+      }
+    }
+  } ending{trace, reason != FlushReason::kEachOp};
+  if (!trace.nodes.empty()) {
+    run(trace, reason);
+  }
+}
+
+void flush_device(c10::DeviceIndex device, FlushReason reason) {
   flush(device_trace(device), reason);
+}
+
+void note_host_read(const Value& value) {
+  Trace& trace = device_trace(value.device);
+  if (trace.journal.immediate() && value.epoch == trace.journal.epoch() &&
+      (value.place & kFromOutside) == 0) {
+    flush(trace, FlushReason::kHostRead);
+  }
 }
 
 py::object concrete_array(const ValuePtr& value) {
   if (Trace* producer = value->trace.load()) {
     py::gil_scoped_release release;
-    flush(*producer, "host read");
+    flush(*producer, FlushReason::kHostRead);
   }
   PyObject* array = value->array.load();
   if (array == nullptr) {
@@ -229,11 +292,6 @@ void require_memory(c10::DeviceIndex device, int64_t bytes) {
     memory_counters(device).failures.fetch_add(1);
     bridge("raise_out_of_memory")(static_cast<int>(device), bytes, allocated, limit);
   }
-}
-
-void clear_programs() {
-  std::lock_guard<std::mutex> guard(programs().mutex);
-  programs().table.clear();
 }
 
 }  // namespace torchtpu

@@ -7,6 +7,10 @@
 // flushes after each op is Strict; nothing else differs.
 #pragma once
 
+#include "bridge.h"
+#include "flush_log.h"
+#include "journal.h"
+#include "mode.h"
 #include "signature.h"
 #include "user_line.h"
 #include "value.h"
@@ -18,8 +22,9 @@
 namespace torchtpu {
 
 struct NodeInput {
-  ValuePtr value;   // null: nothing was ever written there
+  ValuePtr value;         // null: nothing was ever written there
   Plan plan;
+  bool replaced = false;  // this op gives the storage a new value
 };
 
 // Bases of updates at or below this are results of the same op: kOwnOutput - its index.
@@ -30,7 +35,6 @@ struct NodeOutput {
   int base = -1;    // an update: the input (raw value) it modifies; -1: nothing or unwritten
   bool is_update = false;
   Plan plan;        // how an update writes
-  Dims sizes;       // of the result that is written
 };
 
 struct Node {
@@ -46,6 +50,7 @@ struct Trace {
   c10::DeviceIndex device = 0;
   std::vector<Node> nodes;
   std::vector<Node> failed;  // of the last flush, so that a caller can restore what they replaced
+  Journal journal;
 };
 
 // Holds a trace's mutex. Never waits for it with the GIL held: its owner may need the GIL.
@@ -72,11 +77,19 @@ class TraceLock {
 // The trace of a device.
 Trace& device_trace(c10::DeviceIndex device);
 
-// Runs what the trace holds. Takes the GIL. Throws what compiling or running raises;
-// the trace is empty afterwards and its values are marked failed.
-void flush(Trace& trace, const char* reason);
+// Adds a node; the trace is locked. Runs it now if the mode says so, or the trace if it
+// has grown too long: throws what that raises.
+void append(Trace& trace, Node&& node);
+
+// Runs what the trace holds and ends its stream of ops, unless the reason is kEachOp.
+// Takes the GIL. Throws what compiling or running raises; the trace is empty afterwards
+// and the values of ops that failed are marked so.
+void flush(Trace& trace, FlushReason reason);
 // Flushes the trace of a device, if it has one.
-void flush_device(c10::DeviceIndex device, const char* reason);
+void flush_device(c10::DeviceIndex device, FlushReason reason);
+// The host is about to read a value that is not pending: a boundary if it was made since
+// the last one.
+void note_host_read(const Value& value);
 
 // The array of a value, after flushing whatever still has to produce it. The GIL is held.
 py::object concrete_array(const ValuePtr& value);
@@ -98,6 +111,14 @@ struct RunCounters {
   std::atomic<int64_t> donated_bytes{0};
 };
 RunCounters& run_counters();
+
+// A program that is being compiled; Python fulfils it, from any thread, or refuses.
+struct PendingProgram {
+  std::shared_ptr<Program> program;
+  void fulfil(py::object made) const;
+  void refuse() const;
+};
+
 // Forgets all programs (they are rebuilt or reloaded at next use). The GIL is held.
 void clear_programs();
 

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace_key.h"
 
+#include <algorithm>
+#include <unordered_map>
+
 namespace torchtpu {
 namespace {
 
-// Smaller values are not worth a donation: it is part of the key.
+// Smaller values are not worth a donation: it is part of what selects the program.
 constexpr int64_t kDonationMinBytes = 16 * 1024;
 
 class Builder {
  public:
-  explicit Builder(Trace& trace) : trace_(trace) {}
+  explicit Builder(Trace& trace) : trace_(trace), alone_(trace.nodes.size() == 1) {}
 
   TraceLayout build() {
     auto& words = layout_.key.words;
+    words.reserve(8 * trace_.nodes.size() + 8);
     words.push_back(trace_.device);
     for (Node& node : trace_.nodes) {
       words.push_back(node.signature->id);
@@ -22,36 +26,50 @@ class Builder {
       for (NodeOutput& output : node.outputs) {
         add_output(output);
       }
-      layout_.scalars.insert(layout_.scalars.end(), node.scalars.begin(), node.scalars.end());
+      layout_.scalars.append(node.scalars.begin(), node.scalars.end());
     }
     if (layout_.operands.empty() && layout_.scalars.empty()) {
       layout_.scalars.push_back(pack_int(0));  // an operand says which device to run on
     }
-    find_live();
-    find_donated();
     layout_.key.hash = hash_key(words);
+    find_live();
+    find_donatable();
+    pair_donations();
     return std::move(layout_);
   }
 
  private:
+  struct Uses {
+    uint32_t count = 0;
+    bool replaced = false;  // by a write of this trace
+  };
+
   int operand(const ValuePtr& value) {
-    for (size_t i = 0; i < layout_.operands.size(); ++i) {
-      if (layout_.operands[i] == value) {
-        return static_cast<int>(i);
+    if (alone_) {
+      for (size_t i = 0; i < layout_.operands.size(); ++i) {
+        if (layout_.operands[i] == value) {
+          return static_cast<int>(i);
+        }
       }
+    } else if (auto it = index_.find(value.get()); it != index_.end()) {
+      return it->second;
     }
+    auto index = static_cast<int>(layout_.operands.size());
     layout_.operands.push_back(value);
-    uses_.push_back(0);
-    return static_cast<int>(layout_.operands.size()) - 1;
+    uses_.emplace_back();
+    if (!alone_) {
+      index_.emplace(value.get(), index);
+    }
+    return index;
   }
 
   void add_plan(const Plan& plan) {
     auto& words = layout_.key.words;
     words.push_back(static_cast<int64_t>(plan.kind));
     if (plan.kind == PlanKind::kSlice) {  // the box depends on how far the storage reaches
-      words.insert(words.end(), plan.radix.begin(), plan.radix.end());
+      words.insert(words.end(), plan.box->radix.begin(), plan.box->radix.end());
     }
-    for (int64_t start : plan.starts) {
+    for (int64_t start : plan.starts()) {
       layout_.scalars.push_back(pack_int(start));
     }
   }
@@ -67,7 +85,8 @@ class Builder {
       input.value->uses_in_trace += 1;
     } else {
       int index = operand(input.value);
-      uses_[index] += 1;
+      uses_[index].count += 1;
+      uses_[index].replaced |= input.replaced;
       words.push_back(index);
     }
     words.push_back(input.value->geometry->id);
@@ -85,13 +104,11 @@ class Builder {
 
   // A result is live if anything besides this trace refers to it.
   void find_live() {
-    auto& words = layout_.key.words;
-    words.push_back(-3);
     for (Node& node : trace_.nodes) {
       for (NodeOutput& output : node.outputs) {
-        bool live = output.value.use_count() > 1 + output.value->uses_in_trace;
+        bool live = alone_ || output.value.use_count() > 1 + output.value->uses_in_trace;
         output.value->uses_in_trace = 0;
-        words.push_back(live ? 1 : 0);
+        layout_.liveness.live.push_back(live ? 1 : 0);
         if (live) {
           layout_.live.push_back(&output);
         }
@@ -99,40 +116,83 @@ class Builder {
     }
   }
 
-  // An operand that only this trace still holds gives its memory to the output that
-  // replaces it in the same storage.
-  void find_donated() {
-    auto& words = layout_.key.words;
-    words.push_back(-4);
-    std::vector<bool> taken(layout_.live.size(), false);
+  // An operand that only this trace still holds can give its memory away.
+  void find_donatable() {
     for (size_t i = 0; i < layout_.operands.size(); ++i) {
       const ValuePtr& operand = layout_.operands[i];
       PyObject* array = operand->array.load();
-      if (operand->geometry->nbytes < kDonationMinBytes || array == nullptr ||
-          operand.use_count() != static_cast<size_t>(uses_[i]) + 1 || Py_REFCNT(array) != 1) {
+      layout_.donatable.push_back(
+          (!alone_ || uses_[i].replaced) && operand->geometry->nbytes >= kDonationMinBytes &&
+          array != nullptr && Py_REFCNT(array) == 1 &&
+          operand.use_count() == uses_[i].count + 1);
+    }
+  }
+
+  static bool same_shape(const Geometry& a, const Geometry& b) {
+    return &a == &b || (a.dtype == b.dtype && a.sizes == b.sizes);
+  }
+
+  // First to the result that takes the operand's place in its storage, then to any.
+  void pair_donations() {
+    std::vector<bool> taken(layout_.live.size(), false);
+    std::unordered_map<const void*, int> at_home;
+    c10::SmallVector<int, 16> left;
+    auto pair = [&](int operand, int out) {
+      taken[out] = true;
+      layout_.liveness.donated.emplace_back(operand, out);
+    };
+    for (size_t i = 0; i < layout_.operands.size(); ++i) {
+      if (!layout_.donatable[i]) {
         continue;
       }
+      if (at_home.empty()) {
+        for (size_t out = 0; out < layout_.live.size(); ++out) {
+          at_home.emplace(layout_.live[out]->value->home, static_cast<int>(out));
+        }
+      }
+      const Value& operand = *layout_.operands[i];
+      auto it = operand.home == nullptr ? at_home.end() : at_home.find(operand.home);
+      if (it != at_home.end() && !taken[it->second] &&
+          same_shape(*operand.geometry, *layout_.live[it->second]->value->geometry)) {
+        pair(static_cast<int>(i), it->second);
+      } else {
+        left.push_back(static_cast<int>(i));
+      }
+    }
+    for (int i : left) {
       for (size_t out = 0; out < layout_.live.size(); ++out) {
-        const Geometry* geometry = layout_.live[out]->value->geometry;
-        if (!taken[out] && geometry->dtype == operand->geometry->dtype &&
-            geometry->sizes == operand->geometry->sizes) {
-          taken[out] = true;
-          layout_.donated.push_back(static_cast<int>(i));
-          layout_.donated_to.push_back(static_cast<int>(out));
-          words.push_back(static_cast<int64_t>(i));
+        if (!taken[out] && same_shape(*layout_.operands[i]->geometry,
+                                      *layout_.live[out]->value->geometry)) {
+          pair(i, static_cast<int>(out));
           break;
         }
       }
     }
+    std::sort(layout_.liveness.donated.begin(), layout_.liveness.donated.end());
   }
 
   Trace& trace_;
+  bool alone_;
   TraceLayout layout_;
-  std::vector<int> uses_;
+  c10::SmallVector<Uses, 8> uses_;
+  std::unordered_map<const Value*, int> index_;
 };
 
 }  // namespace
 
 TraceLayout lay_out(Trace& trace) { return Builder(trace).build(); }
+
+void adopt(Trace& trace, TraceLayout& layout, const Liveness& liveness) {
+  layout.liveness = liveness;
+  layout.live.clear();
+  size_t index = 0;
+  for (Node& node : trace.nodes) {
+    for (NodeOutput& output : node.outputs) {
+      if (liveness.live[index++] != 0) {
+        layout.live.push_back(&output);
+      }
+    }
+  }
+}
 
 }  // namespace torchtpu

@@ -7,6 +7,7 @@
 
 namespace torchtpu {
 
+// What the nodes are and how they are connected; not which results are live.
 struct TraceKey {
   std::vector<int64_t> words;
   uint64_t hash = 0;
@@ -16,16 +17,29 @@ struct TraceKeyHash {
   size_t operator()(const TraceKey& key) const { return key.hash; }
 };
 
-struct TraceLayout {
-  TraceKey key;
-  std::vector<ValuePtr> operands;      // distinct concrete values, in first use order
-  std::vector<int> donated;            // indices of operands that die in this run
-  std::vector<int> donated_to;         // per donated operand: the live output that takes its place
-  std::vector<ScalarWords> scalars;    // of all nodes: view starts, then arguments, in order
-  std::vector<NodeOutput*> live;       // outputs somebody still holds
+// Which results a program hands out and whose memory they take.
+struct Liveness {
+  std::vector<uint8_t> live;                  // per output of all nodes
+  std::vector<std::pair<int, int>> donated;   // operand, index among the live outputs
+  bool operator==(const Liveness&) const = default;
 };
 
+struct TraceLayout {
+  TraceKey key;
+  c10::SmallVector<ValuePtr, 8> operands;      // distinct concrete values, in first use order
+  c10::SmallVector<bool, 8> donatable;         // per operand: dies in this run
+  c10::SmallVector<ScalarWords, 8> scalars;    // of all nodes: view starts, then arguments, in order
+  c10::SmallVector<NodeOutput*, 8> live;       // outputs that are handed out
+  Liveness liveness;
+};
+
+// One op alone hands out all its results, and takes the memory of what it replaces,
+// whether Strict runs it or Fused: the same program serves both. In a longer trace the
+// results that nobody holds are not handed out.
 TraceLayout lay_out(Trace& trace);
+
+// Makes the layout hand out and donate what `liveness` says: more results than needed.
+void adopt(Trace& trace, TraceLayout& layout, const Liveness& liveness);
 
 // What torchtpu_core.runtime.programs needs to build the program. The GIL is held.
 py::object describe_trace(const Trace& trace, const TraceLayout& layout);

@@ -40,6 +40,9 @@ struct Value : c10::intrusive_ptr_target {
   uint32_t output = 0;
   uint32_t uses_in_trace = 0;
   bool failed = false;
+  uint64_t epoch = 0;                  // the stream of ops that made or first read it, and where;
+  uint64_t place = 0;                  // see journal.h
+  const void* home = nullptr;          // the slot it was made for; only compared
   // Links of the device's list of launched values; see note_launch in device.h.
   Value* next_launched = nullptr;
   Value* previous_launched = nullptr;

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 
 import pytest
 import torch
 from torchtpu_core.errors import DeferredIndexError
-from torchtpu_core.runtime import modes
 
 
 @pytest.fixture(autouse=True)
@@ -50,18 +48,6 @@ def test_set_eager_mode_without_block_stays():
 def test_set_eager_mode_unknown_lists_the_modes():
     with pytest.raises(ValueError, match="DEBUG, STRICT, FUSED"):
         torch.tpu.set_eager_mode("lazy")
-
-
-def test_fused_says_once_that_it_behaves_as_strict():
-    modes._noticed.discard("fused")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            with torch.tpu.set_eager_mode("fused"):
-                assert (torch.ones(3, device="tpu") + 1).tolist() == [2.0, 2.0, 2.0]
-    assert [str(w.message) for w in caught if "Fused" in str(w.message)] == [
-        "<TorchTpu/modes> Fused Eager is not built yet and behaves as Strict."
-    ]
 
 
 def test_strict_raises_at_the_synchronisation_with_the_line_of_the_op():

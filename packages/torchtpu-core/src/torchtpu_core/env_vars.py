@@ -92,6 +92,7 @@ class Settings:
     Attributes:
         target: the target's name, or None to detect one.
         eager_mode: the execution mode a process starts in.
+        fused_background: Fused Eager compiles on a thread of its own.
         fallback: what a host fallback does.
         numerics: how a simulated target computes.
         disable_plugins: names of plugins that are not loaded.
@@ -103,6 +104,7 @@ class Settings:
 
     target: str | None
     eager_mode: EagerMode
+    fused_background: bool
     fallback: Fallback
     numerics: Numerics
     disable_plugins: frozenset[str]
@@ -168,6 +170,13 @@ _CORE_ROWS = (
         EagerMode.STRICT,
         f"{_one_of(EagerMode)} (also {', '.join(name.upper() for name in EAGER_MODE_ALIASES)})",
         "The eager mode a process starts in.",
+    ),
+    EnvVar(
+        "TORCH_TPU_FUSED_BACKGROUND",
+        _parse_bool,
+        True,
+        "1, true, yes, on, 0, false, no, off",
+        "Whether Fused Eager compiles on a thread of its own; if not, the script waits.",
     ),
     EnvVar(
         "TORCH_TPU_FALLBACK",

@@ -30,14 +30,14 @@ class ExecutionMode:
         flush_each: run each op when it is called.
         synchronous: wait for each op and raise its errors at once.
         observer: makes the object that watches every op, or None.
-        notice: shown once when the mode is chosen.
+        entered: called each time the mode comes into force.
     """
 
     name: str
     flush_each: bool = True
     synchronous: bool = False
     observer: Callable[[], Observer] | None = None
-    notice: str = ""
+    entered: Callable[[], None] | None = None
 
 
 def user_line() -> str:

@@ -95,7 +95,7 @@ def test_set_target_before_first_use(run_python):
     assert "TORCH_TPU_TARGET=cpu before starting Python" in done.stdout
 
 
-@pytest.mark.parametrize("setting", ["TORCH_TPU_NUMERICS=tpu", "TORCH_TPU_LOG=flushes"])
+@pytest.mark.parametrize("setting", ["TORCH_TPU_NUMERICS=tpu"])
 def test_setting_that_is_not_built_is_refused_with_what_to_use(setting: str) -> None:
     name, _, value = setting.partition("=")
     done = subprocess.run(
@@ -107,6 +107,12 @@ def test_setting_that_is_not_built_is_refused_with_what_to_use(setting: str) -> 
     assert done.returncode != 0
     assert "EnvironmentVariableError" in done.stderr
     assert f"{setting} is not available in this version" in done.stderr
+
+
+def test_log_of_flushes_names_ops_reason_and_line(run_python) -> None:
+    code = "import torch\nx = torch.ones(2, device='tpu') * 3\nprint((x + 1).tolist())"
+    err = run_python(code, TORCH_TPU_LOG="flushes", TORCH_TPU_EAGER_MODE="fused").stderr
+    assert "<TorchTpu/flushes> 3 ops, op by op, ended by host read at <string>:3" in err
 
 
 def test_log_of_recompiles_names_the_op_and_its_operands() -> None:

@@ -15,14 +15,17 @@ def _observer() -> Observer:
     return make_observer()
 
 
+def _enter_fused() -> None:
+    from torchtpu_eager.fused import enter
+
+    enter()
+
+
 @hookimpl
 def torchtpu_execution_modes() -> Sequence[ExecutionMode]:
     """Strict, Debug and Fused."""
     return (
         ExecutionMode(name="strict"),
         ExecutionMode(name="debug", synchronous=True, observer=_observer),
-        ExecutionMode(
-            name="fused",
-            notice="<TorchTpu/modes> Fused Eager is not built yet and behaves as Strict.",
-        ),
+        ExecutionMode(name="fused", flush_each=False, entered=_enter_fused),
     )

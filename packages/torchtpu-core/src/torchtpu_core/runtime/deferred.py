@@ -25,6 +25,13 @@ def raise_check(error: type[Exception], message: str, line: str) -> NoReturn:
     raise error(f"{message} (called at {line or 'an unknown line'}; found when the program ran)")
 
 
+def add_line(error: BaseException, line: str) -> None:
+    """Say in the error's message where the op was called that raised it later."""
+    where = f"(called at {line or 'an unknown line'}; found when the trace ran)"
+    if error.args and isinstance(error.args[0], str) and where not in error.args[0]:
+        error.args = (f"{error.args[0]} {where}", *error.args[1:])
+
+
 def raise_failed_operand() -> NoReturn:
     """Refuse to read a tensor whose program failed."""
     raise TorchTPUError(

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 from torchtpu_core import _C, plugins
 from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import MissingExtraError
@@ -12,7 +10,6 @@ from torchtpu_core.execution import ExecutionMode
 
 _modes: dict[str, ExecutionMode] = {}
 _current: str | None = None
-_noticed: set[str] = set()
 
 
 def load() -> None:
@@ -43,8 +40,7 @@ def enter(name: str) -> None:
         raise MissingExtraError.for_extra("eager", f"The execution mode {name!r}")
     mode = _modes[name]
     _current = name
-    if mode.notice and name not in _noticed:
-        _noticed.add(name)
-        warnings.warn(mode.notice, UserWarning, stacklevel=3)
     _C.set_mode(present=True, flush_each=mode.flush_each, synchronous=mode.synchronous)
     _C.set_observer(mode.observer() if mode.observer is not None else None)
+    if mode.entered is not None:
+        mode.entered()

@@ -53,6 +53,7 @@ def start() -> None:
         register(row)
     _C.set_copy_op(tables.current()["aten::copy"])
     _limit_memory()
+    _C.log_flushes(env_vars.LogTopic.FLUSHES in env_vars.settings().log)
     modes.load()
     for plugin, functions in plugins.collect("torchtpu_register_kernels"):
         _define_kernels(plugin, functions)
@@ -79,11 +80,6 @@ def _refuse_what_is_not_built() -> None:
         raise EnvironmentVariableError(
             "TORCH_TPU_NUMERICS=tpu is not available in this version: a simulated device "
             "computes with the CPU's rounding. Unset it, or set TORCH_TPU_NUMERICS=exact."
-        )
-    if env_vars.LogTopic.FLUSHES in chosen.log:
-        raise EnvironmentVariableError(
-            "TORCH_TPU_LOG=flushes is not available in this version: Strict and Debug run every "
-            "operator at once. Use compiles, recompiles or fallbacks."
         )
 
 

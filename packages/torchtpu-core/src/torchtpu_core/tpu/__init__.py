@@ -29,6 +29,7 @@ from torchtpu_core.tpu.devices import (
 )
 from torchtpu_core.tpu.devices import is_in_bad_fork as _is_in_bad_fork
 from torchtpu_core.tpu.eager import EagerMode, debug, set_eager_mode
+from torchtpu_core.tpu.explain import Explanation, explain, wait_for_compiles
 from torchtpu_core.tpu.memory import (
     empty_cache,
     max_memory_allocated,
@@ -76,6 +77,7 @@ __all__ = [
     "DeviceProperties",
     "EagerMode",
     "Event",
+    "Explanation",
     "Stream",
     "StreamContext",
     "_is_in_bad_fork",
@@ -90,6 +92,7 @@ __all__ = [
     "device_count",
     "device_of",
     "empty_cache",
+    "explain",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",
@@ -122,4 +125,5 @@ __all__ = [
     "set_target",
     "stream",
     "synchronize",
+    "wait_for_compiles",
 ]

@@ -17,15 +17,19 @@ def counters() -> dict[str, Any]:
     Returns:
         ``ops`` recorded, program ``runs``, ``compiles`` (programs that were not in memory:
         ``disk_hits`` of them came from the cache on disk, the others from XLA),
-        ``memory_hits`` of the program cache, ``donated_bytes``, and ``fallbacks``: host
-        fallbacks by overload.
+        ``memory_hits`` of the program cache, ``donated_bytes``; of Fused Eager: ``fused_ops``
+        that ran in programs of several, ``replayed_ops`` that ran one by one because their
+        stream had no program, and ``flushes`` by reason; and ``fallbacks``: host fallbacks by
+        overload.
     """
     values: dict[str, Any] = {k: v - _base[k] for k, v in _numbers().items()}
-    values["fallbacks"] = dict(_fallbacks() - Counter(_base_fallbacks))
+    values["flushes"] = dict(_flushes() - _base_flushes)
+    values["fallbacks"] = dict(_fallbacks() - _base_fallbacks)
     return values
 
 
 _base_fallbacks: Counter[str] = Counter()
+_base_flushes: Counter[str] = Counter()
 
 
 def reset_counters() -> None:
@@ -33,6 +37,8 @@ def reset_counters() -> None:
     _base.update({k: v - _base[k] for k, v in _numbers().items()})
     _base_fallbacks.clear()
     _base_fallbacks.update(_fallbacks())
+    _base_flushes.clear()
+    _base_flushes.update(_flushes())
 
 
 def _numbers() -> dict[str, int]:
@@ -43,6 +49,10 @@ def _numbers() -> dict[str, int]:
 
         numbers["disk_hits"] = disk_cache.hits
     return numbers
+
+
+def _flushes() -> Counter[str]:
+    return Counter(_C.flush_counts())
 
 
 def _fallbacks() -> Counter[str]:

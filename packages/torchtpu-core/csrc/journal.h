@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stream of ops between two boundaries, and whether it pays to defer it.
+//
+// A boundary is where the script itself stops: a host read, a synchronisation, an
+// optimizer step. The journal hashes what is recorded between two of them. A stream
+// that was seen before is worth a program of its own; one that never comes back runs
+// op by op, at once, as Strict does. Hashes only guide this choice: programs are found
+// by their full key.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace torchtpu {
+
+struct Node;
+struct Program;
+
+// How Fused Eager decides; set from Python.
+struct FusionPolicy {
+  std::atomic<bool> background{true};          // compile on a thread of its own
+  std::atomic<int64_t> max_ops{4096};          // of a trace
+  std::atomic<int64_t> max_held_bytes{1 << 30};  // memory only the trace still holds
+  std::atomic<int> sightings{1};               // of a stream before it is compiled
+  std::atomic<int> patience{3};                // unknown streams in a row until ops run at once
+};
+FusionPolicy& fusion_policy();
+
+// Values of a stream: where they were made, or kFromOutside and the order of their first use.
+constexpr uint64_t kFromOutside = uint64_t{1} << 63;
+
+// What is known of streams of one hash.
+struct SeenStream {
+  uint32_t count = 0;
+  std::shared_ptr<Program> requested;  // asked for, perhaps not compiled yet
+};
+
+class Journal {
+ public:
+  // Adds a recorded op. Values remember the stream they were made in.
+  void note(Node& node);
+  // Ends the stream and decides about the next one.
+  void end();
+
+  // Whether ops run when they are recorded.
+  bool immediate() const { return immediate_.load(std::memory_order_relaxed); }
+  uint32_t length() const { return length_; }
+  uint64_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
+  // Bytes of distinct operands from outside the stream.
+  int64_t operand_bytes() const { return operand_bytes_; }
+  void forgive_operand_bytes(int64_t bytes) { operand_bytes_ = bytes; }
+
+  // Whether a stream like the present one was seen before.
+  bool repeats();
+  // The present stream ran as one program.
+  void hit() { misses_ = 0; }
+  // It did not; with `program`, one was asked for.
+  void miss(std::shared_ptr<Program> program);
+  // Forgets all streams and defers again.
+  void reset();
+
+ private:
+  SeenStream& seen();
+
+  std::atomic<uint64_t> epoch_{1};  // read by other threads, as a hint
+  uint64_t hash_ = 0;
+  uint32_t length_ = 0;
+  uint32_t externals_ = 0;
+  int64_t operand_bytes_ = 0;
+  std::atomic<bool> immediate_{false};
+  int misses_ = 0;
+  std::unordered_map<uint64_t, SeenStream> streams_;
+};
+
+}  // namespace torchtpu

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiling programs on a thread of its own, while the script goes on.
+
+Fused Eager asks for the program of a trace it has met before and runs the trace op by
+op until the program is there. XLA compiles without the GIL; tracing and lowering take
+it in turns with the script. A failed compilation is reported once and the trace goes on
+running op by op: the error of an op then shows at the op's own line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import threading
+from typing import Any
+
+from torchtpu_core import _C
+from torchtpu_core.runtime import explanations, programs
+from torchtpu_core.runtime.trace_lowering import Description
+
+log = logging.getLogger("torchtpu")
+
+#: Lower priority of the compiling thread (Linux): the script's own work comes first.
+_NICE = 10
+
+
+class _Worker:
+    """One daemon thread that takes requests in order."""
+
+    def __init__(self) -> None:
+        self._requests: queue.Queue[tuple[Description, Any]] = queue.Queue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._under_way = 0
+
+    def submit(self, description: Description, pending: Any) -> None:
+        """Queue a program; starts the thread at the first one."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._under_way += 1
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="torchtpu-compile", daemon=True
+                )
+                self._thread.start()
+                atexit.register(self.stop)
+        self._requests.put((description, pending))
+
+    def under_way(self) -> int:
+        """Programs that were asked for and are not compiled yet."""
+        return self._under_way
+
+    def wait(self) -> None:
+        """Return when everything that was asked for is compiled."""
+        self._requests.join()
+
+    def stop(self) -> None:
+        """Drop what is queued and wait for the one under way.
+
+        XLA cannot be interrupted, and a thread that is inside it when the interpreter goes
+        would abort the process. What it compiles is kept on disk, for the next run.
+        """
+        self._stopped = True
+        while True:
+            try:
+                self._requests.get_nowait()
+            except queue.Empty:
+                break
+            self._requests.task_done()
+        self._requests.join()
+
+    def _run(self) -> None:
+        if hasattr(os, "setpriority"):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        while True:
+            description, pending = self._requests.get()
+            try:
+                compile_now(description, pending)
+            finally:
+                self._under_way -= 1
+                del description, pending
+                self._requests.task_done()
+
+
+_worker = _Worker()
+
+
+def request_program(description: Description, pending: Any, reason: str, later: bool) -> None:
+    """Have a program compiled; C++ calls this when a trace comes back.
+
+    Args:
+        description: the trace.
+        pending: `_C.PendingProgram`, fulfilled or refused when done.
+        reason: why the trace ended there.
+        later: on the compiling thread; else before this returns.
+    """
+    explanations.note_compile(description, reason)
+    if later:
+        _worker.submit(description, pending)
+    else:
+        compile_now(description, pending)
+
+
+def compile_now(description: Description, pending: Any) -> None:
+    """Compile a program and hand it over; a failure is logged, not raised."""
+    try:
+        pending.fulfil(programs.compile_program(description))
+    except Exception as error:
+        pending.refuse()
+        explanations.note_refusal(description, error)
+        log.warning(
+            "<TorchTpu/fused> a program of %d ops could not be built and runs op by op: %s: %s",
+            len(description["nodes"]),
+            type(error).__name__,
+            error,
+        )
+
+
+def wait_for_compiles() -> None:
+    """Wait until every program that was asked for is there (`torch.tpu.wait_for_compiles`)."""
+    _C.flush()
+    _worker.wait()
+
+
+def compiles_under_way() -> int:
+    """Number of programs being compiled or queued for it."""
+    return _worker.under_way()

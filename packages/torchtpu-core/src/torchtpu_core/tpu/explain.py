@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why programs were compiled and traces ended: `torch.tpu.explain()`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchtpu_core import _C
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """A recorded stream of operators that ran.
+
+    Attributes:
+        ops: operators in it.
+        reason: what ended it: ``host read``, ``optimizer step``, ``synchronize``, ...
+        outcome: ``one program`` or ``op by op``.
+        device: index of the device.
+        compile_requested: a program was asked for, since the stream was met before.
+        line: the user's line of its last operator.
+    """
+
+    ops: int
+    reason: str
+    outcome: str
+    device: int
+    compile_requested: bool
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The last flushes and compilations, oldest first; printed, it is a summary.
+
+    Attributes:
+        flushes: at most 256.
+        compiles: at most 64; each says how it differs from the nearest known stream.
+        compiling: programs that were asked for and are not there yet.
+    """
+
+    flushes: tuple[Flush, ...]
+    compiles: tuple[Any, ...]
+    compiling: int
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.compiles)} programs asked for, {self.compiling} under way"]
+        for event in self.compiles:
+            what = event.error or event.difference or "the first of its kind"
+            lines.append(f"  {event.ops} ops, {event.reason}, {event.line or '?'}: {what}")
+        lines.append(f"last {len(self.flushes)} flushes, equal ones in a row together")
+        for count, flush in _runs(self.flushes):
+            lines.append(
+                f"  {count} x {flush.ops} ops as {flush.outcome}, ended by {flush.reason}"
+                f" at {flush.line or '?'}"
+            )
+        return "\n".join(lines)
+
+
+def explain() -> Explanation:
+    """What Fused Eager did last, and why.
+
+    Returns:
+        Flushes with their reasons, and compilations with what differed from the nearest
+        program that was known. Strict and Debug flush after every operator and keep no list.
+
+    >>> print(torch.tpu.explain())  # doctest: +SKIP
+    1 programs asked for, 0 under way
+      52 ops, optimizer step, train.py:12 in step: the first of its kind
+    """
+    compiles: tuple[Any, ...] = ()
+    compiling = 0
+    if _C.is_started():
+        from torchtpu_core.runtime import background, explanations
+
+        compiles = tuple(explanations.compiles())
+        compiling = background.compiles_under_way()
+    flushes = tuple(Flush(**record) for record in _C.flush_records())
+    return Explanation(flushes, compiles, compiling)
+
+
+def wait_for_compiles() -> None:
+    """Wait until the programs that Fused Eager asked for are compiled.
+
+    For measurements: without it, the first steps run op by op while XLA works.
+    """
+    if _C.is_started():
+        from torchtpu_core.runtime import background
+
+        background.wait_for_compiles()
+
+
+def _runs(flushes: tuple[Flush, ...]) -> list[tuple[int, Flush]]:
+    """Equal neighbours counted."""
+    runs: list[tuple[int, Flush]] = []
+    for flush in flushes:
+        if runs and runs[-1][1] == flush:
+            runs[-1] = (runs[-1][0] + 1, flush)
+        else:
+            runs.append((1, flush))
+    return runs
+
+
+__all__ = ["Explanation", "Flush", "explain", "wait_for_compiles"]
