@@ -84,7 +84,8 @@ def read(
     if plan.kind == "gather":
         flat = reinterpret(_flat(value, base), dtype)
         return flat.at[_addresses(view, starts[0])].get(mode="promise_in_bounds")
-    box = lax.dynamic_slice(_boxed(value, base, plan, dtype), starts, plan.extents)
+    boxed = _boxed(value, base, plan, dtype)
+    box = lax.dynamic_slice(boxed, starts, plan.extents, allow_negative_indices=False)
     return _from_box(box, view, plan)
 
 
@@ -95,8 +96,20 @@ def write(
     plan: Plan,
     starts: Sequence[jax.Array],
     update: jax.Array,
+    in_place: bool = True,
 ) -> jax.Array:
-    """`value` with the view's elements replaced by `update` (`view.sizes`)."""
+    """`value` with the view's elements replaced by `update` (`view.sizes`).
+
+    Args:
+        value: the storage's value, `base.sizes`; None if nothing was written.
+        base: the geometry of `value`.
+        view: the written tensor's sizes, strides and dtype.
+        plan: how the view lies in the value.
+        starts: 0-d integer arrays, one per run-time start of the plan.
+        update: what is written.
+        in_place: XLA may write into `value`'s buffer; if not, the result is chosen element
+            by element from both.
+    """
     dtype = dtypes.to_numpy(view.dtype)
     if value is None:
         value = jnp.zeros(base.sizes, dtypes.to_numpy(base.dtype))
@@ -107,10 +120,25 @@ def write(
         flat = flat.at[_addresses(view, starts[0])].set(update, mode="promise_in_bounds")
         return _unflat(reinterpret(flat, dtypes.to_numpy(base.dtype)), base)
     boxed = _boxed(value, base, plan, dtype)
-    boxed = lax.dynamic_update_slice(boxed, _to_box(update, plan), starts)
+    boxed = _replaced(boxed, _to_box(update, plan), starts, in_place)
     count = math.prod(base.sizes) * base.dtype.itemsize // view.dtype.itemsize
     flat = lax.slice(boxed.reshape(-1), (0,), (count,)) if boxed.size != count else boxed
     return _unflat(reinterpret(flat.reshape(-1), dtypes.to_numpy(base.dtype)), base)
+
+
+def _replaced(
+    boxed: jax.Array, box: jax.Array, starts: Sequence[jax.Array], in_place: bool
+) -> jax.Array:
+    if in_place:
+        return lax.dynamic_update_slice(boxed, box, starts, allow_negative_indices=False)
+    placed = lax.dynamic_update_slice(
+        lax.full_like(boxed, 0), box, starts, allow_negative_indices=False
+    )
+    inside = lax.full(boxed.shape, True)
+    for dim, (start, extent) in enumerate(zip(starts, box.shape, strict=True)):
+        place = lax.broadcasted_iota(start.dtype, boxed.shape, dim)
+        inside &= (place >= start) & (place < start + extent)
+    return lax.select(inside, placed, boxed)
 
 
 def reinterpret(flat: jax.Array, dtype: np.dtype) -> jax.Array:

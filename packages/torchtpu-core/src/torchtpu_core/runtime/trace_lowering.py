@@ -7,6 +7,7 @@ order when JAX traces it. Nothing here compiles, and nothing is shared between c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from torchtpu_core.errors import LoweringTableError
 from torchtpu_core.lowering import checks, dtypes, layout, storage_views
@@ -25,6 +27,7 @@ from torchtpu_core.runtime import clients, tables
 
 # Bases at or below this are results of the same op (kOwnOutput in csrc/trace.h).
 _OWN_OUTPUT = -2
+_UNWRITTEN = -1
 _KINDS = {"b": bool, "i": int, "f": float}
 
 #: What `csrc/describe.cpp` makes of a trace.
@@ -73,8 +76,11 @@ class _Words:
         self.next += count
         return taken
 
-    def starts(self, count: int) -> list[jax.Array]:
-        """The next `count` view starts, int64."""
+    def starts(self, plan: tuple[Any, ...]) -> list[jax.Array]:
+        """The next view starts, as many as the plan has: int32 where its box is that small."""
+        kind, radix, _, _, count = plan
+        if kind == "slice" and math.prod(radix) <= np.iinfo(np.int32).max:
+            return [lax.bitcast_convert_type(w[0], np.int32) for w in self.take(count)]
         return [Scalar(int, w).to(np.dtype(np.int64)) for w in self.take(count)]
 
 
@@ -160,6 +166,7 @@ def _lower_nodes(
     collected: checks.Collected,
 ) -> list[list[jax.Array]]:
     results: list[list[jax.Array]] = []
+    sources = Sources()
     for index, node in enumerate(trace["nodes"]):
         collected.node = index
 
@@ -172,15 +179,59 @@ def _lower_nodes(
 
         raw = [source(place) for place, _, _, _ in node["inputs"]]
         values = _read_inputs(node, raw, words)
-        update_starts = [words.starts(plan[4]) for _, _, _, plan, _ in node["outputs"]]
-        results.append(_lower_node(node, raw, values, update_starts, words))
+        update_starts = [words.starts(plan) for _, _, _, plan, _ in node["outputs"]]
+        in_place = sources.add(index, node)
+        results.append(_lower_node(node, raw, values, update_starts, words, in_place))
     return results
+
+
+class Sources:
+    """What each value of a trace was computed from, to tell which writes may be in place.
+
+    XLA:CPU (jaxlib 0.10.2) fuses the computation of an update into the write, and does not
+    see that it reads other places of the same buffer if it reads them in another shape: it
+    then reads what it has just written. So a write is in place only if nothing it depends
+    on, but the place itself, shares a source with the value that is written.
+    """
+
+    def __init__(self) -> None:
+        self._bits: dict[Any, int] = {}
+
+    def _of(self, place: Any) -> int:
+        return self._bits.setdefault(place, 1 << len(self._bits))
+
+    def add(self, index: int, node: dict[str, Any]) -> bool:
+        """Note a node's results; whether its writes may be in place."""
+        inputs = [self._of(place) for place, _, _, _ in node["inputs"] if place is not None]
+        everything = 0
+        for bits in inputs:
+            everything |= bits
+        in_place = all(self._is_apart(node, output) for output in node["outputs"] if output[1])
+        for position in range(len(node["outputs"])):
+            own = self._of(("node", index, position))
+            self._bits["node", index, position] = own | everything
+        return in_place
+
+    def _is_apart(self, node: dict[str, Any], output: tuple[Any, ...]) -> bool:
+        base, plan = output[2], output[3]
+        if base < 0:
+            return base == _UNWRITTEN
+        written = node["inputs"][base][0]
+        own_reads = 0
+        for place, _, view, read_plan in node["inputs"]:
+            if place is None or view is None:
+                continue
+            if place == written and read_plan == plan and own_reads == 0:
+                own_reads += 1
+            elif self._of(place) & self._of(written):
+                return False
+        return True
 
 
 def _read_inputs(node: dict[str, Any], raw: Sequence[Any], words: _Words) -> list[Any]:
     values = []
     for value, (_, base, view, plan) in zip(raw, node["inputs"], strict=True):
-        starts = words.starts(plan[4])
+        starts = words.starts(plan)
         if view is None:
             values.append(value)
             continue
@@ -195,6 +246,7 @@ def _lower_node(
     values: Sequence[Any],
     update_starts: Sequence[Sequence[jax.Array]],
     words: _Words,
+    in_place: bool,
 ) -> list[jax.Array]:
     scalars = words.take(node["scalars"])
     args, kwargs = _arguments(node, values, scalars)
@@ -205,7 +257,7 @@ def _lower_node(
         results.append(_conform(node["name"], value, sizes, dtypes.to_numpy(dtype)))
     written_back: list[jax.Array] = []
     for value, output, starts in zip(results, node["outputs"], update_starts, strict=True):
-        written_back.append(_write_output(value, raw, written_back, output, starts, node))
+        written_back.append(_write_output(value, raw, written_back, output, starts, node, in_place))
     return written_back
 
 
@@ -291,6 +343,7 @@ def _write_output(
     output: tuple[Any, ...],
     starts: Sequence[jax.Array],
     node: dict[str, Any],
+    in_place: bool,
 ) -> jax.Array:
     geometry, is_update, base, plan, sizes = output
     if not is_update:
@@ -298,7 +351,7 @@ def _write_output(
     kept = Geometry(*geometry)
     view = Geometry(tuple(sizes), _strides_of(node, output), dtypes.to_torch(value.dtype))
     old = raw[base] if base >= 0 else earlier[_OWN_OUTPUT - base] if base <= _OWN_OUTPUT else None
-    return storage_views.write(old, kept, view, Plan(*plan), starts, value)
+    return storage_views.write(old, kept, view, Plan(*plan), starts, value, in_place)
 
 
 def _strides_of(node: dict[str, Any], output: tuple[Any, ...]) -> tuple[int, ...]:
