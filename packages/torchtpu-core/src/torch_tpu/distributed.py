@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from torchtpu_core.tpu.distributed import topology_aware_mesh
+
 from torch_tpu._extras import require
 
 _backend = require("torchtpu_distributed.backend", "distributed", "torch_tpu.distributed")
 Backend = _backend.Backend
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "topology_aware_mesh"]

@@ -91,6 +91,7 @@ class ClosedForm:
     def inner_stage(
         self, kind: CollectiveKind, whole: float, span: Span, algorithm: Algorithm
     ) -> Stage:
+        """The stage within a slice."""
         if not span.axes:
             return Stage()
         link, local = self.network.link, whole * span.sharing

@@ -7,7 +7,7 @@ it.
 
 from __future__ import annotations
 
-from torchtpu_core.tpu import memory, random
+from torchtpu_core.tpu import distributed, memory, random
 from torchtpu_core.tpu.amp import get_amp_supported_dtype
 from torchtpu_core.tpu.counters import counters, reset_counters
 from torchtpu_core.tpu.devices import (
@@ -91,6 +91,7 @@ __all__ = [
     "device",
     "device_count",
     "device_of",
+    "distributed",
     "empty_cache",
     "explain",
     "get_amp_supported_dtype",
