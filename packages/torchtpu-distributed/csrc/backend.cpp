@@ -34,76 +34,76 @@ WorkPtr PythonBackend::call(const char* method, Arguments&&... arguments) {
 }
 
 WorkPtr PythonBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  return on_host(tensors) ? host_->broadcast(tensors, opts)
+  return on_host(tensors) ? on_gloo(host_->broadcast(tensors, opts))
                               : call("broadcast", tensors, opts);
 }
 
 WorkPtr PythonBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  return on_host(tensors) ? host_->allreduce(tensors, opts)
+  return on_host(tensors) ? on_gloo(host_->allreduce(tensors, opts))
                               : call("allreduce", tensors, opts);
 }
 
 WorkPtr PythonBackend::allreduce_coalesced(Tensors& tensors,
                                            const c10d::AllreduceCoalescedOptions& opts) {
-  return on_host(tensors) ? host_->allreduce_coalesced(tensors, opts)
+  return on_host(tensors) ? on_gloo(host_->allreduce_coalesced(tensors, opts))
                               : call("allreduce_coalesced", tensors, opts);
 }
 
 WorkPtr PythonBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  return on_host(tensors) ? host_->reduce(tensors, opts)
+  return on_host(tensors) ? on_gloo(host_->reduce(tensors, opts))
                               : call("reduce", tensors, opts);
 }
 
 WorkPtr PythonBackend::allgather(TensorLists& outputs, Tensors& inputs,
                                  const c10d::AllgatherOptions& opts) {
-  return on_host(inputs) ? host_->allgather(outputs, inputs, opts)
+  return on_host(inputs) ? on_gloo(host_->allgather(outputs, inputs, opts))
                               : call("allgather", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::AllgatherOptions& opts) {
-  return on_host(output) ? host_->_allgather_base(output, input, opts)
+  return on_host(output) ? on_gloo(host_->_allgather_base(output, input, opts))
                               : call("allgather_base", output, input, opts);
 }
 
 WorkPtr PythonBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                            const c10d::AllgatherOptions& opts) {
-  return on_host(inputs) ? host_->allgather_coalesced(outputs, inputs, opts)
+  return on_host(inputs) ? on_gloo(host_->allgather_coalesced(outputs, inputs, opts))
                               : call("allgather_coalesced", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::AllgatherOptions& opts) {
-  return on_host(outputs) ? host_->allgather_into_tensor_coalesced(outputs, inputs, opts)
+  return on_host(outputs) ? on_gloo(host_->allgather_into_tensor_coalesced(outputs, inputs, opts))
                               : call("allgather_into_tensor_coalesced", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
-  return on_host(inputs) ? host_->gather(outputs, inputs, opts)
+  return on_host(inputs) ? on_gloo(host_->gather(outputs, inputs, opts))
                               : call("gather", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::scatter(Tensors& outputs, TensorLists& inputs,
                                const c10d::ScatterOptions& opts) {
-  return on_host(outputs) ? host_->scatter(outputs, inputs, opts)
+  return on_host(outputs) ? on_gloo(host_->scatter(outputs, inputs, opts))
                               : call("scatter", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                       const c10d::ReduceScatterOptions& opts) {
-  return on_host(outputs) ? host_->reduce_scatter(outputs, inputs, opts)
+  return on_host(outputs) ? on_gloo(host_->reduce_scatter(outputs, inputs, opts))
                               : call("reduce_scatter", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                             const c10d::ReduceScatterOptions& opts) {
-  return on_host(output) ? host_->_reduce_scatter_base(output, input, opts)
+  return on_host(output) ? on_gloo(host_->_reduce_scatter_base(output, input, opts))
                               : call("reduce_scatter_base", output, input, opts);
 }
 
 WorkPtr PythonBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::ReduceScatterOptions& opts) {
-  return on_host(outputs) ? host_->reduce_scatter_tensor_coalesced(outputs, inputs, opts)
+  return on_host(outputs) ? on_gloo(host_->reduce_scatter_tensor_coalesced(outputs, inputs, opts))
                               : call("reduce_scatter_tensor_coalesced", outputs, inputs, opts);
 }
 
@@ -111,38 +111,64 @@ WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                      std::vector<int64_t>& output_splits,
                                      std::vector<int64_t>& input_splits,
                                      const c10d::AllToAllOptions& opts) {
-  return on_host(output) ? host_->alltoall_base(output, input, output_splits, input_splits, opts)
+  return on_host(output) ? on_gloo(host_->alltoall_base(output, input, output_splits, input_splits, opts))
                               : call("alltoall_base", output, input, output_splits, input_splits, opts);
 }
 
 WorkPtr PythonBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
-  return on_host(outputs) ? host_->alltoall(outputs, inputs, opts)
+  return on_host(outputs) ? on_gloo(host_->alltoall(outputs, inputs, opts))
                               : call("alltoall", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::send(Tensors& tensors, int destination, int tag) {
-  return on_host(tensors) ? host_->send(tensors, destination, tag)
+  return on_host(tensors) ? on_gloo(host_->send(tensors, destination, tag))
                               : call("send", tensors, destination, tag);
 }
 
 WorkPtr PythonBackend::recv(Tensors& tensors, int source, int tag) {
-  return on_host(tensors) ? host_->recv(tensors, source, tag)
+  return on_host(tensors) ? on_gloo(host_->recv(tensors, source, tag))
                               : call("recv", tensors, source, tag);
 }
 
 WorkPtr PythonBackend::recvAnysource(Tensors& tensors, int tag) {
-  return on_host(tensors) ? host_->recvAnysource(tensors, tag)
+  return on_host(tensors) ? on_gloo(host_->recvAnysource(tensors, tag))
                               : call("recv_anysource", tensors, tag);
 }
 
 WorkPtr PythonBackend::barrier(const c10d::BarrierOptions& opts) { return call("barrier", opts); }
 
+WorkPtr PythonBackend::on_gloo(const WorkPtr& of_gloo) {
+  WorkPtr work;
+  {
+    py::gil_scoped_acquire gil;
+    work = c10::make_intrusive<GlooWork>(of_gloo, target_.attr("host_failed"));
+  }
+  std::lock_guard<std::mutex> lock(series_mutex_);
+  if (in_series_) {
+    series_.push_back(work);
+  }
+  return work;
+}
+
 void PythonBackend::startCoalescing() {
+  {
+    std::lock_guard<std::mutex> lock(series_mutex_);
+    in_series_ = true;
+    series_.clear();
+  }
   py::gil_scoped_acquire gil;
   target_.attr("start_coalescing")();
 }
 
-WorkPtr PythonBackend::endCoalescing() { return call("end_coalescing"); }
+WorkPtr PythonBackend::endCoalescing() {
+  std::vector<WorkPtr> series;
+  {
+    std::lock_guard<std::mutex> lock(series_mutex_);
+    in_series_ = false;
+    series.swap(series_);
+  }
+  return call("end_coalescing", series);
+}
 
 uint64_t PythonBackend::getSequenceNumberForGroup() {
   py::gil_scoped_acquire gil;

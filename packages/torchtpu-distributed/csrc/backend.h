@@ -8,6 +8,8 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <mutex>
+
 namespace torchtpu::distributed {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -67,9 +69,15 @@ class PythonBackend : public c10d::Backend {
   template <typename... Arguments>
   WorkPtr call(const char* method, Arguments&&... arguments);
 
+  // A work of gloo, which belongs to the series of collectives if one has begun.
+  WorkPtr on_gloo(const WorkPtr& of_gloo);
+
   py::object target_;
   c10::intrusive_ptr<Backend> host_;
   c10::intrusive_ptr<Options> options_;
+  std::mutex series_mutex_;
+  bool in_series_ = false;
+  std::vector<WorkPtr> series_;
 };
 
 }  // namespace torchtpu::distributed

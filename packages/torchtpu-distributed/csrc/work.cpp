@@ -24,6 +24,11 @@ bool PythonWork::isSuccess() const {
   return work_.attr("is_success")().cast<bool>();
 }
 
+int PythonWork::sourceRank() const {
+  py::gil_scoped_acquire gil;
+  return work_.attr("source_rank")().cast<int>();
+}
+
 std::vector<at::Tensor> PythonWork::result() {
   py::gil_scoped_acquire gil;
   return work_.attr("result")().cast<std::vector<at::Tensor>>();
@@ -47,6 +52,27 @@ c10::intrusive_ptr<c10::ivalue::Future> PythonWork::getFuture() {
   py::gil_scoped_acquire gil;
   py::object future = work_.attr("get_future")();
   return future.cast<std::shared_ptr<torch::jit::PythonFutureWrapper>>()->fut;
+}
+
+GlooWork::~GlooWork() {
+  if (Py_IsInitialized() == 0) {
+    on_failure_.release();  // the interpreter is gone, and the object with it
+    return;
+  }
+  py::gil_scoped_acquire gil;
+  on_failure_ = py::object();
+}
+
+bool GlooWork::wait(std::chrono::milliseconds timeout) {
+  std::string message;
+  try {
+    return work_->wait(timeout);
+  } catch (const std::exception& error) {
+    message = error.what();
+  }
+  py::gil_scoped_acquire gil;
+  on_failure_(message);
+  throw std::runtime_error(message);
 }
 
 c10::intrusive_ptr<c10d::Work> to_work(py::object returned) {

@@ -10,7 +10,7 @@ namespace torchtpu::distributed {
 namespace py = pybind11;
 
 // Holds an object with wait(timeout_s), get_future(), is_completed(), is_success(),
-// result() and synchronize().
+// source_rank(), result() and synchronize().
 class PythonWork : public c10d::Work {
  public:
   explicit PythonWork(py::object work) : work_(std::move(work)) {}
@@ -18,6 +18,7 @@ class PythonWork : public c10d::Work {
 
   bool isCompleted() override;
   bool isSuccess() const override;
+  int sourceRank() const override;
   std::vector<at::Tensor> result() override;
   void synchronize() override;
   bool wait(std::chrono::milliseconds timeout) override;
@@ -26,6 +27,29 @@ class PythonWork : public c10d::Work {
 
  private:
   py::object work_;
+};
+
+// A work of gloo on CPU tensors. When it fails, `on_failure(message)` is asked for the error,
+// which names the rank behind it; gloo only knows that a connection has closed.
+class GlooWork : public c10d::Work {
+ public:
+  GlooWork(c10::intrusive_ptr<c10d::Work> work, py::object on_failure)
+      : work_(std::move(work)), on_failure_(std::move(on_failure)) {}
+  ~GlooWork() override;
+
+  bool isCompleted() override { return work_->isCompleted(); }
+  bool isSuccess() const override { return work_->isSuccess(); }
+  std::exception_ptr exception() const override { return work_->exception(); }
+  int sourceRank() const override { return work_->sourceRank(); }
+  std::vector<at::Tensor> result() override { return work_->result(); }
+  void synchronize() override { work_->synchronize(); }
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override { work_->abort(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return work_->getFuture(); }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  py::object on_failure_;
 };
 
 // The Work behind what a Python method returned: itself if it is one. The GIL is held.

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 from torchtpu_distributed.errors import PeerLostError
-from torchtpu_distributed.ledger import Failure, Ledger, Pending
+from torchtpu_distributed.ledger import Failure, Ledger
+from torchtpu_distributed.pending import Pending
 
 
 class Token:

@@ -18,6 +18,7 @@ from torchtpu_distributed.errors import ProcessGroupError
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_path import HostPath, check_splits
 from torchtpu_distributed.running import Runner
+from torchtpu_distributed.uneven import Uneven
 from torchtpu_distributed.work import DeviceWork, SeriesWork
 
 Tensors = Sequence[torch.Tensor]
@@ -35,6 +36,7 @@ class Backend:
     def __init__(self, group: Group, gloo: dist.ProcessGroupGloo, is_world: bool) -> None:
         self._group = group
         self._runner = Runner(group)
+        self._uneven = Uneven(group, self._runner)
         self._host = HostPath(group, gloo)
         self._is_world = is_world
         self._series: list[DeviceWork] | None = None
@@ -64,6 +66,8 @@ class Backend:
         """Give every rank the tensors of all, as a list."""
         (targets,), (tensor,) = outputs, inputs
         self._check_count(targets)
+        if len({tuple(t.shape) for t in targets}) > 1:
+            return self._uneven.all_gather(targets, tensor)
         return self._runner.run(_call("all_gather_list", targets), [tensor], targets)
 
     def allgather_base(self, output: torch.Tensor, operand: torch.Tensor, opts: Any) -> DeviceWork:
@@ -113,6 +117,8 @@ class Backend:
         if opts.reduceOp == dist.ReduceOp.PREMUL_SUM:
             operands = [tensor.clone() for tensor in operands]
         op = _prepare_reduction(opts.reduceOp, operands)
+        if len({tuple(t.shape) for t in operands}) > 1:
+            return self._uneven.reduce_scatter(outputs[0], operands, op)
         return self._runner.run(_call("reduce_scatter_list", outputs, op=op), operands, outputs)
 
     def reduce_scatter_base(
@@ -152,11 +158,9 @@ class Backend:
         return self._runner.run(_call("all_to_all", [output]), [operand], [output])
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> DeviceWork:
-        """Send tensor i to rank i; tensors of different sizes go through the host."""
+        """Send tensor i to rank i, through the host: no rank knows whether all sizes are equal."""
         self._check_count(outputs)
         self._check_count(inputs)
-        if len({tuple(t.shape) for t in (*outputs, *inputs)}) == 1:
-            return self._runner.run(_call("all_to_all_list", outputs), inputs, outputs)
         received = outputs[0].new_empty(sum(t.numel() for t in outputs))
         sent = torch.cat([t.detach().reshape(-1) for t in inputs])
         sizes = [t.numel() for t in outputs]
@@ -188,15 +192,30 @@ class Backend:
         """Begin a series of collectives with one work object; each is launched when called."""
         self._series = []
 
-    def end_coalescing(self) -> DeviceWork:
-        """The work object of the series: messages are what it has to wait for."""
+    def end_coalescing(self, on_host: Sequence[dist.Work] = ()) -> DeviceWork:
+        """The work object of the series: messages are what it has to wait for.
+
+        Args:
+            on_host: works of gloo that belong to the series, those of CPU tensors.
+        """
         series, self._series = self._series or [], None
-        return SeriesWork(self._group.world.ledger, series)
+        return SeriesWork(self._group.world.ledger, series, on_host)
 
     def _in_series(self, work: DeviceWork) -> DeviceWork:
         if self._series is not None:
             self._series.append(work)
         return work
+
+    def host_failed(self, message: str) -> None:
+        """Raise why a collective of CPU tensors failed.
+
+        Args:
+            message: what gloo said.
+
+        Raises:
+            CollectiveError: it names the rank behind it, if there is one.
+        """
+        self._host.diagnose(message)
 
     def sequence_number(self) -> int:
         """Number of collectives so far."""
@@ -252,7 +271,11 @@ def _call(kind: str, results: Tensors, *, op: str = "", root: int = -1) -> Colle
 
 
 def _prepare_reduction(op: Any, tensors: Tensors) -> str:
-    """The reduction's name; PREMUL_SUM multiplies the tensors in place first."""
+    """The reduction's name; PREMUL_SUM multiplies the tensors in place first.
+
+    Raises:
+        RuntimeError: a bitwise reduction of floating point or complex numbers.
+    """
     if op == dist.ReduceOp.PREMUL_SUM:
         with torch.no_grad():
             for tensor in tensors:
@@ -260,5 +283,15 @@ def _prepare_reduction(op: Any, tensors: Tensors) -> str:
         return "sum"
     for name in ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR"):
         if op == getattr(dist.ReduceOp, name):
+            _check_bitwise(name, tensors)
             return name.lower()
     raise ProcessGroupError(f"{op!r} is not a reduction of torch.distributed.ReduceOp.")
+
+
+def _check_bitwise(name: str, tensors: Tensors) -> None:
+    for tensor in tensors if name in ("BAND", "BOR", "BXOR") else ():
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            raise RuntimeError(
+                f"Cannot use ReduceOp.{name} with non-integral dtype {tensor.dtype}: convert to "
+                "an integer type or bool, or view the bits as one (tensor.view(torch.int32))."
+            )

@@ -44,11 +44,16 @@ class Board:
         new, self._read = text[self._read :], len(text)
         return [json.loads(line) for line in new.decode().splitlines()]
 
-    def beat(self, positions: dict[str, tuple[int, str]]) -> None:
-        """Show that this rank lives, and which collective of each group it came to last."""
+    def beat(self, positions: dict[str, tuple[int, str]], now: str) -> None:
+        """Show that this rank lives.
+
+        Args:
+            positions: number and name of the last collective it came to, by group.
+            now: name of the oldest one it still waits for, if there is one.
+        """
         self._beats += 1
         self._store.set(f"beat/{self._rank}", str(self._beats))
-        text = json.dumps(positions)
+        text = json.dumps({"groups": positions, "now": now})
         if text != self._positions:
             self._store.set(f"at/{self._rank}", text)
             self._positions = text
@@ -63,10 +68,18 @@ class Board:
 
     def position(self, rank: int, group: str) -> tuple[int, str]:
         """Number and name of the last collective a rank came to in a group; 0 if none."""
-        if not self._store.check([f"at/{rank}"]):
-            return 0, ""
-        number, name = json.loads(self._store.get(f"at/{rank}")).get(group, (0, ""))
+        number, name = self._at(rank)["groups"].get(group, (0, ""))
         return int(number), str(name)
+
+    def waits_in(self, rank: int) -> str:
+        """Name of the oldest collective a rank waits for; empty if there is none."""
+        return str(self._at(rank)["now"])
+
+    def _at(self, rank: int) -> dict[str, Any]:
+        if not self._store.check([f"at/{rank}"]):
+            return {"groups": {}, "now": ""}
+        found: dict[str, Any] = json.loads(self._store.get(f"at/{rank}"))
+        return found
 
     def put_stack(self, stack: str) -> None:
         """Show where this rank's main thread is."""

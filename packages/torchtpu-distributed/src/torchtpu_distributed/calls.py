@@ -104,13 +104,6 @@ def all_to_all(arrays: Arrays, call: Collective, n: int) -> Arrays:
     return [_from_bits(lax.all_to_all(bits, AXIS, 0, 0), x.dtype).reshape(call.shapes[0])]
 
 
-def all_to_all_list(arrays: Arrays, call: Collective, n: int) -> Arrays:
-    """n arrays of one shape, the i-th for rank i, as n results."""
-    bits = _to_bits(jnp.stack(arrays))
-    received = _from_bits(lax.all_to_all(bits, AXIS, 0, 0), arrays[0].dtype)
-    return [received[i].reshape(shape) for i, shape in enumerate(call.shapes)]
-
-
 def _scatter_reduced(pieces: jax.Array, op: str, n: int) -> jax.Array:
     if op in ("sum", "avg") and pieces.dtype != np.bool_:
         total = lax.psum_scatter(pieces, AXIS)
@@ -210,5 +203,4 @@ BODIES: Mapping[str, Callable[[Arrays, Collective, int], Arrays]] = {
     "reduce_scatter_list": reduce_scatter_list,
     "scatter": scatter,
     "all_to_all": all_to_all,
-    "all_to_all_list": all_to_all_list,
 }

@@ -89,7 +89,7 @@ def make(
         store: a store of the group's own.
         is_world: whether the world ends with this backend.
     """
-    group = Group(of, name, ranks, timeout_s)
+    group = Group(of, name, ranks, timeout_s, is_world=is_world)
     gloo = dist.ProcessGroupGloo(
         dist.PrefixStore("host", store), group.rank, group.size, timedelta(seconds=timeout_s)
     )

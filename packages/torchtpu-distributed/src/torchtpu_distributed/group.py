@@ -7,14 +7,18 @@ made at the first collective, from what each rank writes into the store.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import jax
 import numpy as np
 from torch import distributed as dist
 
+from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import CollectiveMismatchError, ProcessGroupError
-from torchtpu_distributed.ledger import Failure, Pending
+from torchtpu_distributed.ledger import Failure
+from torchtpu_distributed.pending import Operand, Pending
+from torchtpu_distributed.stacks import main_line
 from torchtpu_distributed.world import World
 
 AXIS = "ranks"
@@ -34,16 +38,28 @@ class Group:
         name: its name, the same on all ranks.
         ranks: its global ranks, in group order.
         timeout_s: seconds a collective may take.
+        is_world: whether it is the default group.
     """
 
-    def __init__(self, world: World, name: str, ranks: tuple[int, ...], timeout_s: float) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        ranks: tuple[int, ...],
+        timeout_s: float,
+        *,
+        is_world: bool = False,
+    ) -> None:
         self.world = world
         self.name = name
         self.ranks = ranks
         self.timeout_s = timeout_s
+        self.is_world = is_world
         self.seq = 0
+        self.messages = 0
         self._store = dist.PrefixStore(f"group/{name}", world.store)
         self._device: int | None = None
+        world.ledger.recorder.know(self)
 
     @property
     def size(self) -> int:
@@ -55,7 +71,20 @@ class Group:
         """This process's number in the group."""
         return self.ranks.index(self.world.rank)
 
-    def pending(self, what: str, line: str) -> Pending:
+    @property
+    def description(self) -> str:
+        """What the group is for, as PyTorch words it."""
+        return "default_pg" if self.is_world else "undefined"
+
+    def pending(
+        self,
+        what: str,
+        line: str,
+        *,
+        kind: str,
+        inputs: Sequence[Operand] = (),
+        outputs: Sequence[Operand] = (),
+    ) -> Pending:
         """The next collective of the group, entered into the ledger."""
         self.seq += 1
         pending = Pending(
@@ -63,8 +92,11 @@ class Group:
             ranks=self.ranks,
             seq=self.seq,
             what=what,
-            line=line,
+            line=line or main_line(),
             timeout_s=self.timeout_s,
+            kind=kind,
+            inputs=inputs,
+            outputs=outputs,
         )
         self.world.ledger.begin(pending)
         return pending
@@ -108,18 +140,21 @@ class Group:
             raise
 
     def _refuse(self, pending: Pending, what: str, line: str) -> None:
-        first = f"rank {self.ranks[0]} called {what}{f' at {line}' if line else ''}"
+        calls = {self.ranks[0]: f"{what}{f' at {line}' if line else ''}"}
+        calls[self.world.rank] = f"{pending.what}{f' at {pending.line}' if pending.line else ''}"
+        board = Board(self.world.store, self.world.rank)
+        for rank in self.ranks:
+            number, name = board.position(rank, self.name)
+            if rank not in calls:
+                calls[rank] = name if number == pending.seq else f"(at number {number}) {name}"
+        listed = "".join(f"\n  rank {rank}: {calls[rank]}" for rank in sorted(calls))
         message = (
-            f"Collective number {pending.seq} of group {self.name!r} differs between ranks: "
-            f"{first}, but rank {self.world.rank} called {pending.what}"
-            f"{f' at {pending.line}' if pending.line else ''}. All ranks of a group must call the "
-            "same collectives in the same order, with the same shapes, dtypes and reduction."
+            f"Collective number {pending.seq} of group {self.name!r} differs between ranks; rank "
+            f"{self.world.rank} noticed it before it began:{listed}\nAll ranks of a group must "
+            "call the same collectives in the same order, with the same shapes, dtypes and "
+            "reduction. The first line that should not be there, or is missing, is the cause."
         )
-        from torchtpu_distributed.board import Board
-
-        Board(self.world.store, self.world.rank).post(
-            "mismatch", ranks=list(self.ranks), message=message
-        )
+        board.post("mismatch", ranks=list(self.ranks), message=message)
         self.world.ledger.fail(Failure(CollectiveMismatchError, message))
         self.world.ledger.check()
 

@@ -9,6 +9,7 @@ of the exchange over ICI, which is what a TPU would use.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,10 +22,13 @@ from torchtpu_core.simulator.cost import Collective, CollectiveKind
 from torchtpu_core.tpu import devices
 from torchtpu_core.units import seconds_to_ps
 
-from torchtpu_distributed.errors import ProcessGroupError
+from torchtpu_distributed.errors import CollectiveError, ProcessGroupError
 from torchtpu_distributed.group import Group
-from torchtpu_distributed.ledger import Pending
+from torchtpu_distributed.pending import Operand, Pending
 from torchtpu_distributed.work import HostWork
+
+#: How long the watch may need to say which rank is behind an error of gloo.
+_VERDICT_S = 15.0
 
 
 class HostPath:
@@ -41,7 +45,7 @@ class HostPath:
 
     def send(self, tensor: torch.Tensor, destination: int, tag: int) -> HostWork:
         """Send a tensor to a rank of the group."""
-        pending = self._unnumbered(f"send to group rank {destination}", destination)
+        pending = self._message("send", "->", destination, inputs=[_operand(tensor)])
         host = tensor.detach().cpu().contiguous()
         work = self._gloo.send([_as_bytes(host)], destination, tag)
         self._charge(tensor, CollectiveKind.PERMUTE, ((self._group.rank, destination),))
@@ -51,13 +55,20 @@ class HostPath:
         """Receive a tensor from a rank of the group, any rank if `source` is negative."""
         host = torch.empty(tensor.shape, dtype=tensor.dtype)
         if source < 0:
-            pending = self._unnumbered("recv from any rank", None)
+            pending = self._message("recv", "<-", None, outputs=[_operand(tensor)])
             work = self._gloo.recv_anysource([_as_bytes(host)], tag)
         else:
-            pending = self._unnumbered(f"recv from group rank {source}", source)
+            pending = self._message("recv", "<-", source, outputs=[_operand(tensor)])
             work = self._gloo.recv([_as_bytes(host)], source, tag)
             self._charge(tensor, CollectiveKind.PERMUTE, ((source, self._group.rank),))
-        return self._work(pending, work, [tensor], lambda: _fill(tensor, host))
+        return HostWork(
+            self._group.world.ledger,
+            pending,
+            [tensor],
+            _arrival(work, host),
+            lambda: _fill(tensor, host),
+            work._source_rank,
+        )
 
     def all_to_all(
         self,
@@ -67,7 +78,12 @@ class HostPath:
         input_splits: Sequence[int],
     ) -> HostWork:
         """Exchange pieces of different sizes; sizes along dim 0."""
-        pending = self._agreed(f"all_to_all of uneven pieces of {operand.dtype}")
+        pending = self._agreed(
+            f"all_to_all of uneven pieces of {operand.dtype}",
+            "all_to_all",
+            inputs=[_operand(operand)],
+            outputs=[_operand(output)],
+        )
         received = torch.empty(output.shape, dtype=output.dtype)
         sent = operand.detach().cpu().contiguous()
         work = self._gloo.alltoall_base(
@@ -86,14 +102,36 @@ class HostPath:
         """Wait for every rank, and before that for all work of this rank's device."""
         if devices.is_initialized():
             devices.synchronize()
-        pending = self._agreed("barrier")
+        pending = self._agreed("barrier", "barrier")
         done = self._work(pending, self._gloo.barrier(dist.BarrierOptions()), [])
         done.wait()
         return done
 
-    def _agreed(self, what: str) -> Pending:
+    def diagnose(self, message: str) -> None:
+        """Let the watch find out why gloo failed with CPU tensors, and raise it."""
+        group, ledger = self._group, self._group.world.ledger
+        pending = Pending(
+            group=group.name,
+            ranks=group.ranks,
+            seq=0,
+            what="a collective of CPU tensors",
+            line=user_line(),
+            timeout_s=group.timeout_s,
+            kind="all_reduce",
+            trouble=message,
+            trouble_s=time.monotonic(),
+        )
+        ledger.begin(pending)
+        ledger.on_trouble()
+        try:
+            ledger.wait_until(lambda: False, _VERDICT_S)
+        finally:
+            ledger.finish(pending)
+        raise CollectiveError(f"{pending.name}, failed: {message}")
+
+    def _agreed(self, what: str, kind: str, **operands: Sequence[Operand]) -> Pending:
         """A collective of the group's order."""
-        pending = self._group.pending(what, user_line())
+        pending = self._group.pending(what, user_line(), kind=kind, **operands)
         try:
             self._group.agree(pending)
         except BaseException:
@@ -101,18 +139,34 @@ class HostPath:
             raise
         return pending
 
-    def _unnumbered(self, what: str, peer: int | None) -> Pending:
+    def _message(
+        self,
+        kind: str,
+        arrow: str,
+        peer: int | None,
+        *,
+        inputs: Sequence[Operand] = (),
+        outputs: Sequence[Operand] = (),
+    ) -> Pending:
         """A message, which has no place in the group's order."""
         group = self._group
         group.world.ledger.check()
-        return Pending(
+        group.messages += 1
+        direction = "to" if kind == "send" else "from"
+        pending = Pending(
             group=group.name,
             ranks=group.ranks if peer is None else (group.world.rank, group.ranks[peer]),
             seq=0,
-            what=what,
+            what=f"{kind} {direction} {'any rank' if peer is None else f'group rank {peer}'}",
             line=user_line(),
             timeout_s=group.timeout_s,
+            kind=f"{kind} {group.rank}{arrow}{group.rank if peer is None else peer}",
+            message=group.messages,
+            inputs=inputs,
+            outputs=outputs,
         )
+        group.world.ledger.recorder.add(pending)
+        return pending
 
     def _work(
         self,
@@ -158,6 +212,10 @@ def check_splits(splits: Sequence[int], tensor: torch.Tensor, size: int) -> None
         raise ProcessGroupError(
             f"a tensor of {rows} rows cannot be split evenly among {size} ranks: give split sizes."
         )
+
+
+def _operand(tensor: torch.Tensor) -> Operand:
+    return tensor.dtype, tuple(tensor.shape)
 
 
 def _fill(tensor: torch.Tensor, host: torch.Tensor) -> None:

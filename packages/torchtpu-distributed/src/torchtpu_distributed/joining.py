@@ -8,6 +8,7 @@ client cannot change: collectives get a second client, and arrays are copied ove
 
 from __future__ import annotations
 
+import math
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,6 @@ from jaxlib import _jax, xla_client
 from torchtpu_core.runtime import clients
 
 from torchtpu_distributed import active, coordinator
-
-_JOIN_TIMEOUT_S = 300
 
 #: What keeps joined clients working for the life of the process: PJRT clients are never
 #: destroyed, so neither may their connections be.
@@ -60,7 +59,9 @@ def alone() -> Joined:
     return Joined(clients.client(), True, "", 1)
 
 
-def join(service: str, lifeline: str, rank: int, size: int, device_count: int) -> Joined:
+def join(
+    service: str, lifeline: str, rank: int, size: int, device_count: int, timeout_s: float
+) -> Joined:
     """Connect this process; blocks until all ranks have.
 
     Args:
@@ -69,11 +70,12 @@ def join(service: str, lifeline: str, rank: int, size: int, device_count: int) -
         rank: this rank.
         size: number of ranks.
         device_count: devices of this process.
+        timeout_s: seconds to wait for the other ranks.
     """
     global _core
 
     def make(count: int) -> Any:
-        return _make(service, lifeline, rank, size, count)
+        return _make(service, lifeline, rank, size, count, timeout_s)
 
     if clients.is_made():
         return Joined(make(device_count), False, service, size)
@@ -88,12 +90,14 @@ def join(service: str, lifeline: str, rank: int, size: int, device_count: int) -
     return _core
 
 
-def _make(service: str, lifeline: str, rank: int, size: int, device_count: int) -> Any:
+def _make(
+    service: str, lifeline: str, rank: int, size: int, device_count: int, timeout_s: float
+) -> Any:
     connection: socket.socket = coordinator.connect_lifeline(lifeline)
     runtime = _jax.get_distributed_runtime_client(
         service,
         rank,
-        init_timeout=_JOIN_TIMEOUT_S,
+        init_timeout=max(1, math.ceil(timeout_s)),
         heartbeat_timeout=coordinator.HEARTBEAT_TIMEOUT_S,
         shutdown_on_destruction=False,
         use_compression=True,
@@ -101,7 +105,9 @@ def _make(service: str, lifeline: str, rank: int, size: int, device_count: int) 
     runtime.connect()
     host = connection.getsockname()[0]
     collectives = _jax.make_gloo_tcp_collectives(distributed_client=runtime, hostname=host)
-    _alive.extend([connection, runtime, collectives])
+    # The descriptor without its Python object, which the interpreter would close on its way
+    # out: the service would end while this process still listens to it, and XLA abort.
+    _alive.extend([connection.detach(), runtime, collectives])
     return xla_client.make_cpu_client(
         asynchronous=True,
         distributed_client=runtime,

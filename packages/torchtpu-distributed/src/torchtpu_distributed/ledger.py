@@ -13,58 +13,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torchtpu_distributed.errors import CollectiveError
+from torchtpu_distributed.pending import Pending
+from torchtpu_distributed.recorder import Recorder
 
 #: Longest nap of a wait whose condition nobody announces, such as an array becoming ready.
 _NAP_S = 0.02
 _FIRST_NAP_S = 0.0002
 #: How long the watch may need to say which rank is behind an error.
 _VERDICT_S = 15.0
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Pending:
-    """One collective from its call to its completion.
-
-    Attributes:
-        group: name of the process group.
-        ranks: global ranks of the group.
-        seq: its number in the group, from 1; 0 for one that is not numbered.
-        what: the operation with operands, as `calls.Collective.describe` words it.
-        line: the user's line.
-        timeout_s: seconds it may take.
-        began_s: monotonic time of the call.
-        results: arrays, from the launch until the caller takes them.
-        token: the last of them, which is kept to wait for.
-        launched: whether the launching call has returned or raised.
-        done: whether its results are computed.
-        trouble: what the transport said when it failed.
-        trouble_s: monotonic time of that.
-    """
-
-    group: str
-    ranks: tuple[int, ...]
-    seq: int
-    what: str
-    line: str
-    timeout_s: float
-    began_s: float = field(default_factory=time.monotonic)
-    results: Sequence[Any] = ()
-    token: Any = None
-    launched: bool = False
-    done: bool = False
-    trouble: str = ""
-    trouble_s: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """How messages name it: the operation, its number, the group and the user's line."""
-        where = f" (called at {self.line})" if self.line else ""
-        number = f"number {self.seq} of " if self.seq else ""
-        return f"{self.what}, {number}group {self.group!r}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +46,9 @@ class Ledger:
         failure: why no collective can be started any more.
         seen: whether a thread of the user's has been told.
         positions: number and name of the last collective of each group.
+        recorder: the last collectives, finished ones included.
         on_trouble: called when the transport fails.
+        on_failure: called once, when the first failure has been noted.
     """
 
     def __init__(self) -> None:
@@ -98,7 +60,9 @@ class Ledger:
         self.failure: Failure | None = None
         self.seen = False
         self.positions: dict[str, tuple[int, str]] = {}
+        self.recorder = Recorder()
         self.on_trouble: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[], None] = lambda: None
         self._threads: list[threading.Thread] = []
         self.spawn(self._launch_all)
         self.spawn(self._complete_all)
@@ -113,6 +77,8 @@ class Ledger:
         """Enter a collective, once; raises if an earlier one has failed."""
         self.check()
         with self._condition:
+            if pending.record_id < 0:
+                self.recorder.add(pending)
             if pending not in self._pending:
                 self._pending.append(pending)
             if pending.seq:
@@ -137,13 +103,13 @@ class Ledger:
             self._report(pending, error)
             return
         with self._condition:
-            pending.launched = True
+            pending.launched_s = time.monotonic()
             self._condition.notify_all()
 
     def finish(self, pending: Pending) -> None:
         """Leave a collective: done, or given up before it was launched."""
         with self._condition:
-            pending.done = True
+            pending.done_s, pending.token = time.monotonic(), None
             if pending in self._pending:
                 self._pending.remove(pending)
             self._condition.notify_all()
@@ -151,8 +117,10 @@ class Ledger:
     def fail(self, failure: Failure) -> None:
         """End all collectives of this process; the first failure is the one that counts."""
         with self._condition:
-            self.failure = self.failure or failure
+            first, self.failure = self.failure is None, self.failure or failure
             self._condition.notify_all()
+        if first:
+            self.on_failure()
 
     def check(self) -> None:
         """Raise the failure, if there is one."""
@@ -240,8 +208,10 @@ class Ledger:
 
     def _complete_all(self) -> None:
         while (pending := self._launched.get()) is not None:
+            token = pending.token
             try:
-                pending.token.block_until_ready()
+                if token is not None:
+                    token.block_until_ready()
             except Exception as error:
                 self._report(pending, error)
                 continue

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin: a client that reaches the other processes, and waits that cannot hang."""
+"""The plugin: a client that reaches the other processes, waits that cannot hang, and `run`."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchtpu_core.hookspecs import hookimpl
 
 from torchtpu_distributed import active
+
+if TYPE_CHECKING:
+    import typer
 
 
 @hookimpl
@@ -23,3 +26,11 @@ def torchtpu_host_wait(array: Any) -> bool | None:
         return None
     active.world.ledger.wait_for(array)
     return True
+
+
+@hookimpl
+def torchtpu_cli_commands(app: typer.Typer) -> None:
+    """Add ``torchtpu run``."""
+    from torchtpu_distributed import command
+
+    app.command("run", context_settings=command.CONTEXT)(command.run)

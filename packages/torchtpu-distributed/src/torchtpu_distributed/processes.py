@@ -71,6 +71,14 @@ def is_running(process: Process) -> bool | None:
     return state is not None and state[0] not in "ZX" and state[1] == process.started
 
 
+def is_stopped(process: Process) -> bool:
+    """Whether the process is known to be stopped, by a signal or a debugger."""
+    if not process.host or process.host != _host_key():
+        return False
+    state = _state(process.pid)
+    return state is not None and state[0] in "Tt" and state[1] == process.started
+
+
 def _host_key() -> str:
     """Boot and process namespace; empty where the system does not say."""
     try:

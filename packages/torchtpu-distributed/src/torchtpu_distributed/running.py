@@ -57,7 +57,13 @@ class Runner:
             jax.ShapeDtypeStruct(tuple(t.shape), dtypes.to_numpy(t.dtype)) for t in inputs
         )
         line = core_calls.user_line()
-        pending = group.pending(call.describe(avals), line)
+        pending = group.pending(
+            call.describe(avals),
+            line,
+            kind=call.kind,
+            inputs=[(t.dtype, tuple(t.shape)) for t in operands],
+            outputs=[(t.dtype, tuple(t.shape)) for t in results],
+        )
         try:
             group.agree(pending)
             program = self._programs.find(call, avals)

@@ -12,12 +12,11 @@ import os
 import sys
 import threading
 import time
-import traceback
 from typing import Any
 
 from torch import distributed as dist
 
-from torchtpu_distributed import processes
+from torchtpu_distributed import processes, recorder
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import (
     CollectiveError,
@@ -25,8 +24,10 @@ from torchtpu_distributed.errors import (
     CollectiveTimeoutError,
     PeerLostError,
 )
-from torchtpu_distributed.ledger import Failure, Ledger, Pending
+from torchtpu_distributed.ledger import Failure, Ledger
+from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.processes import Process
+from torchtpu_distributed.stacks import main_stack
 
 TICK_S = 0.5
 #: A rank of another host whose heart has not beaten for so long is lost. It must be well
@@ -34,10 +35,12 @@ TICK_S = 0.5
 SILENT_S = 60.0
 #: How long to look for the rank behind an error of the transport.
 DIAGNOSIS_S = 5.0
-#: How long a late rank has to show what it is doing.
+#: How long a late rank has to show what it is doing; never longer than the collective had.
 ANSWER_S = 3.0
+#: How many of the pending collectives are looked after.
+LOOK_AT = 16
 #: After a failure, how long a thread may stay inside XLA before the process is ended.
-LAST_RESORT_S = 120.0
+LAST_RESORT_S = 30.0
 
 
 class Watch:
@@ -64,6 +67,7 @@ class Watch:
         self._expired: list[str] = []
         self._failed_s = 0.0
         ledger.on_trouble = self._wake.set
+        ledger.on_failure = self._note_failure
         self._thread = threading.Thread(target=self._run, name="tpu_dist_watch", daemon=True)
         self._thread.start()
 
@@ -90,7 +94,8 @@ class Watch:
             self._wake.clear()
 
     def _tick(self) -> None:
-        self._board.beat(dict(self._ledger.positions))
+        now = self._ledger.pending()
+        self._board.beat(dict(self._ledger.positions), now[0].name if now else "")
         expired, self._expired = self._expired, []
         self._board.delete(expired)
         for notice in self._board.new_notices():
@@ -98,18 +103,20 @@ class Watch:
         if self._ledger.failure is not None:
             self._stop_if_stuck()
             return
-        for pending in self._ledger.pending()[:1]:
+        for pending in self._ledger.pending()[:LOOK_AT]:
             self._look_after(pending)
+            if self._ledger.failure is not None:
+                return
 
     def _take(self, notice: dict[str, Any]) -> None:
         if notice["rank"] == self._rank:
             return
         if notice["kind"] == "gone":
-            self._gone[notice["rank"]] = notice
+            self._gone[notice["rank"]] = {**notice, "heard_s": time.monotonic()}
         elif notice["kind"] == "mismatch" and self._rank in notice["ranks"]:
             self._fail(CollectiveMismatchError, notice["message"])
         elif notice["kind"] == "stack":
-            self._board.put_stack(_main_stack())
+            self._board.put_stack(main_stack())
 
     def _look_after(self, pending: Pending) -> None:
         others = [rank for rank in pending.ranks if rank != self._rank]
@@ -130,7 +137,10 @@ class Watch:
         notice = self._gone.get(rank)
         if notice is not None:
             came = int(notice["positions"].get(pending.group, (0, ""))[0])
-            return str(notice["reason"]) if came < pending.seq or pending.trouble else ""
+            lost = came < pending.seq or pending.trouble
+            if pending.message:  # what it sent before it went may be on its way
+                lost = time.monotonic() - notice["heard_s"] > DIAGNOSIS_S
+            return str(notice["reason"]) if lost else ""
         running = processes.is_running(self._peers[rank])
         if running is None:
             return self._why_silent(rank)
@@ -155,12 +165,17 @@ class Watch:
 
     def _late_message(self, others: list[int], pending: Pending) -> str:
         self._board.post("stack")
-        deadline = time.monotonic() + ANSWER_S
+        deadline = time.monotonic() + min(ANSWER_S, pending.timeout_s)
         late = [rank for rank in others if self._is_late(rank, pending)]
         while time.monotonic() < deadline and not all(self._board.stack(rank) for rank in late):
             time.sleep(TICK_S / 5)
         late = [rank for rank in late if self._is_late(rank, pending)]
         parts = [self._late_rank(rank, pending) for rank in late[:8]]
+        parts += [
+            f"{self._peers[rank].name} had come, and is stopped now (SIGSTOP, or a debugger)"
+            for rank in others
+            if rank not in late and processes.is_stopped(self._peers[rank])
+        ]
         who = "; ".join(parts) or "all ranks had come, but the data did not arrive"
         return (
             f"{pending.name}, did not finish in {pending.timeout_s:g} s: {who}. Raise timeout= of "
@@ -172,7 +187,12 @@ class Watch:
 
     def _late_rank(self, rank: int, pending: Pending) -> str:
         number, name = self._board.position(rank, pending.group)
-        last = f"its last one was {name}" if number else "it has come to none of this group"
+        last = f"its last one was {name}" if number else "none is known of this group"
+        if processes.is_stopped(self._peers[rank]):
+            last += "; it is stopped (SIGSTOP, or a debugger)"
+        elsewhere = self._board.waits_in(rank)
+        if elsewhere:
+            last += f"; it waits in {elsewhere}"
         stack = self._board.stack(rank)
         shown = f"; it is at:\n{stack}" if stack else ""
         return f"{self._peers[rank].name} has not come to it ({last}){shown}"
@@ -192,8 +212,18 @@ class Watch:
             self._fail(CollectiveError, f"{store[0].upper()}{store[1:]}{stopped}")
 
     def _fail(self, kind: type[CollectiveError], message: str) -> None:
-        self._failed_s = self._failed_s or time.monotonic()
         self._ledger.fail(Failure(kind, message))
+
+    def _note_failure(self) -> None:
+        """Whoever found the failure: start the clock of the last resort, keep the evidence."""
+        self._failed_s = time.monotonic()
+        try:
+            path = recorder.write_if_asked(self._ledger.recorder, self._rank)
+        except OSError as error:
+            print(f"torchtpu: the flight recorder could not be written: {error}", file=sys.stderr)
+            return
+        if path:
+            print(f"torchtpu: wrote the flight recorder of this rank to {path}", file=sys.stderr)
 
     def _stop_if_stuck(self) -> None:
         """End the process if the user's thread did not come out of XLA to see the failure."""
@@ -203,8 +233,3 @@ class Watch:
         if time.monotonic() - self._failed_s > LAST_RESORT_S:
             print(f"{failure.kind.__name__}: {failure.message}", file=sys.stderr, flush=True)
             os._exit(1)
-
-
-def _main_stack() -> str:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return "".join(traceback.format_stack(frame)[-12:]) if frame is not None else ""

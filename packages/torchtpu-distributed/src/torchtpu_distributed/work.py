@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import distributed as dist
 
-from torchtpu_distributed.ledger import Ledger, Pending
+from torchtpu_distributed.ledger import Ledger
+from torchtpu_distributed.pending import Pending
 
 
 class DeviceWork:
@@ -30,6 +32,11 @@ class DeviceWork:
         self._ledger = ledger
         self._tensors = list(tensors)
 
+    def of(self, tensors: Sequence[torch.Tensor]) -> DeviceWork:
+        """The same work, as that of tensors derived from its results."""
+        self._tensors = list(tensors)
+        return self
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Make later ops see the results, which they do anyway; raise if the job has failed."""
         self._ledger.check()
@@ -47,6 +54,16 @@ class DeviceWork:
     def is_success(self) -> bool:
         """Whether they are computed without an error."""
         return self._ledger.failure is None and self.is_completed()
+
+    def source_rank(self) -> int:
+        """Group rank a received message came from.
+
+        Raises:
+            RuntimeError: it is not the work of a receive.
+        """
+        raise RuntimeError(
+            "source_rank() is known of the work of a receive only: dist.irecv() returns one."
+        )
 
     def result(self) -> list[torch.Tensor]:
         """The tensors that got the results."""
@@ -68,6 +85,7 @@ class HostWork(DeviceWork):
         tensors: its results.
         arrive: blocks until the data has arrived.
         fill: gives it to the tensors.
+        source: group rank the data comes from, once it has arrived; None if it is not a receive.
     """
 
     def __init__(
@@ -77,9 +95,11 @@ class HostWork(DeviceWork):
         tensors: Sequence[torch.Tensor],
         arrive: Callable[[], None],
         fill: Callable[[], None],
+        source: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(pending, ledger, tensors)
         self._exchange = pending
+        self._source = source
         self._fill: Callable[[], None] | None = fill
         ledger.spawn(ledger.run_here, pending, arrive)
 
@@ -97,6 +117,13 @@ class HostWork(DeviceWork):
             fill()
         return True
 
+    def source_rank(self) -> int:
+        """Group rank the message came from; waits for it."""
+        if self._source is None:
+            return super().source_rank()
+        self.wait()
+        return self._source()
+
     def is_completed(self) -> bool:
         """Whether the data has arrived."""
         return self._exchange.launched
@@ -113,21 +140,27 @@ class SeriesWork(DeviceWork):
     Args:
         ledger: where failures are seen.
         works: the works.
+        on_host: works of gloo on CPU tensors.
     """
 
-    def __init__(self, ledger: Ledger, works: Sequence[DeviceWork]) -> None:
+    def __init__(
+        self, ledger: Ledger, works: Sequence[DeviceWork], on_host: Sequence[dist.Work] = ()
+    ) -> None:
         super().__init__(None, ledger, [t for work in works for t in work.result()])
         self._works = list(works)
+        self._on_host = list(on_host)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for all of them."""
         for work in self._works:
             work.wait(timeout_s)
+        for host_work in self._on_host:
+            host_work.wait()
         return True
 
     def is_completed(self) -> bool:
         """Whether all are complete."""
-        return all(work.is_completed() for work in self._works)
+        return all(work.is_completed() for work in (*self._works, *self._on_host))
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future that is complete when this returns: it waits."""

@@ -19,9 +19,10 @@ from torchtpu_core.targets import TargetKind
 
 from torchtpu_distributed import active, coordinator, joining, stores
 from torchtpu_distributed.board import Board
+from torchtpu_distributed.errors import PeerLostError
 from torchtpu_distributed.joining import Joined
 from torchtpu_distributed.ledger import Ledger
-from torchtpu_distributed.processes import Process, this_process
+from torchtpu_distributed.processes import Process, is_running, is_stopped, this_process
 from torchtpu_distributed.watch import Watch
 
 #: After an error elsewhere, how long the end of the process waits for collectives.
@@ -84,7 +85,7 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
     prefix = f"world{stores.generation(store, size)}"
     shared = dist.PrefixStore(prefix, store)
     peers = _introduce(shared, rank, size)
-    joined = _join(shared, rank, size, peers)
+    joined = _join(shared, rank, size, peers, timeout_s)
     ledger = Ledger()
     world = World(
         rank=rank,
@@ -106,7 +107,9 @@ def _introduce(store: dist.Store, rank: int, size: int) -> dict[int, Process]:
     return {r: Process.decode(store.get(f"who/{r}")) for r in range(size)}
 
 
-def _join(store: dist.Store, rank: int, size: int, peers: dict[int, Process]) -> Joined:
+def _join(
+    store: dist.Store, rank: int, size: int, peers: dict[int, Process], timeout_s: float
+) -> Joined:
     if size == 1 or target().target.kind is TargetKind.TPU:
         return joining.alone()
     services = {process.service for process in peers.values()}
@@ -117,7 +120,26 @@ def _join(store: dist.Store, rank: int, size: int, peers: dict[int, Process]) ->
         addresses = coordinator.start(stores.address_seen_by_ranks(store), size)
         store.set("service", " ".join(addresses))
     service, lifeline = store.get("service").decode().split()
-    return joining.join(service, lifeline, rank, size, target().device_count)
+    store.set(f"joins/{rank}", "")
+    try:
+        return joining.join(service, lifeline, rank, size, target().device_count, timeout_s)
+    except (RuntimeError, OSError) as error:
+        raise _join_error(store, peers, timeout_s) from error
+
+
+def _join_error(store: dist.Store, peers: dict[int, Process], timeout_s: float) -> PeerLostError:
+    lost = []
+    for rank, process in peers.items():
+        if is_running(process) is False:
+            lost.append(f"{process.name} has ended")
+        elif is_stopped(process):
+            lost.append(f"{process.name} is stopped (SIGSTOP, or a debugger)")
+        elif not store.check([f"joins/{rank}"]):
+            lost.append(f"{process.name} did not come")
+    return PeerLostError(
+        f"the ranks could not be connected in {timeout_s:g} s: {'; '.join(lost) or 'see above'}. "
+        "Look at that rank's output for the cause, then restart the job."
+    )
 
 
 def _at_exit(world: World) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All ranks reduce once; then rank 1 misbehaves and the others reduce again.
 
-    python lost_rank.py <what rank 1 does> <number of elements>
+    python lost_rank.py <what rank 1 does> <number of elements> [<timeout in seconds>]
 
 A rank that gets an error prints ``ERROR <class>: <message>`` and ends with code 3.
 """
@@ -11,47 +11,143 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 from torch import distributed as dist
+from torch import nn
 
 TIMEOUT_S = 4
 
 
-def misbehave(how: str, x: torch.Tensor) -> torch.Tensor:
-    """What rank 1 does instead of the second reduction, or the operand it brings to it."""
-    if how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if how == "raises":
-        raise ValueError("the loss is not finite")
-    if how == "exits":
-        sys.exit(0)
-    if how == "late":
-        threading.Event().wait(timeout=4 * TIMEOUT_S)
-        sys.exit(0)
-    return x[:-1] if how == "shape" else x
+def kill_me() -> None:
+    """As the kernel does when memory is short."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(how: str, elements: str) -> None:
+def stop_me() -> None:
+    """Until somebody continues or kills the process."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def raise_error() -> None:
+    """An error of the user's."""
+    raise ValueError("the loss is not finite")
+
+
+def sleep_long() -> None:
+    """Much longer than the timeout."""
+    threading.Event().wait(timeout=4 * TIMEOUT_S)
+    sys.exit(0)
+
+
+def print_alone() -> None:
+    """What rank 1 waits for nobody else calls."""
+    dist.all_reduce(torch.ones(1, device="tpu"), group=OTHER[0])
+
+
+#: What rank 1 does before the second reduction.
+DEEDS: dict[str, Callable[[], None]] = {
+    "killed": kill_me,
+    "stopped": stop_me,
+    "raises": raise_error,
+    "exits": lambda: sys.exit(0),
+    "late": sleep_long,
+    "interrupted": lambda: os.kill(os.getpid(), signal.SIGINT),
+    "group": print_alone,
+}
+OTHER: list[dist.ProcessGroup] = []
+
+
+class KillInBackward(torch.autograd.Function):
+    """Kills rank 1 when its gradient is asked for."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if dist.get_rank() == 1:
+            kill_me()
+        return gradient
+
+
+def train_once() -> None:
+    """One step of data parallel training, whose backward pass rank 1 does not survive."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).to("tpu")
+    wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-5)
+    x = KillInBackward.apply(model[0](torch.ones(2, 4, device="tpu")))
+    (wrapped(torch.ones(2, 4, device="tpu")).sum() + x.sum()).backward()
+    for parameter in model.parameters():
+        parameter.grad.cpu()
+
+
+def save_checkpoint() -> None:
+    """A distributed checkpoint that rank 1 does not survive."""
+    from torch.distributed import checkpoint
+
+    folder = Path(tempfile.gettempdir(), f"lost_rank_{os.environ['MASTER_PORT']}")
+    state = {"x": torch.ones(4, device="tpu")}
+    if dist.get_rank() == 1:
+        kill_me()
+    checkpoint.save(state, checkpoint_id=folder)
+
+
+def second_call(how: str, rank: int, x: torch.Tensor) -> None:
+    """What all ranks do then, with the difference rank 1 makes."""
+    other = rank == 1
+    if how == "barrier":
+        if other:
+            kill_me()
+        dist.barrier()
+    if how == "message":
+        if other:
+            kill_me()
+        dist.recv(x, 1)
+    if how == "backward":
+        train_once()
+    if how == "checkpoint":
+        save_checkpoint()
+    if how == "skips" and not other:
+        dist.all_reduce(x, dist.ReduceOp.MIN)
+    operand = x[:-1] if how == "shape" and other else x
+    operand = x.to(torch.int32) if how == "dtype" and other else operand
+    dist.all_reduce(operand, MAX if how == "operation" and other else SUM)
+    operand.cpu()
+
+
+SUM, MAX = dist.ReduceOp.SUM, dist.ReduceOp.MAX
+
+
+def main(how: str, elements: str, timeout_s: str = "60") -> None:
     """Run one rank."""
-    dist.init_process_group(timeout=timedelta(seconds=TIMEOUT_S if how == "late" else 60))
+    if how == "before_init" and os.environ["RANK"] == "1":
+        kill_me()
+    seconds = TIMEOUT_S if how == "late" else float(timeout_s)
+    try:
+        dist.init_process_group(timeout=timedelta(seconds=seconds))
+    except RuntimeError as error:
+        print(f"ERROR {type(error).__name__}: {error}", flush=True)
+        sys.exit(3)
     rank = dist.get_rank()
     torch.tpu.set_device(rank)
+    if how == "group":
+        OTHER.append(dist.new_group())
     x = torch.ones(int(elements)).to("tpu")
     dist.all_reduce(x)
     assert x.cpu()[0] == dist.get_world_size()
-    if rank == 1:
-        x = misbehave(how, x)
-    other = how == "operation" and rank == 1
+    print("began", flush=True)
+    if rank == 1 and how in DEEDS:
+        DEEDS[how]()
     try:
-        if how == "barrier":
-            if rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            dist.barrier()
-        dist.all_reduce(x, dist.ReduceOp.MAX if other else dist.ReduceOp.SUM)
-        x.cpu()
+        if how == "store" and rank == 0:
+            kill_me()
+        second_call(how, rank, x)
     except dist.DistBackendError as error:
         print(f"ERROR {type(error).__name__}: {error}", flush=True)
         sys.exit(3)
