@@ -159,6 +159,14 @@ class MeshShapeError(TorchTPUError, ValueError):
     """
 
 
+class FaultError(TorchTPUError):
+    """A fault that makes what was asked impossible, or that cannot be.
+
+    Why: a collective needs all its chips, and a way between them.
+    Fix: use one of the slices in the message, or repair the link it names.
+    """
+
+
 class EnvironmentVariableError(TorchTPUError, ValueError):
     """An unknown ``TORCH_TPU_*`` variable, or a value outside the allowed ones.
 

@@ -15,6 +15,8 @@ both ways round a ring ``floor(N/2) a + b (N-1) / (2 W)``; one way round it, or 
 All-to-all: bytes on the middle link of the worst axis, ``b N / (8 W)`` on an even ring, and
 not less than the hops to the farthest chip.
 Between slices: each chip exchanges its part directly with the same chip of the others.
+Faults: an axis is as slow as its slowest link, one that is down being its detour, and
+stragglers hold up all from the start. That is an estimate, not a bound.
 
 Reference: Austin et al., How to Scale Your Model (2025), chapter 3, for the ring forms.
 """
@@ -29,13 +31,13 @@ from dataclasses import dataclass, field
 from torchtpu_core.ici.algorithms import Algorithm, choose, pipeline_pieces
 from torchtpu_core.ici.collectives import IciLink
 from torchtpu_core.ici.colours import Colour, colours_of
+from torchtpu_core.ici.faults import refuse_chips_down
 from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.ici.lattice import farthest_alone, link_shares
 from torchtpu_core.ici.messages import messages_bound
 from torchtpu_core.ici.model import CollectiveTime, Message, array_bytes
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.span import Span, SpanAxis
-from torchtpu_core.ici.torus import Torus
 from torchtpu_core.units import seconds_to_ps
 
 MODEL = "closed form"
@@ -72,6 +74,7 @@ class ClosedForm:
         whole = array_bytes(kind, operand_bytes, span.devices)
         if span.devices == 1 or operand_bytes <= 0:
             return CollectiveTime(kind=kind, time_ps=0, model=MODEL)
+        refuse_chips_down(self.network.slice_, self.network.faults)
         algorithm = choose(kind, whole, span, self.network.slice_.chip, offload)
         inner = self.inner_stage(kind, whole, span, algorithm)
         return self.result_of(kind, whole, span, algorithm, inner, MODEL)
@@ -94,15 +97,15 @@ class ClosedForm:
         """The stage within a slice."""
         if not span.axes:
             return Stage()
-        link, local = self.network.link, whole * span.sharing
+        network, local = self.network, whole * span.sharing
         if kind is CollectiveKind.ALL_TO_ALL:
-            return all_to_all(local * span.cores, span, link, self.network.slice_.torus)
+            return all_to_all(local * span.cores, span, network)
         if kind is CollectiveKind.BROADCAST and algorithm.pipelined:
-            return pipeline(local, span.axes[0], link)
+            return pipeline(local, span.axes[0], network)
         colours = colours_of(algorithm, span)
         if algorithm.single_phase:
-            return gather(local * span.chips_per_slice, colours, link)
-        return repeated(gather(local, colours, link), 2 if kind in _TWICE else 1)
+            return gather(local * span.chips_per_slice, colours, network)
+        return repeated(gather(local, colours, network), 2 if kind in _TWICE else 1)
 
     def _between_slices(self, kind: CollectiveKind, whole: float, span: Span) -> Stage:
         """The stage over the data centre network, after or before the one within slices."""
@@ -145,9 +148,11 @@ class ClosedForm:
         busiest = max(by_axis, key=by_axis.__getitem__, default=None)
         exchange = [f"DCN exchange of {span.slices} slices"] if span.slices > 1 else []
         names = [algorithm.name, *exchange] if span.axes else exchange or [algorithm.name]
+        late_ps = max(self.network.faults.chips_late.values(), default=0)
         return CollectiveTime(
             kind=kind,
-            time_ps=seconds_to_ps(sum(stage.time_s for _, stage in stages)),
+            time_ps=seconds_to_ps(sum(stage.time_s for _, stage in stages))
+            + (late_ps if model == MODEL else 0),
             latency_ps=seconds_to_ps(sum(stage.latency_s for _, stage in stages)),
             busiest_link_bytes=max(by_axis.values(), default=0),
             busiest_link=f"axis {busiest}" if slowest == "ici" else slowest,
@@ -159,13 +164,14 @@ class ClosedForm:
         )
 
 
-def gather(whole: float, colours: Sequence[Colour], link: IciLink) -> Stage:
+def gather(whole: float, colours: Sequence[Colour], network: Network) -> Stage:
     """The stage in which every chip comes to have all of `whole` bytes, ring by ring."""
     load: Load = defaultdict(float)
     slowest = Stage()
     for colour in colours:
         time_s = latency_s = 0.0
         for axis, held in colour.phases():
+            link = network.axis_link(axis.axis)
             sent = colour.sent(axis, held * colour.share * whole)
             hops_s = colour.rounds(axis) * axis.stride * link.hop_latency_s
             time_s += sent / link.bytes_per_s + hops_s
@@ -174,8 +180,13 @@ def gather(whole: float, colours: Sequence[Colour], link: IciLink) -> Stage:
                 load[axis.axis, way] += sent
         if time_s >= slowest.time_s:
             slowest = Stage(time_s=time_s, latency_s=latency_s)
-    bound_s = max(load.values()) / link.bytes_per_s
+    bound_s = _loaded_s(load, network)
     return Stage(time_s=max(slowest.time_s, bound_s), latency_s=slowest.latency_s, load=dict(load))
+
+
+def _loaded_s(load: Load, network: Network) -> float:
+    """Seconds in which the busiest link carries its bytes."""
+    return max(size / network.axis_link(axis).bytes_per_s for (axis, _), size in load.items())
 
 
 def repeated(stage: Stage, times: int) -> Stage:
@@ -187,9 +198,10 @@ def repeated(stage: Stage, times: int) -> Stage:
     )
 
 
-def all_to_all(chip_bytes: float, span: Span, link: IciLink, torus: Torus) -> Stage:
+def all_to_all(chip_bytes: float, span: Span, network: Network) -> Stage:
     """The stage in which every chip sends `chip_bytes` in equal parts to all, itself included."""
     load: Load = {}
+    torus, link = network.slice_.torus, network.link
     if span.twisted:
         part = chip_bytes / span.chips_per_slice
         for axis, shares in enumerate(link_shares(torus)):
@@ -206,19 +218,19 @@ def all_to_all(chip_bytes: float, span: Span, link: IciLink, torus: Torus) -> St
         whole_hops = hops - ties
     latency_s = hops * link.hop_latency_s
     # Flows that go half-way round are split over two ways and end early: the last are others.
-    loaded_s = max(load.values()) / link.bytes_per_s + whole_hops * link.hop_latency_s
+    loaded_s = _loaded_s(load, network) + whole_hops * link.hop_latency_s
     ways = math.prod(2 for axis in span.axes if axis.wrap and axis.length % 2 == 0)
     farthest_s = chip_bytes / span.chips_per_slice / ways / link.bytes_per_s + latency_s
     return Stage(time_s=max(loaded_s, farthest_s), latency_s=latency_s, load=load)
 
 
-def pipeline(whole: float, axis: SpanAxis, link: IciLink) -> Stage:
+def pipeline(whole: float, axis: SpanAxis, network: Network) -> Stage:
     """The stage in which `whole` bytes travel from the first chip of an axis past all others.
 
     Both ways round a ring, half of them each; in `k` pieces that follow each other:
     ``(k + N - 2) b / W + (N - 1) a``.
     """
-    ways = 2 if axis.wrap else 1
+    link, ways = network.axis_link(axis.axis), 2 if axis.wrap else 1
     pieces = pipeline_pieces(whole / ways)
     sent = whole / ways * axis.sharing
     latency_s = (axis.length - 1) * axis.stride * link.hop_latency_s

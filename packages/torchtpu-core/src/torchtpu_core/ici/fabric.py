@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from torchtpu_core.ici.faults import detour
 from torchtpu_core.ici.network import Network
-from torchtpu_core.ici.torus import Torus
+from torchtpu_core.ici.torus import Link, Torus
 from torchtpu_core.units import PS_PER_S
 
 Ints = NDArray[np.int64]
@@ -67,6 +68,26 @@ class Fabric:
         return self.network.chips * 2 * len(self.torus.shape)
 
     @property
+    def per_slice(self) -> int:
+        """Numbers of ICI links of a slice."""
+        return self.torus.chips * 2 * len(self.torus.shape)
+
+    def number(self, link: Link) -> int:
+        """The number of a link of the first slice."""
+        return link.source * 2 * len(self.torus.shape) + 2 * link.axis + (link.step < 0)
+
+    def detours(self) -> dict[int, Ints]:
+        """For each link of the first slice that is down, the links that take its place."""
+        faults = self.network.faults
+        return {
+            self.number(link): np.array(
+                [self.number(step) for step in detour(self.torus, faults, link)], dtype=np.int64
+            )
+            for link, left in faults.affected(self.torus).items()
+            if left == 0 and not faults.chips_down & {link.source, link.target}
+        }
+
+    @property
     def links(self) -> int:
         """All link numbers."""
         return self.ici_links + 2 * self.network.chips + self.network.devices
@@ -89,6 +110,8 @@ class Fabric:
         rates = np.zeros(self.links)
         present = np.tile(neighbour_table(self.torus).reshape(-1) != ABSENT, network.slices)
         rates[: self.ici_links] = present * network.link.bytes_per_s
+        for link, left in network.faults.affected(self.torus).items():
+            rates[self.number(link) : self.ici_links : self.per_slice] *= left
         ports = slice(self.ici_links, self.ici_links + 2 * network.chips)
         rates[ports] = network.dcn.bytes_per_s if network.dcn else 0.0
         rates[ports.stop :] = network.die.bytes_per_s if network.die else 0.0

@@ -25,6 +25,7 @@ from torchtpu_core.ici.closed_form import ClosedForm, Stage
 from torchtpu_core.ici.colours import Colour, colours_of
 from torchtpu_core.ici.embedding import alike_everywhere, embed
 from torchtpu_core.ici.fabric import Fabric, Floats, Ints
+from torchtpu_core.ici.faults import refuse_chips_down
 from torchtpu_core.ici.fluid import FlowRound, Fluid, FluidResult
 from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.ici.messages import latencies_ps, routed
@@ -68,6 +69,7 @@ class LinkLevel:
             TorchTPUError: an all-to-all of too many chips that do not all see the same.
         """
         closed = ClosedForm(self.network)
+        refuse_chips_down(self.network.slice_, self.network.faults)
         whole = array_bytes(kind, operand_bytes, span.devices)
         if not span.axes or operand_bytes <= 0:
             return replace(
@@ -131,7 +133,7 @@ class LinkLevel:
     def _simulate(
         self, kind: CollectiveKind, whole: float, span: Span, algorithm: Algorithm
     ) -> FluidResult:
-        alike = self.symmetric and alike_everywhere(span)
+        alike = self._once and alike_everywhere(span)
         torus = self.network.slice_.torus
         local = whole * span.sharing
         if kind is CollectiveKind.ALL_TO_ALL:
@@ -144,7 +146,19 @@ class LinkLevel:
         schedule = ring_schedule(kind, local, span, algorithm, torus)
         chips = embed(span, torus)
         lanes = [self._lane(lane, chips) for lane in schedule.lanes]
-        return Fluid(self._slice_fabric().capacity(), lanes, torus.chips).run()
+        return self._fluid(lanes)
+
+    @property
+    def _once(self) -> bool:
+        """Whether chips may be alike: asked for, and no fault tells them apart."""
+        return self.symmetric and not self.network.faults
+
+    def _fluid(self, lanes: Sequence[Sequence[FlowRound]]) -> FluidResult:
+        """The simulation of a slice, flow by flow."""
+        chips, late = self.network.slice_.torus.chips, self.network.faults.chips_late
+        starts = np.zeros(chips, dtype=np.int64)
+        starts[list(late)] = list(late.values())
+        return Fluid(self._slice_fabric().capacity(), lanes, chips, starts).run()
 
     def _slice_fabric(self) -> Fabric:
         return Fabric(replace(self.network, slices=1))
@@ -193,7 +207,7 @@ class LinkLevel:
             moved = np.zeros((len(source), len(fabric.torus.shape)), dtype=np.int64)
             moved[:, axis.axis] = move.way * axis.stride
             flow, link = walk(fabric, source, moved)
-            hops = np.full(len(source), axis.stride)
+            hops = np.bincount(flow, minlength=len(source))
         order = np.argsort(flow, kind="stable")
         return FlowRound(
             source=source,
@@ -209,7 +223,7 @@ class LinkLevel:
         torus = self.network.slice_.torus
         part = chip_bytes / span.chips_per_slice
         hop_ps = self.network.link.hop_latency_s * PS_PER_S
-        if self.symmetric and (alike_everywhere(span) or span.twisted):
+        if self._once and (alike_everywhere(span) or span.twisted):
             flows = pairs_alike(span, torus, part, hop_ps)
             return Fluid(self._capacity_alike(), [[flows]], 1).run()
         chips = embed(span, torus)
@@ -220,7 +234,7 @@ class LinkLevel:
                 f"{MOST_PAIRS} are simulated. Use the closed form."
             )
         flows = all_pairs(self._slice_fabric(), span, chips, part, hop_ps)
-        return Fluid(self._slice_fabric().capacity(), [[flows]], torus.chips).run()
+        return self._fluid([[flows]])
 
     def _load_by_axis(
         self, results: Sequence[FluidResult], span: Span

@@ -117,7 +117,7 @@ def network_model(
     """The network model of a slice, or of several joined by the data centre network.
 
     Args:
-        where: the slice, or a network made with other rates.
+        where: the slice, or a network made with other rates or with faults.
         slices: how many; ignored where a network is given.
         link_level: whether links are modelled one by one; closed forms otherwise.
     """

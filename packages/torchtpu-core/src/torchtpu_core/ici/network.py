@@ -10,13 +10,16 @@ reached; switches' oversubscription and other tenants are not modelled.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from torchtpu_core.errors import TargetError, UnpublishedFigureError
 from torchtpu_core.hardware.chip import Chip
 from torchtpu_core.hardware.sourced import Sourced, Status
 from torchtpu_core.ici.collectives import IciLink
+from torchtpu_core.ici.faults import NO_FAULTS, Faults, detour
 from torchtpu_core.ici.slices import Slice
+from torchtpu_core.ici.span import NO_AXIS
 
 DCN_ACHIEVABLE_FRACTION = Sourced(
     0.33,
@@ -28,6 +31,8 @@ DCN_LATENCY_S = Sourced(
     "chosen: two hosts of a data centre and the copies to and from the chips; not published",
     Status.ASSUMED,
 )
+# A detour goes along a parallel ring, whose own flow it shares the links with.
+SHARED_BY_DETOUR = 1 / 2
 # MaxText gives the dies' rate; their latency is below that of a hop and not published.
 DIE_LATENCY_S = 0.0
 
@@ -42,6 +47,7 @@ class Network:
         slices: slices of the job.
         dcn: a chip's share of the data centre network, one direction; None for one slice.
         die: the link between the devices of a chip; None if not published or not needed.
+        faults: what is wrong with the slices.
     """
 
     slice_: Slice
@@ -49,6 +55,7 @@ class Network:
     slices: int = 1
     dcn: IciLink | None = None
     die: IciLink | None = None
+    faults: Faults = NO_FAULTS
 
     def __post_init__(self) -> None:
         if self.slices < 1:
@@ -58,9 +65,10 @@ class Network:
                 f"{self.slices} slices need a network between them: give `dcn`, or use "
                 "Network.of, which takes the chip's."
             )
+        self.faults.check(self.slice_.torus)
 
     @classmethod
-    def of(cls, slice_: Slice, slices: int = 1) -> Network:
+    def of(cls, slice_: Slice, slices: int = 1, faults: Faults | None = None) -> Network:
         """The network of a slice's generation, at the rates that are reached in practice.
 
         Raises:
@@ -73,7 +81,17 @@ class Network:
             slices=slices,
             dcn=dcn_link(slice_.chip) if slices > 1 else None,
             die=_die_link(slice_.chip, link),
+            faults=faults or NO_FAULTS,
         )
+
+    def axis_link(self, axis: int) -> IciLink:
+        """The slowest link along an axis of the torus, which a ring along it waits for.
+
+        One that is down counts as its detour, whose links it shares with their own flows.
+        """
+        if not self.faults:
+            return self.link
+        return _axis_link(self, axis)
 
     @property
     def chips(self) -> int:
@@ -115,6 +133,22 @@ def dcn_link(chip: Chip) -> IciLink:
         else chip.figure("dcn_bytes_per_s_per_chip") * DCN_ACHIEVABLE_FRACTION.value
     )
     return IciLink(bytes_per_s=rate, hop_latency_s=DCN_LATENCY_S.value)
+
+
+@functools.lru_cache(maxsize=256)
+def _axis_link(network: Network, axis: int) -> IciLink:
+    torus, left, hops = network.slice_.torus, 1.0, 1
+    for link, fraction in network.faults.affected(torus).items():
+        if axis not in (link.axis, NO_AXIS):
+            continue
+        if fraction == 0:
+            hops = max(hops, len(detour(torus, network.faults, link)))
+            fraction = SHARED_BY_DETOUR
+        left = min(left, fraction)
+    return IciLink(
+        bytes_per_s=left * network.link.bytes_per_s,
+        hop_latency_s=hops * network.link.hop_latency_s,
+    )
 
 
 def _die_link(chip: Chip, link: IciLink) -> IciLink | None:

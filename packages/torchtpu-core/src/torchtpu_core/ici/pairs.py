@@ -59,7 +59,7 @@ def all_pairs(
         source=starts,
         target=ends,
         size_bytes=np.tile(part_bytes * fraction, groups),
-        latency_ps=np.rint(np.abs(moved).sum(axis=1) * hop_ps).astype(np.int64),
+        latency_ps=np.rint(np.bincount(flow) * hop_ps).astype(np.int64),
         pair_flow=flow[order],
         pair_link=link[order],
         pair_weight=np.ones(len(order)),

@@ -3,7 +3,8 @@
 
 This is dimension-ordered routing, which cannot deadlock and which the compiler's default
 routing is taken to be. A message half-way round a ring goes up. Messages to other slices go
-by the ports of the two chips. Adaptive routing is not modelled.
+by the ports of the two chips. Around a link that is down goes the shortest way left.
+Adaptive routing is not modelled.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def routes(fabric: Fabric, senders: Ints, receivers: Ints) -> Routes:
     moved = displacements(fabric.torus, sources % chips, targets % chips)
     moved[outside] = 0
     message, link = walk(fabric, sources, moved)
+    hops = np.bincount(message, minlength=len(sources))
     far, near = np.flatnonzero(outside), np.flatnonzero(within)
     return Routes(
         message=np.concatenate([message, far, far, near]),
@@ -81,7 +83,7 @@ def routes(fabric: Fabric, senders: Ints, receivers: Ints) -> Routes:
                 fabric.die(senders[near]),
             ]
         ),
-        hops=np.abs(moved).sum(axis=1),
+        hops=hops,
         ports=outside.astype(np.int64),
         within=within.astype(np.int64),
     )
@@ -99,4 +101,14 @@ def walk(fabric: Fabric, sources: Ints, moved: Ints) -> tuple[Ints, Ints]:
             messages.append(going)
             links.append((base[going] + place[going]) * table.shape[1] + column[going])
             place[going] = table[place[going], column[going]]
-    return np.concatenate(messages), np.concatenate(links)
+    return _around(fabric, np.concatenate(messages), np.concatenate(links))
+
+
+def _around(fabric: Fabric, message: Ints, link: Ints) -> tuple[Ints, Ints]:
+    """The same with detours in place of links that are down."""
+    for down, way in fabric.detours().items() if fabric.network.faults else ():
+        hit = np.flatnonzero(link % fabric.per_slice == down)
+        base = link[hit] - down
+        message = np.concatenate([np.delete(message, hit), np.repeat(message[hit], len(way))])
+        link = np.concatenate([np.delete(link, hit), (base[:, None] + way).ravel()])
+    return message, link

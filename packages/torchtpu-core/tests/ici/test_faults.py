@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults: what is routed around, what gets slower, what is impossible."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchtpu_core.errors import DeviceIndexError, FaultError
+from torchtpu_core.ici import (
+    CollectiveKind,
+    Faults,
+    Message,
+    Network,
+    network_model,
+    parse_slice,
+    span_of,
+    whole,
+)
+from torchtpu_core.ici.closed_form import ClosedForm
+from torchtpu_core.ici.faults import detour, largest_whole
+from torchtpu_core.ici.link_level import LinkLevel
+
+MIB = 2**20
+KINDS = [CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL]
+
+
+def _network(name: str, **faults) -> Network:
+    return Network.of(parse_slice(name), faults=Faults(**faults))
+
+
+@pytest.mark.parametrize(
+    ("name", "cable", "hops"),
+    [
+        ("v5e:4x4", (0, 1), 3),
+        ("v5p:4x4x4", (5, 21), 3),
+        ("v4:4x4x8_twisted", (0, 1), 3),
+    ],
+)
+def test_detour_is_three_links_to_the_neighbour(name, cable, hops) -> None:
+    torus = parse_slice(name).torus
+    faults = Faults(cables_down=frozenset({cable}))
+    (link,) = [link for link in torus.links_from(cable[0]) if link.target == cable[1]]
+    way = detour(torus, faults, link)
+    assert len(way) == hops
+    assert (way[0].source, way[-1].target) == cable
+    assert all(a.target == b.source for a, b in itertools.pairwise(way))
+    assert all(faults.fraction(step) == 1.0 for step in way)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_collective_around_a_cable_that_is_down_is_slower_but_runs(kind) -> None:
+    healthy, broken = _network("v5e:4x4"), _network("v5e:4x4", cables_down=frozenset({(5, 6)}))
+    before, after = (
+        LinkLevel(n).collective_time(kind, 16 * MIB, whole(n)).time_ps for n in (healthy, broken)
+    )
+    assert before < after < 4 * before
+
+
+@settings(max_examples=15)
+@given(st.sampled_from(["v5e:4x4", "v5p:4x4x4", "v5p:2x2x4"]), st.data(), st.sampled_from(KINDS))
+def test_a_fault_is_never_faster(name, data, kind) -> None:
+    torus = parse_slice(name).torus
+    link = data.draw(st.sampled_from(list(torus.links())))
+    left = data.draw(st.sampled_from([0.0, 0.3, 0.9]))
+    cable = (link.source, link.target)
+    faults = {"cables_slow": {cable: left}} if left else {"cables_down": frozenset({cable})}
+    for model in (ClosedForm, LinkLevel):
+        times = [
+            model(n).collective_time(kind, 4 * MIB, whole(n)).time_ps
+            for n in (_network(name), _network(name, **faults))
+        ]
+        assert times[1] >= times[0] * (1 - 1e-6)
+
+
+def test_ring_with_a_slow_cable_goes_at_its_rate() -> None:
+    # 7.5 shards pass each way over the cable that has half its rate, eight hops in all.
+    network = _network("v5e:16x16", cables_slow={(3, 4): 0.5})
+    span = span_of(range(16), network)
+    expected_s = 7.5 * 16 * MIB / 22.5e9
+    for model in (ClosedForm(network), LinkLevel(network)):
+        time = model.collective_time(CollectiveKind.ALL_GATHER, 16 * MIB, span)
+        assert expected_s <= time.time_s <= expected_s * 1.05 + 8e-6
+
+
+def test_chip_that_is_slow_slows_all_its_links() -> None:
+    network = _network("v5e:4x4", chips_slow={5: 0.25})
+    torus = network.slice_.torus
+    affected = network.faults.affected(torus)
+    assert {(link.source, link.target) for link in affected} == {
+        pair for n in torus.neighbours(5) for pair in ((5, n), (n, 5))
+    }
+    assert set(affected.values()) == {0.25}
+
+
+def test_straggler_holds_up_a_collective_by_the_time_it_is_late() -> None:
+    late_ps = 10**9
+    network = _network("v5e:4x4", chips_late={7: late_ps})
+    healthy = _network("v5e:4x4")
+    for model in (ClosedForm, LinkLevel):
+        times = [
+            model(n).collective_time(CollectiveKind.ALL_REDUCE, MIB, whole(n)).time_ps
+            for n in (healthy, network)
+        ]
+        assert late_ps < times[1] <= times[0] + late_ps + 100
+
+
+def test_messages_go_around_a_cable_that_is_down() -> None:
+    network = _network("v5e:4x4", cables_down=frozenset({(0, 1)}))
+    for linked in (False, True):
+        model = network_model(network, link_level=linked)
+        time = model.messages_time([Message(0, 1, MIB)])
+        assert time.time_s == pytest.approx(MIB / 45e9 + 3e-6)
+
+
+def test_cut_torus_raises_with_what_is_left() -> None:
+    # Chip 0 is a corner of the mesh: two cables.
+    network = _network("v5e:4x4", cables_down=frozenset({(0, 1), (0, 4)}))
+    with pytest.raises(FaultError, match=r"cut the torus.*15 of 16|cut the torus.*1 of 16"):
+        LinkLevel(network).collective_time(CollectiveKind.ALL_REDUCE, MIB, whole(network))
+    with pytest.raises(FaultError, match="cut the torus"):
+        ClosedForm(network).collective_time(CollectiveKind.ALL_REDUCE, MIB, whole(network))
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_collective_with_a_chip_down_names_the_largest_slices_without_it(linked) -> None:
+    network = _network("v5p:4x4x8", chips_down=frozenset({0}))
+    with pytest.raises(FaultError, match=r"Chip 0 of v5p:4x4x8 is down.*v5p:4x4x4 from chip 64"):
+        network_model(network, link_level=linked).collective_time(
+            CollectiveKind.ALL_REDUCE, MIB, whole(network)
+        )
+
+
+@given(st.sets(st.integers(0, 63), min_size=1, max_size=3))
+def test_largest_whole_slices_avoid_every_fault(down: set[int]) -> None:
+    slice_ = parse_slice("v5e:8x8")
+    for shape, first in largest_whole(slice_, Faults(chips_down=frozenset(down))):
+        start = slice_.torus.coordinates(first)
+        for chip in down:
+            place = slice_.torus.coordinates(chip)
+            assert any(not s <= p < s + n for s, p, n in zip(start, place, shape, strict=True))
+
+
+def test_cable_between_chips_that_are_no_neighbours_raises() -> None:
+    with pytest.raises(FaultError, match="neighbours are 1, 4"):
+        _network("v5e:4x4", cables_down=frozenset({(0, 5)}))
+
+
+def test_chip_outside_the_torus_raises() -> None:
+    with pytest.raises(DeviceIndexError, match="16 chips"):
+        _network("v5e:4x4", chips_down=frozenset({16}))
+
+
+def test_fraction_that_is_none_raises() -> None:
+    with pytest.raises(FaultError, match="list it as down"):
+        Faults(chips_slow={0: 0.0})
