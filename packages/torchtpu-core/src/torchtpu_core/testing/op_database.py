@@ -5,36 +5,38 @@ Used by the test with the shrinking allow-list and, over all samples and dtypes,
 the nox session that writes the coverage table.
 
     python -m torchtpu_core.testing.op_database --samples 1 --json sweep.json
+
+Samples are recorded several at a time and launched together, because a program costs
+far more to compile than an operator: a batch that fails is repeated sample by sample in
+the mode in force, and only what fails there, or fails in a batch alone, counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils import _pytree as pytree
 
-from torchtpu_core.testing.tolerance import TOLERANCE
+from torchtpu_core import _C
+from torchtpu_core.runtime import modes
+from torchtpu_core.testing import op_rules, op_samples
+from torchtpu_core.testing.op_compare import compare, compare_ties, widened
+from torchtpu_core.testing.op_samples import to_tpu
 
-#: Results that are random or uninitialised: only shape and dtype are compared.
-VALUE_FREE = frozenset(
-    """bernoulli empty empty_like empty_permuted empty_strided exponential geometric log_normal
-    cauchy multinomial new_empty new_empty_strided normal rand_like randint randint_like randn
-    randn_like uniform nn.functional.dropout nn.functional.dropout2d nn.functional.dropout3d
-    nn.functional.alpha_dropout nn.functional.feature_alpha_dropout nn.functional.rrelu
-    nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d
-    nn.functional.multi_head_attention_forward nn.functional.scaled_dot_product_attention
-    svd_lowrank pca_lowrank
-    """.split()  # noqa: SIM905 - a word list reads better
-)
+__all__ = ["Outcome", "compare", "sweep_entry", "to_tpu"]
+
+#: Samples whose programs are launched together.
+BATCH = 16
 
 
 @dataclass(slots=True)
@@ -44,119 +46,180 @@ class Outcome:
     Attributes:
         name: the entry's name and variant.
         dtype: of the samples.
+        form: how the samples were called, see `torchtpu_core.testing.op_samples`.
         status: ``pass``, ``wrong``, ``error`` or ``skip``.
         samples: how many were tried.
-        detail: the first difference or error.
+        failed: how many of them failed.
+        detail: the first difference or error, or why the entry was skipped.
         fallbacks: overloads that ran on the host.
     """
 
     name: str
     dtype: str
+    form: str = "plain"
     status: str = "pass"
     samples: int = 0
+    failed: int = 0
     detail: str = ""
     fallbacks: list[str] = field(default_factory=list)
 
 
-def to_tpu(value: Any) -> Any:
-    """`value` with its CPU tensors copied to the device, leaves requiring grad as before."""
-
-    def move(x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            return x.detach().to("tpu").requires_grad_(x.requires_grad)
-        return torch.device("tpu") if isinstance(x, torch.device) else x
-
-    moved = pytree.tree_map(move, value)
-    return "tpu" if isinstance(moved, str) and moved == "cpu" else moved
+class _RefusedByCpuError(Exception):
+    """The CPU refuses the sample, so there is nothing to compare with."""
 
 
-def _keywords(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: ("tpu" if k == "device" else to_tpu(v)) for k, v in kwargs.items()}
+class _Trial:
+    """One sample, called on both devices."""
 
+    def __init__(self, op: Any, sample: Any, form: str, differentiate: bool) -> None:
+        self.op, self.sample, self.form, self.call = op, sample, form, op_samples.FORMS[form]
+        self.values = op_samples.has_values(op, sample)
+        self.differentiate = differentiate and self.values and form != "out"
+        try:
+            self.expected = self._results(sample)
+        except Exception as error:
+            raise _RefusedByCpuError(f"{type(error).__name__}: {error}") from error
 
-def compare(actual: Any, expected: Any, *, values: bool = True) -> None:
-    """Raise AssertionError unless the results agree in structure, shape, dtype and value."""
-    flat_actual, flat_expected = pytree.tree_leaves(actual), pytree.tree_leaves(expected)
-    if len(flat_actual) != len(flat_expected):
-        raise AssertionError(f"{len(flat_actual)} results, CPU gives {len(flat_expected)}")
-    for a, e in zip(flat_actual, flat_expected, strict=True):
-        if not isinstance(e, torch.Tensor):
-            if values and a != e and not (a != a and e != e):
-                raise AssertionError(f"{a!r} is not {e!r}")
-            continue
-        if a.dtype != e.dtype or a.shape != e.shape:
-            raise AssertionError(f"{a.dtype} {tuple(a.shape)}, CPU {e.dtype} {tuple(e.shape)}")
-        if values and e.layout == torch.strided:
-            rtol, atol = TOLERANCE.get(e.dtype, (0.0, 0.0))
-            torch.testing.assert_close(
-                a.detach().cpu(), e.detach(), rtol=10 * rtol, atol=10 * atol, equal_nan=True
+    def run(self) -> None:
+        """Call it on the device; its programs may run later."""
+        self.moved = op_samples.on_device(self.op, self.sample)
+        self.actual = self._results(self.moved)
+
+    def _results(self, sample: Any) -> tuple[Any, Any]:
+        result = self.call(self.op, sample)
+        return result, op_samples.gradients(sample, result) if self.differentiate else []
+
+    def check(self) -> None:
+        """Compare what the devices gave."""
+        (actual, gradient), (expected, expected_gradient) = self.actual, self.expected
+        if self.op.name in op_rules.TIES and self.form != "out":
+            compare_ties(self.op, (self.moved, actual), expected)
+        else:
+            compare(
+                self._specified(actual),
+                self._specified(expected),
+                values=self.values,
+                exact=lambda: self._specified(self._exact()[0]),
             )
+        compare(gradient, expected_gradient, exact=lambda: self._exact()[1])
+
+    def _specified(self, result: Any) -> Any:
+        """The part of a result that PyTorch specifies."""
+        if self.op.name in op_rules.UP_TO_PHASE:
+            if self.form == "out":
+                return [abs(r) if isinstance(r, torch.Tensor) else r for r in result]
+            return self.sample.output_process_fn_grad(result)
+        if self.op.name in op_rules.UNSPECIFIED:
+            unspecified = op_rules.UNSPECIFIED[self.op.name](self.sample)
+            return [r for i, r in enumerate(result) if i not in unspecified]
+        return result
+
+    def _exact(self) -> tuple[Any, Any]:
+        wide = self.sample.transform(widened)
+        wide.output_process_fn_grad = self.sample.output_process_fn_grad
+        return self._results(wide)
 
 
-def _gradients(op: Any, sample: Any, result: Any) -> list[Any]:
-    if sample.output_process_fn_grad is not None:
-        result = sample.output_process_fn_grad(result)
-    outputs = [
-        t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad
-    ]
-    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
-    inputs = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
-    if not outputs or not inputs:
-        return []
-    seeds = [_seed_like(o) for o in outputs]
-    return list(torch.autograd.grad(outputs, inputs, seeds, allow_unused=True))
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    """Nothing is launched before a result is read."""
+    _C.set_mode(present=True, flush_each=False, synchronous=False)
+    try:
+        yield
+    finally:
+        modes.enter(modes.current())
 
 
-def _seed_like(tensor: torch.Tensor) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(tensor.numel())
-    seed = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
-    return seed.to(tensor.dtype).to(tensor.device)
+def _batch_agrees(trials: Sequence[_Trial]) -> bool:
+    try:
+        with _recording():
+            for trial in trials:
+                trial.run()
+            for trial in trials:
+                trial.check()
+    except Exception:
+        with contextlib.suppress(Exception):
+            torch.tpu.synchronize()
+        return False
+    return True
 
 
-def check_sample(op: Any, sample: Any, *, gradients: bool) -> None:
-    """Run one sample on CPU and on the device and compare results and gradients."""
-    values = op.name not in VALUE_FREE
-    on_device = type(sample)(
-        to_tpu(sample.input),
-        args=tuple(to_tpu(a) for a in sample.args),
-        kwargs=_keywords(sample.kwargs),
-    )
-    on_device.output_process_fn_grad = sample.output_process_fn_grad
-    expected = op(sample.input, *sample.args, **sample.kwargs)
-    actual = op(on_device.input, *on_device.args, **on_device.kwargs)
-    compare(actual, expected, values=values)
-    if gradients and values:
-        compare(_gradients(op, on_device, actual), _gradients(op, sample, expected))
+def _try_alone(trial: _Trial, outcome: Outcome) -> bool:
+    """Repeat one sample by itself and note what it does; whether it agrees."""
+    status = "error"
+    try:
+        trial.run()
+        torch.tpu.synchronize()
+        trial.check()
+        return True
+    except AssertionError as error:
+        status, detail = "wrong", str(error)
+    except Exception as error:
+        detail = f"{type(error).__name__}: {error}"
+    outcome.failed += 1
+    if not outcome.detail:
+        outcome.status = status
+        outcome.detail = f"{trial.sample.summary()[:300]}: {detail[:500]}"
+    return False
 
 
-def sweep_entry(op: Any, dtype: torch.dtype, *, samples: int | None, backward: bool) -> Outcome:
-    """All, or the first `samples`, samples of one entry in one dtype."""
-    outcome = Outcome(f"{op.name}.{op.variant_test_name}".rstrip("."), str(dtype))
-    if dtype not in op.supported_dtypes("cpu"):
+def sweep_entry(
+    op: Any,
+    dtype: torch.dtype,
+    *,
+    samples: int | None,
+    backward: bool,
+    form: str = "plain",
+    batch: int = BATCH,
+) -> Outcome:
+    """All samples of one entry in one dtype, or `samples` of them, spread evenly."""
+    outcome = Outcome(f"{op.name}.{op.variant_test_name}".rstrip("."), str(dtype), form)
+    if dtype not in op.supported_dtypes("cpu") or op.name in op_rules.NOT_TRIED:
         outcome.status = "skip"
+        outcome.detail = op_rules.NOT_TRIED.get(op.name, "not a dtype of the entry on CPU")
         return outcome
     gradients = backward and dtype in op.supported_backward_dtypes("cpu") and op.supports_autograd
     before = torch.tpu.counters()["fallbacks"]
-    try:
-        torch.manual_seed(0)
-        for sample in _limited(op.sample_inputs("cpu", dtype, requires_grad=gradients), samples):
-            outcome.samples += 1
-            check_sample(op, sample, gradients=gradients)
-            torch.tpu.synchronize()
-    except AssertionError as error:
-        outcome.status, outcome.detail = "wrong", str(error)[:400]
-    except Exception as error:
-        outcome.status, outcome.detail = "error", f"{type(error).__name__}: {error}"[:400]
+    torch.manual_seed(0)
+    made = _spread(op.sample_inputs("cpu", dtype, requires_grad=gradients), samples)
+    trials = _trials(op, made, form, gradients, outcome)
+    while chunk := list(itertools.islice(trials, batch)):
+        outcome.samples += len(chunk)
+        if _batch_agrees(chunk):
+            continue
+        alone = [_try_alone(trial, outcome) for trial in chunk]
+        if all(alone):
+            outcome.status, outcome.failed = "wrong", outcome.failed + 1
+            outcome.detail = outcome.detail or "agrees sample by sample, not when launched together"
+    if outcome.samples == 0:
+        outcome.status = "skip"
     after = torch.tpu.counters()["fallbacks"]
     outcome.fallbacks = sorted(k for k, v in after.items() if v > before.get(k, 0))
     return outcome
 
 
-def _limited(samples: Iterable[Any], limit: int | None) -> Iterator[Any]:
-    for i, sample in enumerate(samples):
-        if limit is not None and i >= limit:
-            return
-        yield sample
+def _spread(made: Iterable[Any], count: int | None) -> Iterable[Any]:
+    """All, or `count` samples from the first to the last, as an entry's kinds follow another."""
+    every = list(made)
+    if count is None or count >= len(every):
+        return every
+    step = (len(every) - 1) / max(count - 1, 1)
+    return [every[round(i * step)] for i in range(count)]
+
+
+def _trials(
+    op: Any, samples: Iterable[Any], form: str, gradients: bool, outcome: Outcome
+) -> Iterator[_Trial]:
+    for sample in samples:
+        try:
+            trial = _Trial(
+                op, sample.noncontiguous() if form == "noncontiguous" else sample, form, gradients
+            )
+        except _RefusedByCpuError as error:
+            outcome.detail = outcome.detail or f"CPU refuses: {error}"[:300]
+            continue
+        if trial.expected[0] is not None:
+            yield trial
 
 
 def main() -> None:
@@ -164,37 +227,57 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=None, help="per entry; all by default")
     parser.add_argument("--dtypes", default="float32")
+    parser.add_argument("--forms", default="plain", help=f"of {', '.join(op_samples.FORMS)}")
     parser.add_argument("--names", default="", help="comma list; all by default")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th entry from i")
     parser.add_argument("--no-backward", action="store_true")
+    parser.add_argument("--batch", type=int, default=BATCH, help="samples launched together")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_float32_matmul_precision("highest")
+    outcomes = []
+    for op, dtype, form in _chosen(args):
+        began = time.perf_counter()
+        outcome = sweep_entry(
+            op,
+            getattr(torch, dtype),
+            samples=args.samples,
+            backward=not args.no_backward,
+            form=form,
+            batch=args.batch,
+        )
+        outcomes.append(outcome)
+        if outcome.status in ("wrong", "error"):
+            took = time.perf_counter() - began
+            print(
+                f"{outcome.status:6} {outcome.name} {dtype} {form} {took:.1f}s "
+                f"{outcome.failed}/{outcome.samples} {outcome.detail}",
+                flush=True,
+            )
+        if args.json:
+            args.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1))
+    _print_summary(outcomes)
+
+
+def _chosen(args: argparse.Namespace) -> Iterator[tuple[Any, str, str]]:
     names = set(filter(None, args.names.split(",")))
     shard, count = (int(part) for part in args.shard.split("/"))
-    outcomes = []
     for i, op in enumerate(op_db):
-        if i % count != shard or (names and op.name not in names):
-            continue
-        for dtype in args.dtypes.split(","):
-            began = time.perf_counter()
-            outcome = sweep_entry(
-                op, getattr(torch, dtype), samples=args.samples, backward=not args.no_backward
-            )
-            outcomes.append(outcome)
-            if outcome.status in ("wrong", "error"):
-                took = time.perf_counter() - began
-                print(
-                    f"{outcome.status:6} {outcome.name} {dtype} {took:.1f}s {outcome.detail}",
-                    flush=True,
-                )
+        if i % count == shard and (not names or op.name in names):
+            for dtype, form in itertools.product(args.dtypes.split(","), args.forms.split(",")):
+                yield op, dtype, form
+
+
+def _print_summary(outcomes: Sequence[Outcome]) -> None:
     tried = [o for o in outcomes if o.status != "skip"]
     passed = [o for o in tried if o.status == "pass"]
     native = [o for o in passed if not o.fallbacks]
-    print(f"{len(passed)} of {len(tried)} pass, {len(native)} of them natively")
-    if args.json:
-        args.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1))
+    samples = sum(o.samples for o in tried)
+    print(
+        f"{len(passed)} of {len(tried)} entries pass ({samples} samples), "
+        f"{len(native)} of them natively"
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of PyTorch's operator database: on the device, called, and differentiated.
+
+A sample is called in a *form*: as it is, with non-contiguous operands, in place, or with
+``out=``. Each form is a function of an entry and a sample that returns all that is
+compared, or None where the entry has no such form.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchtpu_core.testing import op_rules
+
+
+def to_tpu(value: Any) -> Any:
+    """`value` with its CPU tensors copied to the device, leaves requiring grad as before."""
+
+    def move(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return _moved(x)
+        return torch.device("tpu") if isinstance(x, torch.device) else x
+
+    moved = pytree.tree_map(move, value)
+    return "tpu" if isinstance(moved, str) and moved == "cpu" else moved
+
+
+def _moved(x: torch.Tensor) -> torch.Tensor:
+    """A copy on the device; a view of a larger storage stays such a view."""
+    source = x.detach()
+    if source.layout != torch.strided or source.is_conj() or source.is_neg():
+        return source.to("tpu").requires_grad_(x.requires_grad)
+    stored = source.untyped_storage().nbytes() // source.itemsize
+    if stored == source.numel() and source.is_contiguous():
+        return source.to("tpu").requires_grad_(x.requires_grad)
+    whole = torch.as_strided(source, (stored,), (1,), 0).to("tpu")
+    view = torch.as_strided(whole, source.shape, source.stride(), source.storage_offset())
+    return view.detach().requires_grad_(x.requires_grad)
+
+
+def on_device(op: Any, sample: Any) -> Any:
+    """A copy of a sample on the device."""
+    stay = op_rules.ON_CPU.get(op.name, frozenset())
+    args = [a if i in stay else to_tpu(a) for i, a in enumerate(sample.args)]
+    kwargs = {k: "tpu" if k == "device" else to_tpu(v) for k, v in sample.kwargs.items()}
+    moved = type(sample)(to_tpu(sample.input), args=tuple(args), kwargs=kwargs)
+    moved.output_process_fn_grad = sample.output_process_fn_grad
+    moved.broadcasts_input = sample.broadcasts_input
+    return moved
+
+
+def has_values(op: Any, sample: Any) -> bool:
+    """Whether the results are a function of the operands."""
+    sometimes = op_rules.SOMETIMES_VALUE_FREE.get(op.name)
+    return op.name not in op_rules.VALUE_FREE and not (sometimes and sometimes(sample))
+
+
+def plain(op: Any, sample: Any) -> Any:
+    """The functional form."""
+    return op(sample.input, *sample.args, **sample.kwargs)
+
+
+def inplace(op: Any, sample: Any) -> Any:
+    """The in-place form on a copy of the input: what it returns and what it left there."""
+    if op.inplace_variant is None or sample.broadcasts_input:
+        return None
+    written = pytree.tree_map(
+        lambda x: x.clone() if isinstance(x, torch.Tensor) else x, sample.input
+    )
+    returned = op.inplace_variant(written, *sample.args, **sample.kwargs)
+    return [returned, written]
+
+
+def out(op: Any, sample: Any) -> Any:
+    """The out= form: outputs that fit, that have other strides, and that must be resized.
+
+    Returns:
+        Results, their strides, and whether a warning of a resize was given.
+    """
+    if not op.supports_out:
+        return None
+    with torch.no_grad():
+        return _out_forms(op, sample.transform(_without_grad))
+
+
+def _out_forms(op: Any, sample: Any) -> Any:
+    made = op(sample.input, *sample.args, **sample.kwargs)
+    results = [r for r in pytree.tree_leaves(made) if isinstance(r, torch.Tensor)]
+    collected: list[Any] = []
+    for prepare in (_fitting, _transposed, _empty, _longer):
+        outs = [prepare(r) for r in results]
+        given = outs[0] if isinstance(made, torch.Tensor) else tuple(outs)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            op(sample.input, *sample.args, **sample.kwargs, out=given)
+        resized = any("resized" in str(w.message) for w in caught)
+        collected += [*outs, *(str(o.stride()) for o in outs), resized]
+    return collected
+
+
+def _copied(x: Any) -> Any:
+    return x.clone() if isinstance(x, torch.Tensor) else x
+
+
+def _without_grad(x: Any) -> Any:
+    return x.detach() if isinstance(x, torch.Tensor) else x
+
+
+def _fitting(result: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(result)
+
+
+def _transposed(result: torch.Tensor) -> torch.Tensor:
+    turned = torch.zeros(tuple(reversed(result.shape)), dtype=result.dtype, device=result.device)
+    return turned.permute(*reversed(range(result.ndim)))
+
+
+def _empty(result: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(0, dtype=result.dtype, device=result.device)
+
+
+def _longer(result: torch.Tensor) -> torch.Tensor:
+    return torch.zeros((2, *result.shape), dtype=result.dtype, device=result.device)
+
+
+Form = Callable[[Any, Any], Any]
+FORMS: Mapping[str, Form] = {
+    "plain": plain,
+    "noncontiguous": plain,  # the samples differ, not the call
+    "inplace": inplace,
+    "out": out,
+}
+
+
+def gradients(sample: Any, result: Any) -> list[Any]:
+    """Gradients of the operands that require them, for a fixed random seed of the outputs."""
+    if sample.output_process_fn_grad is not None:
+        result = sample.output_process_fn_grad(result)
+    tensors = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+    outputs = [t for t in tensors if t.requires_grad]
+    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    inputs = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not outputs or not inputs:
+        return []
+    seeds = [_seed_like(o) for o in outputs]
+    return list(torch.autograd.grad(outputs, inputs, seeds, allow_unused=True))
+
+
+def _seed_like(tensor: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(tensor.numel())
+    seed = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+    return seed.to(tensor.dtype).to(tensor.device)
