@@ -5,10 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import pytest
 import torch
-from torchtpu_core.lowering import arithmetic, bitwise, comparison, copies, division, unary
-from torchtpu_core.testing.lowering import check, lower
+from torchtpu_core.lowering import (
+    arithmetic,
+    bitwise,
+    comparison,
+    copies,
+    division,
+    random,
+    unary,
+)
+from torchtpu_core.testing.lowering import check, lower, to_cpu
 
 MODULES = (unary, arithmetic, division, comparison, bitwise, copies)
 TABLE = tuple(row for module in MODULES for row in module.TABLE)
@@ -317,3 +326,22 @@ def test_equal_compares_shapes_and_values(x: torch.Tensor, y: torch.Tensor, expe
     row = next(r for r in TABLE if r.overload == "aten::equal")
     assert row.function is not None
     assert row.function(x, y) is expected
+
+
+@pytest.mark.parametrize("overload", ["aten::mul.Tensor", "aten::native_dropout_backward"])
+def test_product_of_infinity_and_false_is_nan(overload: str) -> None:
+    mask = torch.tensor([False, True]).repeat_interleave(len(EDGES))
+    rest = (2.0,) if overload == "aten::native_dropout_backward" else ()
+    check(overload, EDGES.repeat(2), mask, *rest, table=(*TABLE, *random.TABLE))
+
+
+def test_product_with_a_converted_mask_keeps_nan() -> None:
+    convert = next(r for r in TABLE if r.overload == "aten::_to_copy")
+
+    def masked(x: jax.Array, mask: jax.Array) -> jax.Array:
+        assert convert.function is not None
+        return x * convert.function(mask, dtype=torch.float32)
+
+    mask = torch.zeros(len(EDGES), dtype=torch.bool)
+    actual = jax.jit(masked)(EDGES.numpy(), mask.numpy())
+    torch.testing.assert_close(to_cpu(actual), EDGES * mask.float(), equal_nan=True)

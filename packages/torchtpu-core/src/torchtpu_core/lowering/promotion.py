@@ -140,6 +140,10 @@ def cast(x: Operand, dtype: np.dtype) -> jax.Array:
         return x != np.zeros((), x.dtype)
     if dtypes.is_complex(x.dtype) and not dtypes.is_complex(dtype):
         x = lax.real(x)
+    if x.dtype == np.bool_ and dtypes.is_inexact(dtype):
+        # XLA turns a product with a converted predicate into a selection, which loses the
+        # NaN of inf * 0 and of nan * 0; it leaves this selection alone.
+        return lax.select(x, jnp.ones(x.shape, dtype), jnp.zeros(x.shape, dtype))
     if dtypes.is_floating(x.dtype) and np.dtype(dtype) in _NARROW_INTEGERS:
         x = x.astype(np.int32)
     return x.astype(dtype)

@@ -156,7 +156,7 @@ def _native_dropout(
 def _native_dropout_backward(grad_output: jax.Array, mask: jax.Array, scale: Operand) -> jax.Array:
     compute = dtypes.opmath(grad_output.dtype)
     scaled = grad_output.astype(compute) * promotion.cast(scale, compute)
-    return (scaled * mask.astype(compute)).astype(grad_output.dtype)
+    return (scaled * promotion.cast(mask, compute)).astype(grad_output.dtype)
 
 
 def _whole(rng: Rng, shape: tuple[int, ...], low: Operand, span: jax.Array) -> jax.Array:

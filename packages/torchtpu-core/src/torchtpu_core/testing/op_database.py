@@ -213,7 +213,12 @@ def _trials(
     for sample in samples:
         try:
             trial = _Trial(
-                op, sample.noncontiguous() if form == "noncontiguous" else sample, form, gradients
+                op,
+                op_samples.with_leaves(
+                    sample.noncontiguous() if form == "noncontiguous" else sample
+                ),
+                form,
+                gradients,
             )
         except _RefusedByCpuError as error:
             outcome.detail = outcome.detail or f"CPU refuses: {error}"[:300]
@@ -256,7 +261,8 @@ def main() -> None:
                 flush=True,
             )
         if args.json:
-            args.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1))
+            raw = {"samples": args.samples, "outcomes": [asdict(o) for o in outcomes]}
+            args.json.write_text(json.dumps(raw, indent=1))
     _print_summary(outcomes)
 
 

@@ -43,6 +43,18 @@ def _moved(x: torch.Tensor) -> torch.Tensor:
     return view.detach().requires_grad_(x.requires_grad)
 
 
+def with_leaves(sample: Any) -> Any:
+    """The sample with operands that are not results of one another."""
+
+    def leaf(x: Any) -> Any:
+        return x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+
+    made = sample.transform(leaf)
+    made.output_process_fn_grad = sample.output_process_fn_grad
+    made.broadcasts_input = sample.broadcasts_input
+    return made
+
+
 def on_device(op: Any, sample: Any) -> Any:
     """A copy of a sample on the device."""
     stay = op_rules.ON_CPU.get(op.name, frozenset())

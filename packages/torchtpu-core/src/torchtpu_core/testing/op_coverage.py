@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From raw sweeps of the operator database to the figures that the docs show.
+
+    python -m torchtpu_core.testing.op_coverage raw/*.json --out benchmarks/results/op_database.json
+
+Raw files are what `torchtpu_core.testing.op_database` writes with ``--json``; the shards
+of one sweep are joined. A sweep in the result is replaced by a new one of the same dtype
+and form, and kept otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("torch", "jax", "jaxlib", "torchtpu-core")
+
+
+def summarise(outcomes: Sequence[dict[str, Any]], limit: int | None) -> dict[str, Any]:
+    """The figures of one dtype and form.
+
+    Args:
+        outcomes: one per entry, as `torchtpu_core.testing.op_database.Outcome` has them.
+        limit: how many samples of an entry were tried at most; None for all.
+    """
+    tried = [o for o in outcomes if o["status"] != "skip"]
+    passed = [o for o in tried if o["status"] == "pass"]
+    on_host = {o["name"]: o["fallbacks"] for o in passed if o["fallbacks"]}
+    return {
+        "dtype": outcomes[0]["dtype"].removeprefix("torch."),
+        "form": outcomes[0]["form"],
+        "samples_per_entry": "all" if limit is None else limit,
+        "samples": sum(o["samples"] for o in tried),
+        "entries": len(tried),
+        "agree": len(passed),
+        "agree_percent": _percent(len(passed), len(tried)),
+        "native": len(passed) - len(on_host),
+        "native_percent": _percent(len(passed) - len(on_host), len(tried)),
+        "on_host": on_host,
+        "differ": {
+            o["name"]: {k: o[k] for k in ("status", "failed", "samples", "detail")}
+            for o in tried
+            if o["status"] != "pass"
+        },
+    }
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(100 * part / whole, 2) if whole else 0.0
+
+
+def read_raw(paths: Iterable[Path]) -> dict[tuple[str, str], tuple[int | None, list[Any]]]:
+    """Outcomes by dtype and form, and the limit of samples they were made with.
+
+    Raises:
+        ValueError: shards of one sweep differ in their limit.
+    """
+    found: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    limits: dict[tuple[str, str], int | None] = {}
+    for path in paths:
+        raw = json.loads(path.read_text())
+        for outcome in raw["outcomes"]:
+            key = outcome["dtype"], outcome["form"]
+            found[key].append(outcome)
+            if limits.setdefault(key, raw["samples"]) != raw["samples"]:
+                raise ValueError(f"{path} has another number of samples than the shards before it.")
+    return {key: (limits[key], outcomes) for key, outcomes in found.items()}
+
+
+def merge(paths: Iterable[Path], out: Path) -> dict[str, Any]:
+    """Put the sweeps of raw files into the coverage file `out` and return its content."""
+    known = json.loads(out.read_text())["sweeps"] if out.exists() else []
+    sweeps = {(s["dtype"], s["form"]): s for s in known}
+    for (dtype, form), (limit, outcomes) in read_raw(paths).items():
+        made = summarise(outcomes, limit)
+        made["date"] = datetime.now(UTC).date().isoformat()
+        sweeps[dtype.removeprefix("torch."), form] = made
+    content = {
+        "command": "nox -s op_database",
+        "environment": {
+            **{name: version(name) for name in _PACKAGES},
+            "python": platform.python_version(),
+        },
+        "sweeps": [sweeps[key] for key in sorted(sweeps)],
+    }
+    out.write_text(json.dumps(content, indent=1) + "\n")
+    return content
+
+
+def main() -> None:
+    """Merge raw files from the command line and print one line per sweep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("raw", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    for s in merge(args.raw, args.out)["sweeps"]:
+        print(
+            f"{s['dtype']:10} {s['form']:13} samples per entry: {s['samples_per_entry']}; "
+            f"{s['agree']} of {s['entries']} agree ({s['agree_percent']} %), "
+            f"{s['native']} natively ({s['native_percent']} %)"
+        )
+
+
+if __name__ == "__main__":
+    main()
