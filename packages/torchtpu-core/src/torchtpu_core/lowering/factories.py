@@ -81,7 +81,7 @@ def _range(
     return _ramp(start, step, math.floor((end - start) / step) + 1, target).astype(target)
 
 
-def _even_steps(start: Operand, end: Operand, steps: int, dtype: np.dtype) -> jax.Array:
+def even_steps(start: Operand, end: Operand, steps: int, dtype: np.dtype) -> jax.Array:
     """`(steps,)` from `start` to `end`, built from both ends so that both are exact."""
     if dtypes.is_complex(dtype):
         compute = dtype
@@ -102,7 +102,7 @@ def _linspace(
     start: Operand, end: Operand, steps: int, *, dtype: torch.dtype | None = None
 ) -> jax.Array:
     target = _space_dtype(dtype, start, end)
-    return promotion.cast(_even_steps(start, end, steps, target), target)
+    return promotion.cast(even_steps(start, end, steps, target), target)
 
 
 def _space_dtype(dtype: torch.dtype | None, *ends: object) -> np.dtype:
@@ -114,13 +114,13 @@ def _space_dtype(dtype: torch.dtype | None, *ends: object) -> np.dtype:
 def _linspace_out(
     start: Operand, end: Operand, steps: int, *, out: jax.ShapeDtypeStruct
 ) -> jax.Array:
-    return lax.reshape(_even_steps(start, end, steps, np.dtype(out.dtype)), tuple(out.shape))
+    return lax.reshape(even_steps(start, end, steps, np.dtype(out.dtype)), tuple(out.shape))
 
 
 def _power_steps(
     start: Operand, end: Operand, steps: int, base: float, dtype: np.dtype
 ) -> jax.Array:
-    exponents = _even_steps(start, end, steps, dtype)
+    exponents = even_steps(start, end, steps, dtype)
     return jnp.power(np.array(base, exponents.dtype), exponents)
 
 

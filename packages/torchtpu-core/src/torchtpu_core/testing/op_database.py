@@ -33,7 +33,7 @@ from torchtpu_core.testing import op_rules, op_samples
 from torchtpu_core.testing.op_compare import compare, compare_ties, widened
 from torchtpu_core.testing.op_samples import to_tpu
 
-__all__ = ["Outcome", "compare", "sweep_entry", "to_tpu"]
+__all__ = ["Outcome", "compare", "entry_name", "sweep_entry", "sweep_sample", "to_tpu"]
 
 #: Samples whose programs are launched together.
 BATCH = 16
@@ -163,6 +163,33 @@ def _try_alone(trial: _Trial, outcome: Outcome) -> bool:
     return False
 
 
+def entry_name(op: Any) -> str:
+    """Name and variant of an entry."""
+    return f"{op.name}.{op.variant_test_name}".rstrip(".")
+
+
+def _is_differentiable(op: Any, dtype: torch.dtype) -> bool:
+    return op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+
+
+def _samples(op: Any, dtype: torch.dtype, gradients: bool) -> Iterable[Any]:
+    torch.manual_seed(0)
+    return op.sample_inputs("cpu", dtype, requires_grad=gradients)
+
+
+def sweep_sample(op: Any, dtype: torch.dtype, index: int, form: str = "plain") -> Outcome:
+    """One sample of one entry, with gradients where it has them."""
+    outcome = Outcome(entry_name(op), str(dtype), form, samples=1)
+    gradients = _is_differentiable(op, dtype)
+    chosen = itertools.islice(_samples(op, dtype, gradients), index, index + 1)
+    trials = list(_trials(op, chosen, form, gradients, outcome))
+    if not trials:
+        outcome.status = "skip"
+    for trial in trials:
+        _try_alone(trial, outcome)
+    return outcome
+
+
 def sweep_entry(
     op: Any,
     dtype: torch.dtype,
@@ -173,15 +200,14 @@ def sweep_entry(
     batch: int = BATCH,
 ) -> Outcome:
     """All samples of one entry in one dtype, or `samples` of them, spread evenly."""
-    outcome = Outcome(f"{op.name}.{op.variant_test_name}".rstrip("."), str(dtype), form)
+    outcome = Outcome(entry_name(op), str(dtype), form)
     if dtype not in op.supported_dtypes("cpu") or op.name in op_rules.NOT_TRIED:
         outcome.status = "skip"
         outcome.detail = op_rules.NOT_TRIED.get(op.name, "not a dtype of the entry on CPU")
         return outcome
-    gradients = backward and dtype in op.supported_backward_dtypes("cpu") and op.supports_autograd
     before = torch.tpu.counters()["fallbacks"]
-    torch.manual_seed(0)
-    made = _spread(op.sample_inputs("cpu", dtype, requires_grad=gradients), samples)
+    gradients = backward and _is_differentiable(op, dtype)
+    made = _spread(_samples(op, dtype, gradients), samples)
     trials = _trials(op, made, form, gradients, outcome)
     while chunk := list(itertools.islice(trials, batch)):
         outcome.samples += len(chunk)
