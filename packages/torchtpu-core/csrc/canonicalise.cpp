@@ -28,16 +28,27 @@ class Reader {
       : op_(op), call_(call), specs_(specs) {}
 
   void read(const OpArg& arg, const c10::IValue& value) {
+    if (specs_ == nullptr) {
+      read_into(arg, value, nullptr);
+      return;
+    }
     ArgSpec spec;
     spec.arg = &arg;
+    read_into(arg, value, &spec);
+    specs_->push_back(std::move(spec));
+  }
+
+ private:
+  // `spec` is null where only the key and the operands are wanted: the usual case.
+  void read_into(const OpArg& arg, const c10::IValue& value, ArgSpec* spec) {
     if (arg.role == ArgRole::kGenerator || value.isDevice() ||
         (arg.role == ArgRole::kDropped && arg.name == "non_blocking")) {
-      spec.kind = ArgSpec::kAbsent;
+      set_kind(spec, ArgSpec::kAbsent);
       if (value.isDevice() && value.toDevice().type() == kTpu && value.toDevice().has_index()) {
         see_device(value.toDevice());
       }
     } else if (arg.role == ArgRole::kOut) {
-      spec.kind = ArgSpec::kAbsent;
+      set_kind(spec, ArgSpec::kAbsent);
       read_out(value);
     } else if (value.isTensor()) {
       read_tensor(arg, value.toTensor(), spec);
@@ -51,15 +62,25 @@ class Reader {
       read_scalars(value, spec);
     } else {
       read_constant(value);
-      spec.kind = arg.role == ArgRole::kDropped ? ArgSpec::kAbsent : ArgSpec::kConstant;
-      spec.constant = value;
-    }
-    if (specs_ != nullptr) {
-      specs_->push_back(std::move(spec));
+      set_kind(spec, arg.role == ArgRole::kDropped ? ArgSpec::kAbsent : ArgSpec::kConstant);
+      if (spec != nullptr) {
+        spec->constant = value;
+      }
     }
   }
 
- private:
+  static void set_kind(ArgSpec* spec, ArgSpec::Kind kind) {
+    if (spec != nullptr) {
+      spec->kind = kind;
+    }
+  }
+
+  static void set_index(ArgSpec* spec, size_t index) {
+    if (spec != nullptr) {
+      spec->index.push_back(static_cast<int>(index));
+    }
+  }
+
   static bool is_optional_tensor_list(const c10::IValue& value) {
     if (!value.isList()) {
       return false;
@@ -115,24 +136,24 @@ class Reader {
     }
   }
 
-  void read_tensor(const OpArg& arg, const at::Tensor& tensor, ArgSpec& spec) {
+  void read_tensor(const OpArg& arg, const at::Tensor& tensor, ArgSpec* spec) {
     if (!tensor.defined()) {
       call_.key.push_back(kUndefinedTag);
-      spec.kind = ArgSpec::kConstant;
+      set_kind(spec, ArgSpec::kConstant);
       return;
     }
     if (tensor.device().type() == kTpu) {
       see_device(tensor.device());
       push_meta(tensor);
-      spec.kind = ArgSpec::kTensor;
-      spec.index.push_back(static_cast<int>(call_.tensors.size()));
+      set_kind(spec, ArgSpec::kTensor);
+      set_index(spec, call_.tensors.size());
       call_.tensors.push_back(&tensor);
       return;
     }
     if (op_.uploads && tensor.device().is_cpu() && !arg.written) {
       c10::Device device(kTpu, call_.device < 0 ? current_device() : call_.device);
-      call_.uploaded.push_back(tensor.to(device));
-      read_tensor(arg, call_.uploaded.back(), spec);
+      call_.uploaded.push_front(tensor.to(device));
+      read_tensor(arg, call_.uploaded.front(), spec);
       return;
     }
     bool host_scalar = tensor.device().is_cpu() && tensor.dim() == 0 && !arg.written;
@@ -146,29 +167,33 @@ class Reader {
       auto number = tensor.item().toComplexDouble();
       call_.key.append({kComplex, bits_of(number.real()), bits_of(number.imag()),
                         static_cast<int64_t>(tensor.scalar_type()), wrapped});
-      spec.kind = ArgSpec::kConstant;
-      spec.constant = c10::IValue(number);
+      set_kind(spec, ArgSpec::kConstant);
+      if (spec != nullptr) {
+        spec->constant = c10::IValue(number);
+      }
       return;
     }
     read_scalar(tensor.item(), wrapped ? -1 : static_cast<int>(tensor.scalar_type()), spec);
   }
 
-  void read_list(const OpArg& arg, const c10::IValue& value, ArgSpec& spec) {
-    spec.kind = ArgSpec::kTensorList;
+  void read_list(const OpArg& arg, const c10::IValue& value, ArgSpec* spec) {
+    set_kind(spec, ArgSpec::kTensorList);
     const auto list = value.toListRef();
     call_.key.push_back(kListTag | (static_cast<int64_t>(list.size()) << 16));
     for (const c10::IValue& item : list) {
       if (item.isNone() || !item.toTensor().defined()) {
         call_.key.push_back(kUndefinedTag);
-        spec.index.push_back(-1);
+        if (spec != nullptr) {
+          spec->index.push_back(-1);
+        }
         continue;
       }
-      ArgSpec element;
-      read_tensor(arg, item.toTensor(), element);
-      TORCH_CHECK(element.kind == ArgSpec::kTensor,
+      size_t index = call_.tensors.size();
+      read_tensor(arg, item.toTensor(), nullptr);
+      TORCH_CHECK(call_.tensors.size() == index + 1,
                   "Expected all tensors to be on the same device, but found a cpu tensor in '",
                   arg.name, "' of ", op_.name, ". Move it with .to('tpu').");
-      spec.index.push_back(element.index[0]);
+      set_index(spec, index);
     }
   }
 
@@ -188,25 +213,27 @@ class Reader {
     }
   }
 
-  void read_scalar(const at::Scalar& number, int dtype, ArgSpec& spec) {
-    spec.kind = ArgSpec::kScalar;
+  void read_scalar(const at::Scalar& number, int dtype, ArgSpec* spec) {
     char kind = number.isBoolean() ? 'b' : number.isFloatingPoint() ? 'f' : 'i';
-    spec.scalar_kinds.push_back(kind);
-    spec.scalar_dtype = dtype;
-    spec.index.push_back(static_cast<int>(call_.scalars.size()));
+    if (spec != nullptr) {
+      spec->kind = ArgSpec::kScalar;
+      spec->scalar_kinds.push_back(kind);
+      spec->scalar_dtype = dtype;
+    }
+    set_index(spec, call_.scalars.size());
     call_.key.push_back(kScalarTag | (static_cast<int64_t>(kind) << 16) |
                         (static_cast<int64_t>(dtype + 1) << 32));
     call_.scalars.push_back(number.isFloatingPoint() ? pack_double(number.toDouble())
                                                      : pack_int(number.toLong()));
   }
 
-  void read_scalars(const c10::IValue& value, ArgSpec& spec) {
+  void read_scalars(const c10::IValue& value, ArgSpec* spec) {
     const auto list = value.toListRef();
     call_.key.push_back(kListTag | (static_cast<int64_t>(list.size()) << 16));
     for (const c10::IValue& item : list) {
       read_scalar(item.toScalar(), -1, spec);
     }
-    spec.kind = ArgSpec::kScalarList;
+    set_kind(spec, ArgSpec::kScalarList);
   }
 
   void read_constant(const c10::IValue& value) {

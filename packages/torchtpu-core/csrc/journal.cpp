@@ -23,21 +23,24 @@ FusionPolicy& fusion_policy() {
 
 void Journal::note(Node& node) {
   uint64_t epoch = this->epoch();
-  hash_ = mixed(hash_, static_cast<uint64_t>(node.signature->id));
+  uint64_t shape = mixed(0, static_cast<uint64_t>(node.signature->id));
   for (NodeInput& input : node.inputs) {
     if (!input.value) {
       continue;
     }
     Value& value = *input.value;
-    if (value.epoch == epoch) {  // made or read earlier in this stream
-      hash_ = mixed(hash_, value.place);
-    } else {
+    if (value.epoch != epoch) {  // its first use in this stream
       value.epoch = epoch;
       value.place = kFromOutside | externals_++;
-      hash_ = mixed(hash_, ~static_cast<uint64_t>(value.geometry->id));
       operand_bytes_ += value.geometry->nbytes;
     }
-    hash_ = mixed(hash_, static_cast<uint64_t>(input.plan.kind));
+    if ((value.place & kFromOutside) != 0) {
+      shape = mixed(shape, ~static_cast<uint64_t>(value.geometry->id));
+      hash_ = mixed(hash_, value.place);
+    } else {
+      shape = mixed(shape, (static_cast<uint64_t>(length_) << 16) - value.place);
+    }
+    shape = mixed(shape, static_cast<uint64_t>(input.plan.kind));
   }
   uint32_t index = 0;
   for (NodeOutput& output : node.outputs) {
@@ -45,6 +48,8 @@ void Journal::note(Node& node) {
     output.value->place = (static_cast<uint64_t>(length_) << 16) | index++;
   }
   ++length_;
+  hash_ = mixed(hash_, shape);
+  loops_.note(shape);
 }
 
 SeenStream& Journal::seen() {
@@ -68,7 +73,7 @@ void Journal::miss(std::shared_ptr<Program> program) {
   }
 }
 
-void Journal::end() {
+void Journal::end(bool with_piece) {
   if (length_ == 0) {
     return;
   }
@@ -76,10 +81,14 @@ void Journal::end() {
   bool known = stream.count > 0;
   bool compiling = stream.requested && !stream.requested->ready();
   ++stream.count;
+  if (immediate_ && !known && !with_piece) {
+    loops_.learn();
+  }
   if (immediate_ && known && !compiling) {
     immediate_ = false;  // defer the next stream: it will probably be this one again
     misses_ = 0;
   }
+  loops_.end(with_piece, hash_);
   ++epoch_;
   hash_ = 0;
   length_ = 0;
@@ -91,6 +100,7 @@ void Journal::reset() {
   streams_.clear();
   immediate_ = false;
   misses_ = 0;
+  loops_.reset();
 }
 
 }  // namespace torchtpu

@@ -8,6 +8,8 @@
 // by their full key.
 #pragma once
 
+#include "loops.h"
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -42,8 +44,16 @@ class Journal {
  public:
   // Adds a recorded op. Values remember the stream they were made in.
   void note(Node& node);
-  // Ends the stream and decides about the next one.
-  void end();
+  // Ends the stream and decides about the next one; `with_piece`: of a loop.
+  void end(bool with_piece);
+  // Whether a piece of a loop ends after the op that was noted last.
+  bool piece_ends() { return loops_.piece_ends(); }
+
+  // The stream is cut because it is long: whether that is because of a loop.
+  bool cut_in_loop() {
+    loops_.learn();
+    return loops_.going_round();
+  }
 
   // Whether ops run when they are recorded.
   bool immediate() const { return immediate_.load(std::memory_order_relaxed); }
@@ -73,6 +83,7 @@ class Journal {
   std::atomic<bool> immediate_{false};
   int misses_ = 0;
   std::unordered_map<uint64_t, SeenStream> streams_;
+  Loops loops_;
 };
 
 }  // namespace torchtpu

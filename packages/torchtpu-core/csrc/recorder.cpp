@@ -146,8 +146,8 @@ c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
     recording.add_write(tensor);
   }
   recording.commit();
-  torch::jit::Stack returned_args(op.returns_arg.size());
-  for (size_t i = 0; i < op.returns_arg.size(); ++i) {
+  torch::jit::Stack returned_args(op.written.empty() ? 0 : op.returns_arg.size());
+  for (size_t i = 0; i < returned_args.size(); ++i) {
     if (op.returns_arg[i] >= 0) {
       returned_args[i] = args[op.returns_arg[i]];
     }

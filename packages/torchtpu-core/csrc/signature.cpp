@@ -7,6 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <array>
 #include <mutex>
 #include <unordered_map>
 
@@ -22,6 +23,10 @@ Signatures& signatures() {
   static auto* the_signatures = new Signatures();
   return *the_signatures;
 }
+
+// The last signatures this thread met, by hash: no lock, no chain.
+constexpr size_t kRecent = 1024;
+thread_local std::array<const Signature*, kRecent> recent{};
 
 Signature* lookup(c10::ArrayRef<int64_t> key, uint64_t hash) {
   auto range = signatures().table.equal_range(hash);
@@ -236,9 +241,14 @@ int64_t signature_count() {
 const Signature& find_signature(const OpInfo& op, c10::ArrayRef<c10::IValue> args,
                                 const Call& call) {
   uint64_t hash = hash_key(call.key);
+  const Signature*& last = recent[hash % kRecent];
+  if (last != nullptr && last->hash == hash && c10::ArrayRef<int64_t>(last->key) == call.key) {
+    return *last;
+  }
   {
     std::lock_guard<std::mutex> guard(signatures().mutex);
     if (Signature* known = lookup(call.key, hash)) {
+      last = known;
       return *known;
     }
   }

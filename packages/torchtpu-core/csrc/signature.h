@@ -14,7 +14,7 @@
 
 #include <cstring>
 #include <string>
-#include <deque>
+#include <forward_list>
 
 namespace torchtpu {
 
@@ -69,7 +69,7 @@ struct Call {
   c10::SmallVector<int64_t, 64> key;
   c10::SmallVector<const at::Tensor*, 8> tensors;
   c10::SmallVector<ScalarWords, 4> scalars;
-  std::deque<at::Tensor> uploaded;   // keeps operands that came from the host
+  std::forward_list<at::Tensor> uploaded;  // keeps operands that came from the host
   c10::DeviceIndex device = -1;
 };
 

@@ -83,6 +83,8 @@ void replay(Trace& trace) {
     }
     trace.nodes.clear();
   }
+  nodes.clear();
+  trace.nodes.swap(nodes);  // keeps its memory for the next trace
   if (first_error) {
     std::rethrow_exception(first_error);
   }
@@ -102,7 +104,8 @@ std::shared_ptr<Program> find_or_request(Trace& trace, TraceLayout& layout, Flus
     program->fill(std::move(loaded));
     return add_program(layout, std::move(program));
   }
-  if (!trace.journal.repeats()) {
+  bool in_loop = record.reason == FlushReason::kOpLimit && trace.journal.cut_in_loop();
+  if (in_loop || !trace.journal.repeats()) {
     return nullptr;
   }
   program = add_program(layout, std::move(program));
@@ -176,6 +179,9 @@ int64_t held_bytes(Trace& trace) {
 // Whether the trace has grown as far as it may, and why.
 std::optional<FlushReason> limit_reached(Trace& trace) {
   const FusionPolicy& policy = fusion_policy();
+  if (trace.journal.piece_ends()) {
+    return FlushReason::kLoop;
+  }
   if (trace.journal.length() >= policy.max_ops.load(std::memory_order_relaxed)) {
     return FlushReason::kOpLimit;
   }
@@ -238,12 +244,13 @@ void flush(Trace& trace, FlushReason reason) {
   struct Ending {
     Trace& trace;
     bool ends;
+    bool with_piece;
     ~Ending() {
       if (ends) {
-        trace.journal.end();
+        trace.journal.end(with_piece);
       }
     }
-  } ending{trace, reason != FlushReason::kEachOp};
+  } ending{trace, reason != FlushReason::kEachOp, reason == FlushReason::kLoop};
   if (!trace.nodes.empty()) {
     run(trace, reason);
   }

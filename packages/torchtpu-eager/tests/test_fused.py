@@ -264,3 +264,25 @@ def test_programs_are_compiled_in_the_background_and_take_over():
     assert _runs(step) == (1, 0)
     reference = _trainer("cpu", width=26)
     torch.testing.assert_close(losses, [reference() for _ in range(8)], rtol=1e-5, atol=1e-6)
+
+
+def test_body_of_a_loop_becomes_a_program_however_often_it_goes_round():
+    fused.configure(max_ops=256)
+    w = torch.eye(8, device="tpu") / 2
+
+    def loop(rounds: int) -> float:
+        x = torch.ones(8, 8, device="tpu")
+        for _ in range(rounds):
+            x = torch.tanh(x @ w + 1)
+        return x.sum().item()
+
+    expected = torch.ones(8, 8)
+    for _ in range(400):
+        expected = torch.tanh(expected @ (torch.eye(8) / 2) + 1)
+    for rounds in (400, 400, 390, 380):
+        assert loop(rounds) == pytest.approx(expected.sum().item(), rel=1e-5)
+    torch.tpu.reset_counters()
+    loop(407)  # a number of rounds that was never seen
+    counters = torch.tpu.counters()
+    assert counters["flushes"]["loop"] >= 10
+    assert counters["fused_ops"] > 0.8 * counters["ops"]
