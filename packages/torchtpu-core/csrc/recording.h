@@ -56,8 +56,7 @@ class Recording {
     }
     ValuePtr old = slot->get();
     if (covers(tensor, *slot)) {
-      output.value = c10::make_intrusive<Value>(
-          intern_geometry(tensor.sizes(), tensor.strides(), tensor.scalar_type()), device_);
+      output.value = c10::make_intrusive<Value>(geometry_of(tensor, old), device_);
     } else {
       output.is_update = true;
       auto itemsize = static_cast<int64_t>(tensor.element_size());
@@ -118,6 +117,16 @@ class Recording {
       }
     }
     return -1;
+  }
+
+  // The geometry of a tensor that fills its storage; usually that of what it replaces.
+  static const Geometry* geometry_of(const at::Tensor& tensor, const ValuePtr& old) {
+    if (old && old->geometry->dtype == tensor.scalar_type() &&
+        c10::IntArrayRef(old->geometry->sizes) == tensor.sizes() &&
+        c10::IntArrayRef(old->geometry->strides) == tensor.strides()) {
+      return old->geometry;
+    }
+    return intern_geometry(tensor.sizes(), tensor.strides(), tensor.scalar_type());
   }
 
   static bool covers(const at::Tensor& tensor, const Slot& slot) {
