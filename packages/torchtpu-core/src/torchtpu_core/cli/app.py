@@ -9,6 +9,7 @@ from torchtpu_core import plugins
 from torchtpu_core.cli.coverage import coverage
 from torchtpu_core.cli.doctor import doctor
 from torchtpu_core.cli.environment import env
+from torchtpu_core.cli.plan import advise, plan
 from torchtpu_core.cli.plugin_list import list_plugins
 from torchtpu_core.cli.validate import validate
 
@@ -27,6 +28,8 @@ def make_app() -> typer.Typer:
     app.command()(env)
     app.command()(coverage)
     app.command()(validate)
+    app.command()(plan)
+    app.command()(advise)
     plugins.collect("torchtpu_cli_commands", app=app)
     return app
 

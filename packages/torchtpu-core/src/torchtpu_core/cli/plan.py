@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torchtpu plan` and `torchtpu advise`: a script on a simulated slice, without values."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchtpu_core.cli.console import console
+from torchtpu_core.cli.failure import shown
+
+if TYPE_CHECKING:
+    from torchtpu_core.plan.result import Plan
+
+Script = Annotated[Path, typer.Argument(help="The script, as you would run it.")]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(help="Its arguments, after `--`.", metavar="[-- ARGS]...")
+]
+Target = Annotated[str, typer.Option(help="The slice, such as v5p:8x8x16.")]
+Slices = Annotated[int, typer.Option(help="Slices, joined by the data centre network.", min=1)]
+
+
+@shown
+def plan(
+    script: Script,
+    arguments: Arguments = None,
+    target: Target = "v5e:2x2",
+    slices: Slices = 1,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with timeline, roofline, memory, torus here.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")
+    ] = None,
+) -> None:
+    """Predict a script's step on a slice: time, memory, network, and what would help.
+
+    The script runs unchanged, on shapes alone, as one rank that stands for all, until its
+    second optimizer step. Every figure is simulated.
+    """
+    from torchtpu_core.plan import html as page
+    from torchtpu_core.plan import perfetto, terminal
+
+    made = _make(script, arguments or [], target, slices)
+    terminal.show(made, console())
+    if json_ is not None:
+        json_.write_text(json.dumps(made.as_json(), indent=1) + "\n", encoding="utf-8")
+    if trace is not None:
+        perfetto.write(made, trace)
+    if html is not None:
+        page.write(made, html)
+
+
+@shown
+def advise(
+    script: Script,
+    arguments: Arguments = None,
+    target: Target = "v5e:2x2",
+    slices: Slices = 1,
+) -> None:
+    """List what would make a script faster on a slice, with each change's simulated gain."""
+    from torchtpu_core.plan import terminal
+
+    terminal.show_advice(_make(script, arguments or [], target, slices), console())
+
+
+def _make(script: Path, arguments: list[str], target: str, slices: int) -> Plan:
+    """The plan of a script."""
+    from torchtpu_core.errors import PlanError
+    from torchtpu_core.targets import parse_target
+
+    slice_ = parse_target(target).slice_
+    if slice_ is None:
+        raise PlanError(f"{target!r} is not a simulated slice. Pass one, such as v5p:4x4x8.")
+    os.environ["TORCH_TPU_TARGET"] = slice_.name
+    import torch
+
+    from torchtpu_core.plan.result import make_plan
+    from torchtpu_core.plan.session import record
+
+    recording = record(script, arguments, slice_, slices)
+    return make_plan(recording, slice_, slices, torch.get_float32_matmul_precision())

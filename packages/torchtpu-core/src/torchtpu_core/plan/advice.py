@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What would make a step faster, each change measured by pricing the changed step.
+
+A rule looks for one thing and makes a list of operators as they would be after the
+change; the gain is the difference of the two simulated steps. Rules that find nothing,
+or gain less than a thousandth, are silent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchtpu_core.plan.fusion import Fusion
+from torchtpu_core.plan.memory import Memory
+from torchtpu_core.plan.placed import Schedule
+from torchtpu_core.plan.records import Category, Op, Phase, Recording, Work
+from torchtpu_core.plan.schedule import Pricer, schedule
+from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.units import format_bytes
+
+SMALLEST_GAIN = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One change.
+
+    Attributes:
+        title: what to do.
+        why: what was found.
+        lines: the user's lines it concerns, most important first.
+        gain_s: simulated seconds of a step it saves.
+        part: the same over the step.
+    """
+
+    title: str
+    why: str
+    lines: tuple[str, ...]
+    gain_s: float
+    part: float
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "title": self.title,
+            "why": self.why,
+            "lines": list(self.lines),
+            "simulated_gain_s": self.gain_s,
+            "simulated_gain": self.part,
+        }
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step, and how to price a changed one."""
+
+    ops: Sequence[Op]
+    fusion: Fusion
+    pricer: Pricer
+    placed: Schedule
+    memory: Memory
+    recording: Recording
+
+    def seconds_of(self, ops: Sequence[Op], moved: Sequence[float] | None = None) -> float:
+        """Simulated seconds of a step with other operators in the same places."""
+        fusion = Fusion(
+            moved_bytes=list(self.fusion.moved_bytes if moved is None else moved),
+            inside=self.fusion.inside,
+            staged=self.fusion.staged,
+        )
+        return schedule(ops, fusion, self.pricer).step_s
+
+    def lines(self, indices: Sequence[int], count: int = 3) -> tuple[str, ...]:
+        """Lines of some operators, those that take longest first."""
+        chosen = set(indices)
+        seconds: dict[str, float] = defaultdict(float)
+        for item in self.placed.placed:
+            if item.index in chosen:
+                seconds[item.op.line] += item.seconds
+        return tuple(sorted(seconds, key=lambda line: -seconds[line])[:count])
+
+
+_Found = tuple[str, str, tuple[str, ...], float]
+
+
+def advise(
+    ops: Sequence[Op],
+    fusion: Fusion,
+    pricer: Pricer,
+    placed: Schedule,
+    memory: Memory,
+    recording: Recording,
+) -> list[Advice]:
+    """Changes that pay, largest simulated gain first."""
+    step = _Step(ops, fusion, pricer, placed, memory, recording)
+    found = []
+    for rule in RULES:
+        for title, why, lines, seconds in rule(step):
+            gain = placed.step_s - seconds
+            if placed.step_s and gain / placed.step_s >= SMALLEST_GAIN:
+                found.append(
+                    Advice(
+                        title=title,
+                        why=why,
+                        lines=lines,
+                        gain_s=gain,
+                        part=gain / placed.step_s,
+                    )
+                )
+    return sorted(found, key=lambda item: -item.gain_s)
+
+
+def _float32(step: _Step) -> Iterator[_Found]:
+    """Products in float32 take several passes of the matrix unit."""
+    wide = [i for i, op in enumerate(step.ops) if op.products and op.dtype == "f32"]
+    if not wide:
+        return
+    chosen = set(wide)
+    ops = [replace(op, dtype="bf16") if i in chosen else op for i, op in enumerate(step.ops)]
+    moved = [size / 2 if i in chosen else size for i, size in enumerate(step.fusion.moved_bytes)]
+    yield (
+        "Multiply matrices in bfloat16",
+        f"{len(wide)} products have float32 operands; use torch.autocast('tpu', torch.bfloat16) "
+        "or FSDP's MixedPrecisionPolicy",
+        step.lines(wide),
+        step.seconds_of(ops, moved),
+    )
+
+
+def _head_width(step: _Step) -> Iterator[_Found]:
+    """Heads narrower than the matrix unit leave a part of it idle."""
+    side = step.pricer.rates.mxu_side
+    narrow = [i for i, op in enumerate(step.ops) if op.work is Work.ATTENTION]
+    narrow = [i for i in narrow if step.ops[i].head_dims[0] < side]
+    if not narrow:
+        return
+    width = step.ops[narrow[0]].head_dims[0]
+    chosen = set(narrow)
+    ops = [
+        replace(op, scores=op.scores * op.head_dims[0] / side, head_dims=(side, side))
+        if i in chosen
+        else op
+        for i, op in enumerate(step.ops)
+    ]
+    yield (
+        f"Use heads of {side} instead of {width}",
+        f"the matrix unit is {side} wide: a head of {width} fills {width / side:.0%} of it; "
+        "fewer, wider heads of the same total width cost less",
+        step.lines(narrow),
+        step.seconds_of(ops),
+    )
+
+
+def _off_tile(step: _Step) -> Iterator[_Found]:
+    """Dimensions that do not fill whole tiles."""
+    side = step.pricer.rates.mxu_side
+    ops, off = list(step.ops), []
+    useful = padded = 0.0
+    for i, op in enumerate(step.ops):
+        wasted = [row for row in op.products if _padding(row, step.pricer) > 1.02]
+        for batch, m, k, n in wasted:
+            useful += batch * 2.0 * m * k * n
+            padded += batch * step.pricer.rates.padded_flops(m, k, n)
+        if wasted:
+            off.append(i)
+            ops[i] = replace(op, products=tuple(_whole(row, side) for row in op.products))
+    if not off:
+        return
+    yield (
+        f"Make dimensions multiples of {side}",
+        f"{len(off)} products have dimensions off the matrix unit's tile; "
+        f"{1 - useful / padded:.0%} of their work is padding",
+        step.lines(off),
+        step.seconds_of(ops),
+    )
+
+
+def _padding(row: tuple[int, int, int, int], pricer: Pricer) -> float:
+    """Work with padding over useful work."""
+    _, m, k, n = row
+    return pricer.rates.padded_flops(m, k, n) / (2.0 * m * k * n)
+
+
+def _whole(row: tuple[int, int, int, int], side: int) -> tuple[int, int, int, int]:
+    """Dimensions rounded down to whole tiles, at least one."""
+    batch, m, k, n = row
+    return batch, m, max(side, k // side * side), max(side, n // side * side)
+
+
+def _recompute(step: _Step) -> Iterator[_Found]:
+    """What the backward pass computes again."""
+    again = [
+        i
+        for i, op in enumerate(step.ops)
+        if op.phase is Phase.RECOMPUTE and op.work is not Work.COLLECTIVE
+    ]
+    if not again:
+        return
+    kept = sum(
+        sum(step.ops[i].write_bytes) for i in again if step.ops[i].work is not Work.ELEMENTWISE
+    )
+    room = step.memory.limit_bytes - step.memory.peak_bytes
+    chosen = set(again)
+    ops = [
+        replace(op, products=(), scores=0.0, work=Work.ELEMENTWISE) if i in chosen else op
+        for i, op in enumerate(step.ops)
+    ]
+    moved = [0.0 if i in chosen else size for i, size in enumerate(step.fusion.moved_bytes)]
+    fits = (
+        "there is room for all of it"
+        if kept <= room
+        else (
+            f"there is room for {max(0, room) / kept:.0%} of it, so the gain is at most that part"
+        )
+    )
+    yield (
+        "Keep more activations instead of computing them again",
+        f"{format_bytes(int(kept))} would be kept and {format_bytes(max(0, room))} are free: "
+        f"{fits}",
+        step.lines(again),
+        step.placed.step_s
+        - (step.placed.step_s - step.seconds_of(ops, moved))
+        * min(1.0, max(0, room) / max(kept, 1)),
+    )
+
+
+def _communication(step: _Step) -> Iterator[_Found]:
+    """Each axis of communication, if it cost nothing: a bound for better sharding."""
+    kinds: Counter[tuple[str, int]] = Counter()
+    for item in step.placed.placed:
+        if item.op.work is Work.COLLECTIVE:
+            kinds[item.op.collective, len(item.op.group)] += 1
+    for (kind, ranks), runs in kinds.most_common(3):
+        chosen = [
+            i for i, op in enumerate(step.ops) if op.collective == kind and len(op.group) == ranks
+        ]
+        without = set(chosen)
+        ops = [replace(op, group=()) if i in without else op for i, op in enumerate(step.ops)]
+        half = (step.placed.step_s + step.seconds_of(ops)) / 2
+        yield (
+            f"Halve the {kind} traffic of {ranks} ranks",
+            f"{runs} of them are only partly hidden; larger batches per rank, a smaller axis or "
+            "eight-bit communication send less",
+            step.lines(chosen),
+            half,
+        )
+
+
+def _host_reads(step: _Step) -> Iterator[_Found]:
+    """Values that the host reads: the device runs dry while it waits."""
+    reads = [i for i, op in enumerate(step.ops) if op.work is Work.HOST]
+    if not reads:
+        return
+    lines = Counter(step.ops[i].line for i in reads)
+    cost = len(reads) * cal.HOST_START_S.value
+    yield (
+        "Read values from the device less often",
+        f"{len(reads)} reads in a step, each at least {cal.HOST_START_S.value * 1e6:.0f} us in "
+        "which the device waits; log every n-th step, or keep sums on the device",
+        tuple(line for line, _ in lines.most_common(3)),
+        step.placed.step_s - cost,
+    )
+
+
+def _optimizer(step: _Step) -> Iterator[_Found]:
+    """State that every replica holds and updates."""
+    state = step.memory.at_peak.get(Category.OPTIMIZER, 0)
+    sharded = any(op.collective == "reduce_scatter" for op in step.ops)
+    world = step.recording.world_size
+    if sharded or world < 2 or not state:
+        return
+    chosen = [i for i, op in enumerate(step.ops) if op.phase is Phase.OPTIMIZER]
+    moved = [
+        size / world if step.ops[i].phase is Phase.OPTIMIZER else size
+        for i, size in enumerate(step.fusion.moved_bytes)
+    ]
+    yield (
+        "Shard the optimizer's state",
+        f"each of {world} ranks holds and updates all {format_bytes(state)} of it; use FSDP2 "
+        "(fully_shard) or ZeroRedundancyOptimizer",
+        step.lines(chosen),
+        step.seconds_of(step.ops, moved),
+    )
+
+
+RULES: tuple[Callable[[_Step], Iterator[_Found]], ...] = (
+    _float32,
+    _head_width,
+    _off_tile,
+    _recompute,
+    _communication,
+    _host_reads,
+    _optimizer,
+)

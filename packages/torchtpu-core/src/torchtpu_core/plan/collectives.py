@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives of torch.distributed, as operators of a recording.
+
+Both spellings are read: `c10d` operators with a process group, and the functional ones
+with a group's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+# Operator without namespace and overload -> kind as `ici.kinds` names it.
+KINDS = {
+    "_allgather_base_": "all_gather",
+    "allgather_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "alltoall_base_": "all_to_all",
+    "alltoall_": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "broadcast_": "collective_broadcast",
+    "broadcast": "collective_broadcast",
+    "send": "collective_permute",
+}
+NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+
+
+def group_of(flat: Sequence[Any]) -> tuple[int, ...]:
+    """Ranks of the group among an operator's arguments; all ranks if none is found."""
+    for argument in flat:
+        if isinstance(argument, torch.ScriptObject):
+            try:
+                group = dist.ProcessGroup.unbox(argument)
+            except RuntimeError:
+                continue
+            return tuple(dist.get_process_group_ranks(group))
+    for argument in reversed(flat):
+        if isinstance(argument, str):
+            try:
+                group = dist.distributed_c10d._resolve_process_group(argument)
+            except (RuntimeError, ValueError, LookupError):
+                continue
+            return tuple(dist.get_process_group_ranks(group))
+    return tuple(range(dist.get_world_size())) if dist.is_initialized() else (0,)
+
+
+def put_in_bytes(kind: str, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> int:
+    """Bytes that a rank puts in: its shard of a gather, else its whole operand."""
+    sizes = [tensor.numel() * tensor.element_size() for tensor in (*tensors, *out)]
+    if not sizes:
+        return 0
+    if kind == "all_gather":
+        return min(sizes)
+    return max(sizes)

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of a plan's page, as data for Plotly: timeline, roofline, memory, torus.
+
+Colours are those of Okabe and Ito, which people with any colour vision tell apart.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from torchtpu_core.ici.collectives import IciLink
+from torchtpu_core.ici.torus import Torus
+from torchtpu_core.plan.placed import Placed, Unit
+from torchtpu_core.plan.records import Category, Work
+from torchtpu_core.plan.result import Plan, relative
+from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.units import GIB
+
+Figure = dict[str, Any]
+
+COLOURS = {
+    "forward": "#0072B2",
+    "recompute": "#56B4E9",
+    "backward": "#D55E00",
+    "optimizer": "#009E73",
+    "all_gather": "#CC79A7",
+    "reduce_scatter": "#E69F00",
+    "all_reduce": "#F0E442",
+    "all_to_all": "#999999",
+    "collective_broadcast": "#999999",
+    "collective_permute": "#999999",
+}
+_CATEGORIES = {
+    Category.PARAMETERS: "#0072B2",
+    Category.OPTIMIZER: "#009E73",
+    Category.GRADIENTS: "#E69F00",
+    Category.GATHERED: "#CC79A7",
+    Category.ACTIVATIONS: "#D55E00",
+    Category.TEMPORARIES: "#999999",
+}
+# Visible on light and on dark ground.
+_LOAD = [[0.0, "#56B4E9"], [0.5, "#E69F00"], [1.0, "#D55E00"]]
+#: Bars of the timeline and points of a curve: more are merged, to keep the page light.
+MOST_BARS = 6000
+MOST_POINTS = 1500
+MOST_LINKS = 20_000
+#: The limit is drawn if the peak is above this part of it: else the curve would be flat.
+SHOW_LIMIT = 0.3
+
+
+def timeline(plan: Plan) -> Figure:
+    """Bars on the units of the device, by phase or collective."""
+    shortest = plan.step_s / MOST_BARS
+    groups: dict[str, list[tuple[Unit, float, float, str]]] = defaultdict(list)
+    for item in plan.schedule.placed:
+        name = item.op.collective or item.op.phase.value
+        rows = groups[name]
+        text = f"{item.op.name}<br>{relative(item.op.line)}<br>bound by {item.bound}"
+        if rows and rows[-1][0] is item.unit:
+            unit, start, end, old = rows[-1]
+            if item.start_s - end < shortest and item.seconds < 4 * shortest:
+                rows[-1] = (unit, start, max(end, item.end_s), old)
+                continue
+        rows.append((item.unit, item.start_s, item.end_s, text))
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name.replace("_", " "),
+            "y": [unit.value for unit, *_ in rows],
+            "base": [start * 1e3 for _, start, _, _ in rows],
+            "x": [(end - start) * 1e3 for _, start, end, _ in rows],
+            "text": [text for *_, text in rows],
+            "textposition": "none",
+            "hovertemplate": "%{text}<br>%{x:.3f} ms from %{base:.3f} ms<extra>%{fullData.name}"
+            "</extra>",
+            "marker": {"color": COLOURS.get(name, "#999999"), "line": {"width": 0}},
+        }
+        for name, rows in groups.items()
+    ]
+    return {
+        "data": data,
+        "layout": {
+            "barmode": "overlay",
+            "height": 320,
+            "xaxis": {"title": {"text": "ms (simulated)"}, "rangeslider": {"thickness": 0.12}},
+            "yaxis": {"autorange": "reversed", "fixedrange": True},
+            "legend": {"orientation": "h", "y": 1.15},
+        },
+    }
+
+
+def roofline(plan: Plan) -> Figure:
+    """Operators by operations per byte and by rate, under the roofs of the device."""
+    rates = plan.where.chip
+    devices = rates.devices_per_chip or 1
+    peak = plan.peak_flops_per_s
+    memory = rates.figure("hbm_bytes_per_s") / devices * cal.HBM_ACHIEVED.value
+    ridge = peak / memory
+    groups: dict[str, list[Placed]] = defaultdict(list)
+    for item in plan.schedule.placed:
+        if item.flops and item.hbm_bytes and item.op.work in (Work.MATMUL, Work.ATTENTION):
+            groups[f"{item.op.phase.value}: {item.op.work.value}"].append(item)
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "roof",
+            "x": [ridge / 1000, ridge, ridge * 100],
+            "y": [peak / 1000 / 1e12, peak / 1e12, peak / 1e12],
+            "line": {"color": "#888888", "dash": "dash"},
+            "hoverinfo": "skip",
+        }
+    ]
+    symbols = {Work.MATMUL: "circle", Work.ATTENTION: "diamond"}
+    for name, items in groups.items():
+        points: dict[tuple[float, float, str], float] = defaultdict(float)
+        for item in items:
+            x = item.flops / item.hbm_bytes
+            key = (float(f"{x:.3g}"), float(f"{item.flops / item.seconds / 1e12:.3g}"))
+            points[(*key, f"{item.op.name}<br>{relative(item.op.line)}")] += item.seconds
+        longest = max(points.values())
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": [x for x, _, _ in points],
+                "y": [y for _, y, _ in points],
+                "text": [f"{text}<br>{s * 1e3:.2f} ms" for (*_, text), s in points.items()],
+                "hovertemplate": "%{text}<br>%{x:.0f} FLOP/B, %{y:.0f} TFLOP/s<extra></extra>",
+                "marker": {
+                    "color": COLOURS[items[0].op.phase.value],
+                    "symbol": symbols[items[0].op.work],
+                    "size": [6 + 22 * (s / longest) ** 0.5 for s in points.values()],
+                    "opacity": 0.75,
+                },
+            }
+        )
+    return {
+        "data": data,
+        "layout": {
+            "height": 420,
+            "xaxis": {"type": "log", "title": {"text": "operations per byte of HBM"}},
+            "yaxis": {"type": "log", "title": {"text": "TFLOP/s (simulated)"}},
+        },
+    }
+
+
+def memory(plan: Plan) -> Figure:
+    """HBM by category over the step, with the limit of the device."""
+    ends = {item.index: item.end_s for item in plan.schedule.placed}
+    moments, now = [], 0.0
+    count = len(plan.ops)
+    for index in range(count):
+        now = max(now, ends.get(index, now))
+        moments.append(now)
+    step = max(1, count // MOST_POINTS)
+    chosen = sorted({*range(0, count, step), min(plan.memory.peak_index, count - 1)})
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "stackgroup": "hbm",
+            "name": category.value,
+            "x": [moments[i] * 1e3 for i in chosen],
+            "y": [curve[i] / GIB for i in chosen],
+            "line": {"width": 0.5, "color": _CATEGORIES[category]},
+            "hovertemplate": "%{y:.2f} GiB<extra>%{fullData.name}</extra>",
+        }
+        for category in _CATEGORIES
+        if any(curve := plan.memory.curves[category])
+    ]
+    if plan.memory.peak_bytes > SHOW_LIMIT * plan.memory.limit_bytes:
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": "limit of the device",
+                "x": [0, plan.step_s * 1e3],
+                "y": [plan.memory.limit_bytes / GIB] * 2,
+                "line": {"color": "#CC0000", "dash": "dash"},
+            }
+        )
+    return {
+        "data": data,
+        "layout": {
+            "height": 420,
+            "hovermode": "x unified",
+            "xaxis": {"title": {"text": "ms (simulated)"}},
+            "yaxis": {"title": {"text": "GiB per device (simulated)"}, "rangemode": "tozero"},
+        },
+    }
+
+
+def torus(plan: Plan) -> Figure:
+    """The chips of a slice and the load of their links, to be turned by hand."""
+    net = plan.where.torus
+    rate = IciLink.of(plan.where.chip).bytes_per_s
+    spent = plan.schedule.axis_bytes
+    load = {
+        axis: spent.get(f"axis {axis}", 0.0) / rate / plan.step_s if plan.step_s else 0.0
+        for axis in net.axes
+    }
+    top = max([*load.values(), 1e-9])
+    data: list[dict[str, Any]] = []
+    for axis in net.axes:
+        xs, ys, zs = _links(net, axis)
+        if not xs:
+            continue
+        data.append(
+            {
+                "type": "scatter3d",
+                "mode": "lines",
+                "name": f"axis {axis}: {load[axis]:.0%} busy",
+                "x": xs,
+                "y": ys,
+                "z": zs,
+                "line": {
+                    "width": 4,
+                    "color": [load[axis]] * len(xs),
+                    "colorscale": _LOAD,
+                    "cmin": 0.0,
+                    "cmax": top,
+                    "showscale": axis == 0,
+                    "colorbar": {"title": {"text": "busy"}, "tickformat": ".0%", "len": 0.7},
+                },
+                "hoverinfo": "name",
+            }
+        )
+    places = [_place(net.coordinates(chip)) for chip in range(net.chips)]
+    data.append(
+        {
+            "type": "scatter3d",
+            "mode": "markers",
+            "name": "chips",
+            "x": [p[0] for p in places],
+            "y": [p[1] for p in places],
+            "z": [p[2] for p in places],
+            "text": [f"chip {chip}" for chip in range(net.chips)],
+            "hovertemplate": "%{text} (%{x}, %{y}, %{z})<extra></extra>",
+            "marker": {"size": 3 if net.chips <= 512 else 2, "color": "#888888"},
+        }
+    )
+    return {
+        "data": data,
+        "layout": {
+            "height": 560,
+            "scene": {"aspectmode": "data", "camera": {"eye": {"x": 1.6, "y": 1.4, "z": 0.9}}},
+            "legend": {"orientation": "h"},
+        },
+    }
+
+
+def _place(coordinates: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*coordinates, 0, 0)[:3]
+    return x, y, z
+
+
+_Line = list[float | None]
+
+
+def _links(net: Torus, axis: int) -> tuple[_Line, _Line, _Line]:
+    """Line segments from every chip to the next along an axis; wraps as short stubs."""
+    lines: tuple[_Line, _Line, _Line] = ([], [], [])
+    for chip in range(min(net.chips, MOST_LINKS)):
+        start = _place(net.coordinates(chip))
+        end: list[float] = [*start]
+        end[axis] += 1
+        if end[axis] >= net.shape[axis]:
+            if not net.wrap[axis]:
+                continue
+            end[axis] = start[axis] + 0.4
+        for values, a, b in zip(lines, start, end, strict=True):
+            values += [a, b, None]
+    return lines

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as one page that needs no network: figures by Plotly, in light and dark."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from torchtpu_core.errors import MissingExtraError
+from torchtpu_core.plan import figures
+from torchtpu_core.plan.result import Plan, relative
+from torchtpu_core.plan.terminal import seconds
+from torchtpu_core.units import format_bytes
+
+_FIGURES = (
+    ("Timeline", "What the units of one device do in a step. Drag to zoom.", figures.timeline),
+    (
+        "Roofline",
+        "Products and attention under the device's roofs; larger marks take more time.",
+        figures.roofline,
+    ),
+    ("Memory", "HBM of one device over the step.", figures.memory),
+    (
+        "Torus",
+        "Load of the links of one slice, by axis. Drag to turn; short stubs are wrap-around links.",
+        figures.torus,
+    ),
+)
+_TEMPLATE = Path(__file__).with_name("page.html")
+LINES = 12
+
+
+def write(plan: Plan, path: Path) -> None:
+    """Writes the page.
+
+    Raises:
+        MissingExtraError: Plotly is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingExtraError.for_extra("plan", "The page of a plan") from error
+    sections, drawn = [], []
+    for number, (title, caption, make) in enumerate(_FIGURES):
+        sections.append(
+            f"<section><h2>{title}</h2><p>{html.escape(caption)}</p>"
+            f'<div id="figure{number}" class="figure"></div></section>'
+        )
+        drawn.append(make(plan))
+    page = _TEMPLATE.read_text(encoding="utf-8")
+    title = f"{Path(plan.recording.script).name} on {plan.where.name}"
+    for mark, text in {
+        "@TITLE@": html.escape(title),
+        "@CARDS@": _cards(plan),
+        "@TABLES@": _tables(plan),
+        "@SECTIONS@": "\n".join(sections),
+        "@FIGURES@": json.dumps(drawn).replace("</", "<\\/"),
+        "@PLOTLY@": get_plotlyjs().replace("</script", "<\\/script"),
+    }.items():
+        page = page.replace(mark, text)
+    path.write_text(page, encoding="utf-8")
+
+
+def _cards(plan: Plan) -> str:
+    memory = plan.memory
+    cards = [
+        ("step", seconds(plan.step_s), ""),
+        ("tokens/s", f"{plan.tokens_per_s:,.0f}" if plan.tokens_per_rank else "-", ""),
+        ("MFU", f"{plan.mfu:.1%}", f"HFU {plan.hfu:.1%}"),
+        (
+            "HBM peak",
+            format_bytes(memory.peak_bytes),
+            f"of {format_bytes(memory.limit_bytes)}: {'fits' if memory.fits else 'does not fit'}",
+        ),
+        (
+            "exposed communication",
+            seconds(plan.schedule.exposed_s),
+            f"{seconds(plan.schedule.hidden_s)} hidden",
+        ),
+        (
+            "chips",
+            f"{plan.where.torus.chips * plan.slices:,}",
+            f"{plan.recording.world_size:,} ranks, {plan.slices} slice(s)",
+        ),
+    ]
+    return "\n".join(
+        f'<div class="card"><span>{html.escape(name)}</span><b>{html.escape(value)}</b>'
+        f"<small>{html.escape(note)}</small></div>"
+        for name, value, note in cards
+    )
+
+
+def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return (
+        f"<section><h2>{html.escape(title)}</h2><table><thead><tr>{cells}</tr></thead>"
+        f"<tbody>{body}</tbody></table></section>"
+    )
+
+
+def _tables(plan: Plan) -> str:
+    advice = [
+        (
+            item.title,
+            f"-{seconds(item.gain_s)} ({item.part:.1%})",
+            item.why,
+            ", ".join(map(relative, item.lines)),
+        )
+        for item in plan.advice[:6]
+    ]
+    peak = [
+        (str(category), relative(line) or "-", format_bytes(size))
+        for category, line, size in plan.memory.lines[:LINES]
+    ]
+    step = max(plan.step_s, 1e-30)
+    path = [
+        (name, seconds(spent), f"{spent / step:.0%}")
+        for name, spent in list(plan.schedule.critical.items())[:LINES]
+    ]
+    traffic = [
+        (name, str(runs), format_bytes(int(moved)), seconds(spent))
+        for name, (runs, moved, spent) in plan.by_collective().items()
+    ]
+    return "\n".join(
+        (
+            _table("What would help most", ("change", "gain", "why", "lines"), advice),
+            _table("Critical path", ("part", "time", "of the step"), path),
+            _table("HBM at the peak", ("holds", "line", "size"), peak),
+            _table("Communication", ("collective", "runs", "per rank", "time"), traffic),
+        )
+    )

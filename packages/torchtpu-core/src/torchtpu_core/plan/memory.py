@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HBM over a step, by what it holds and by the user's lines.
+
+A block counts from the operator that makes it to the one after which nothing refers to
+it; blocks that live within fusions take nothing. Not modelled: fragmentation, padding to
+tiles, and the compiler's own temporaries.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torchtpu_core.plan.records import Block, Category, Op, Phase
+
+
+@dataclass(slots=True)
+class Memory:
+    """HBM of one device during a step.
+
+    Attributes:
+        curves: bytes before each operator of the step, by category.
+        peak_index: the operator at which the sum is largest.
+        peak_bytes: that sum.
+        at_peak: bytes at the peak, by category.
+        lines: bytes at the peak by category and line, largest first.
+        limit_bytes: what a device may allocate.
+    """
+
+    curves: dict[Category, list[int]] = field(default_factory=dict)
+    peak_index: int = 0
+    peak_bytes: int = 0
+    at_peak: dict[Category, int] = field(default_factory=dict)
+    lines: list[tuple[Category, str, int]] = field(default_factory=list)
+    limit_bytes: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the limit."""
+        return self.peak_bytes <= self.limit_bytes
+
+
+def memory_of(
+    ops: Sequence[Op],
+    blocks: dict[int, Block],
+    step: tuple[int, int],
+    inside: set[int],
+    limit_bytes: int,
+) -> Memory:
+    """HBM over the operators ``step[0]`` to ``step[1]`` of a recording."""
+    start, end = step
+    backward = _first(ops, start, end, (Phase.BACKWARD, Phase.RECOMPUTE))
+    changes: dict[Category, list[int]] = {
+        category: [0] * (end - start + 2) for category in Category
+    }
+    living = {}
+    for number, block in blocks.items():
+        died = end + 1 if block.died is None else block.died
+        if number in inside or died <= start or block.born > end or not block.size_bytes:
+            continue
+        category = _category(block, start, backward)
+        first, last = max(block.born, start) - start, min(died, end + 1) - start
+        changes[category][first] += block.size_bytes
+        changes[category][last] -= block.size_bytes
+        living[number] = (category, first, last)
+    curves = {category: _running(row)[:-1] for category, row in changes.items()}
+    totals = [sum(values) for values in zip(*curves.values(), strict=True)]
+    peak = max(range(len(totals)), key=totals.__getitem__)
+    found = Memory(
+        curves=curves,
+        peak_index=peak,
+        peak_bytes=totals[peak],
+        at_peak={category: curve[peak] for category, curve in curves.items()},
+        limit_bytes=limit_bytes,
+    )
+    by_line: dict[tuple[Category, str], int] = defaultdict(int)
+    for number, (category, first, last) in living.items():
+        if first <= peak < last:
+            by_line[category, blocks[number].line] += blocks[number].size_bytes
+    found.lines = sorted(
+        ((category, line, size) for (category, line), size in by_line.items()),
+        key=lambda row: -row[2],
+    )
+    return found
+
+
+def _category(block: Block, start: int, backward: int) -> Category:
+    if block.category is not None:
+        return block.category
+    # What an earlier step left, such as its loss or logits, is still an activation.
+    outlives = block.died is None or block.died > backward or block.born < start
+    if block.phase is Phase.FORWARD and outlives:
+        return Category.ACTIVATIONS
+    return Category.TEMPORARIES
+
+
+def _first(ops: Sequence[Op], start: int, end: int, phases: tuple[Phase, ...]) -> int:
+    for index in range(start, end):
+        if ops[index].phase in phases:
+            return index
+    return end
+
+
+def _running(changes: Sequence[int]) -> list[int]:
+    total, sums = 0, []
+    for change in changes:
+        total += change
+        sums.append(total)
+    return sums

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator computes, from its arguments: one table row per family.
+
+Products and attention get their dimensions; everything else moves bytes. Operators that
+only look at a storage, or make an empty one, are no work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Shape = Sequence[int]
+Products = tuple[tuple[int, int, int, int], ...]
+
+FREE = frozenset(
+    {
+        "device",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "set_",
+        "detach",
+        "detach_",
+        "_unsafe_view",
+        "record_stream",
+        "_has_compatible_shallow_copy_type",
+        "is_same_size",
+        "_local_scalar_dense",
+        "wait_tensor",
+        "barrier",
+        "lift_fresh",
+        "alias",
+        "_version",
+        "is_pinned",
+        "_reshape_alias",
+    }
+)
+MOVES = frozenset(
+    {
+        "embedding",
+        "embedding_dense_backward",
+        "index_select",
+        "index",
+        "index_put",
+        "index_put_",
+        "_index_put_impl_",
+        "gather",
+        "scatter",
+        "scatter_",
+        "scatter_add",
+        "scatter_add_",
+        "copy_",
+        "_to_copy",
+        "clone",
+        "cat",
+        "all_gather_copy_in",
+        "split_with_sizes_copy",
+        "chunk_cat",
+        "contiguous",
+    }
+)
+_DTYPES = {
+    torch.bfloat16: "bf16",
+    torch.float16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f32",
+    torch.int8: "int8",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+}
+
+
+def dtype_of(tensor: torch.Tensor) -> str:
+    """The class of rate of a tensor's element type."""
+    return _DTYPES.get(tensor.dtype, "bf16")
+
+
+def products_of(name: str, args: Sequence[Any], out: Any) -> Products:
+    """The matrix products of an operator, empty if it is none."""
+    rule = _PRODUCTS.get(name)
+    return rule(args, out) if rule is not None else ()
+
+
+def attention_of(name: str, args: Sequence[Any]) -> tuple[float, tuple[int, int], bool] | None:
+    """Pairs of query and key, widths, and whether it is a gradient; None if no attention."""
+    if "scaled_dot_product" not in name or "attention" not in name:
+        return None
+    gradient = name.endswith("backward")
+    q, k, v = args[1:4] if gradient else args[0:3]
+    batch_heads, length, keys = math.prod(q.shape[:-2]), q.shape[-2], k.shape[-2]
+    causal = any(argument is True for argument in args[3:])
+    if causal and length == keys:
+        block = min(1024, length)
+        pairs = length * (length + block) / 2
+    else:
+        pairs = float(length * keys)
+    return batch_heads * pairs, (int(q.shape[-1]), int(v.shape[-1])), gradient
+
+
+def _mm(args: Sequence[Any], out: Any) -> Products:
+    left, right = args[0], args[1]
+    return ((1, left.shape[0], left.shape[1], right.shape[1]),)
+
+
+def _addmm(args: Sequence[Any], out: Any) -> Products:
+    return _mm(args[1:3], out)
+
+
+def _bmm(args: Sequence[Any], out: Any) -> Products:
+    left, right = args[0], args[1]
+    return ((left.shape[0], left.shape[1], left.shape[2], right.shape[2]),)
+
+
+def _baddbmm(args: Sequence[Any], out: Any) -> Products:
+    return _bmm(args[1:3], out)
+
+
+def _grouped(args: Sequence[Any], out: Any) -> Products:
+    left, right = args[0], args[1]
+    groups = right.shape[0] if right.dim() == 3 else 1
+    return ((groups, max(1, left.shape[-2] // groups), left.shape[-1], right.shape[-1]),)
+
+
+def _convolution(args: Sequence[Any], out: Any) -> Products:
+    """One product: rows are output places, columns output features, depth the taps."""
+    weight, groups = args[1], int(args[8])
+    places = out.shape[0] * math.prod(out.shape[2:])
+    depth = math.prod(weight.shape[1:])
+    return ((groups, places, depth, max(1, weight.shape[0] // groups)),)
+
+
+def _convolution_backward(args: Sequence[Any], out: Any) -> Products:
+    gradient, weight, groups = args[0], args[2], int(args[9])
+    places = gradient.shape[0] * math.prod(gradient.shape[2:])
+    depth, features = math.prod(weight.shape[1:]), max(1, weight.shape[0] // groups)
+    wanted = args[10]
+    rows: list[tuple[int, int, int, int]] = []
+    if wanted[0]:
+        rows.append((groups, places, features, depth))
+    if wanted[1]:
+        rows.append((groups, features, places, depth))
+    return tuple(rows)
+
+
+_PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Products]] = {
+    "mm": _mm,
+    "_scaled_mm": _mm,
+    "addmm": _addmm,
+    "bmm": _bmm,
+    "baddbmm": _baddbmm,
+    "_grouped_mm": _grouped,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+}

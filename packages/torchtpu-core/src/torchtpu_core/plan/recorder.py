@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a script's operators on shapes alone and records those of the device.
+
+Tensors of the device are PyTorch's fake tensors; tensors of the host stay real while they
+are small, so that samplers, tokenizers and argument parsing work. A value that the host
+reads from the device is a placeholder, noted with the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from torchtpu_core.plan import collectives, op_work
+from torchtpu_core.plan.records import HostRead, Op, Phase, Recording, Work
+from torchtpu_core.plan.storages import Storages
+from torchtpu_core.plan.user_lines import UserLines
+
+DEVICE = "tpu"
+#: Host tensors with more elements than this have no values either.
+LARGEST_HOST_TENSOR = 1 << 22
+_DESUGARED = ("DTensor", "AsyncCollectiveTensor")
+_aten = torch.ops.aten
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """The dispatch mode under which the script runs."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.recording = recording
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.storages = Storages(recording)
+        self.lines = UserLines()
+        self.in_optimizer = False
+        self._groups: dict[Any, tuple[int, ...]] = {}
+
+    # What runs -------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(kind.__name__ in _DESUGARED for kind in types):
+            return NotImplemented
+        flat = tree_leaves((args, kwargs))
+        inputs = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        fakes = [tensor for tensor in inputs if isinstance(tensor, FakeTensor)]
+        if not fakes and not self._makes_fake(func, flat):
+            return func(*args, **kwargs)
+        if fakes and fakes[0].fake_mode is not self.fake:
+            # DTensor asks another fake mode for the shapes of global tensors: no work.
+            return func(*args, **kwargs)
+        special = self._data_read(func, args, kwargs)
+        if special is not _RUN:
+            return special
+        try:
+            with self.fake:
+                out = _uploaded(func, args, kwargs)
+                if out is None:
+                    out = func(*args, **kwargs)
+        except torch._subclasses.fake_tensor.DynamicOutputShapeException as error:
+            raise self._dynamic(func) from error
+        self._record(func, args, kwargs, flat, inputs, out)
+        return out
+
+    def _makes_fake(self, func: Any, flat: Sequence[Any]) -> bool:
+        """Whether an operator without fake operands has a fake result."""
+        if any(isinstance(leaf, torch.device) and leaf.type == DEVICE for leaf in flat):
+            return True
+        if any(isinstance(leaf, torch.Tensor) for leaf in flat):
+            return False
+        # A factory of a large host tensor: its sizes are the integers of one argument.
+        count = 1
+        for leaf in flat:
+            if isinstance(leaf, int) and not isinstance(leaf, bool) and leaf > 0:
+                count *= leaf
+        on_meta = any(isinstance(leaf, torch.device) and leaf.type == "meta" for leaf in flat)
+        made = func.namespace == "aten" and "Tensor" in str(func._schema.returns)
+        return made and not on_meta and count > LARGEST_HOST_TENSOR and "range" not in str(func)
+
+    def _data_read(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The placeholder of a value that the host reads, or `_RUN`."""
+        if func is _aten._local_scalar_dense.default:
+            self._note_read("a number (.item(), float(), bool() or an if)")
+            kind = args[0].dtype
+            return 1.0 if kind.is_floating_point else (True if kind is torch.bool else 1)
+        if func is _aten.equal.default:
+            self._note_read("whether two tensors are equal")
+            return True
+        if func is _aten._to_copy.default and _to_small_host(args[0], kwargs.get("device")):
+            self._note_read("a tensor (.cpu(), .numpy() or .tolist())")
+            return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        if func is _aten.copy_.default and not isinstance(args[0], FakeTensor):
+            self._note_read("a tensor (copy_ into host memory)")
+            return args[0]
+        return _RUN
+
+    def _note_read(self, what: str) -> None:
+        line = self.lines.forward()
+        known = self.recording.reads.setdefault(line, HostRead(line, what, 0))
+        known.times += 1
+        self.recording.ops.append(Op("host read", Work.HOST, self._phase(), line))
+
+    def _dynamic(self, func: Any) -> Exception:
+        from torchtpu_core.errors import PlanError
+
+        return PlanError(
+            f"{func} at {self.lines.forward()} has a result whose shape depends on values, which "
+            "a plan does not have. Use an operator of fixed shape there, such as torch.where with "
+            "three arguments, or torch.topk."
+        )
+
+    # What is recorded ------------------------------------------------------------
+
+    def _phase(self) -> Phase:
+        if self.in_optimizer:
+            return Phase.OPTIMIZER
+        if torch._C._current_graph_task_id() != -1:
+            return Phase.RECOMPUTE if torch.is_grad_enabled() else Phase.BACKWARD
+        return Phase.FORWARD
+
+    def _record(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        flat: list[Any],
+        inputs: list[Any],
+        out: Any,
+    ) -> None:
+        name = func._schema.name.partition("::")[2]
+        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, FakeTensor)]
+        if name in op_work.FREE or func.is_view or not (outputs or inputs):
+            self._touch(outputs, name)
+            return
+        phase = self._phase()
+        backward = phase is Phase.BACKWARD
+        line = self.lines.backward() if backward else self.lines.forward()
+        on_device = [t for t in inputs if isinstance(t, FakeTensor) and t.device.type == DEVICE]
+        results = [t for t in outputs if t.device.type == DEVICE]
+        if not on_device and not results:
+            return
+        op = Op(name, Work.ELEMENTWISE, phase, line)
+        op.reads = tuple(self.storages.key(t, phase, line) for t in on_device)
+        written = results or _mutated(func, args, kwargs)
+        op.writes = tuple(self.storages.key(t, phase, line) for t in written)
+        op.read_bytes = tuple(_size(t) for t in on_device)
+        op.write_bytes = tuple(_size(t) for t in written)
+        if name == "embedding":
+            op.looked_up = inputs[1].numel()
+        self._classify(op, func, name, args, flat, on_device, results)
+        self.recording.ops.append(op)
+
+    def _touch(self, outputs: list[Any], name: str) -> None:
+        """Storages made by operators that are no work still take memory."""
+        for tensor in outputs:
+            if tensor.device.type == DEVICE:
+                self.storages.key(tensor, self._phase(), "")
+
+    def _classify(
+        self,
+        op: Op,
+        func: Any,
+        name: str,
+        args: Sequence[Any],
+        flat: list[Any],
+        on_device: list[Any],
+        results: list[Any],
+    ) -> None:
+        if func.namespace in collectives.NAMESPACES and name in collectives.KINDS:
+            op.work = Work.COLLECTIVE
+            op.collective = collectives.KINDS[name]
+            op.group = collectives.group_of(flat)
+            op.moved_bytes = collectives.put_in_bytes(op.collective, on_device, results)
+            return
+        attention = op_work.attention_of(name, args)
+        if attention is not None:
+            op.work = Work.ATTENTION
+            op.scores, op.head_dims, op.gradient = attention
+            return
+        op.products = op_work.products_of(name, args, results[0] if results else None)
+        if op.products:
+            op.work = Work.MATMUL
+            op.dtype = op_work.dtype_of(on_device[0])
+        elif name in op_work.MOVES:
+            op.work = Work.MOVE
+
+
+def _size(tensor: torch.Tensor) -> int:
+    """Bytes of the elements that an operator touches."""
+    return tensor.numel() * tensor.element_size()
+
+
+def _mutated(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The device tensors that an operator without results writes to, by its schema."""
+    found: list[Any] = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            found += tree_leaves(value)
+    return [t for t in found if isinstance(t, FakeTensor) and t.device.type == DEVICE]
+
+
+def _to_small_host(tensor: Any, target: Any) -> bool:
+    """Whether a copy brings a small tensor from the device to the host."""
+    return (
+        isinstance(tensor, FakeTensor)
+        and tensor.device.type == DEVICE
+        and target is not None
+        and torch.device(target).type == "cpu"
+        and tensor.numel() <= LARGEST_HOST_TENSOR
+    )
+
+
+def _uploaded(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The fake copy of a host tensor with values; None for other operators.
+
+    Made by hand: PyTorch's conversion keeps a weak reference to the host tensor, and then it
+    can no longer be swapped for the copy, as moving a module does.
+    """
+    if func is not _aten._to_copy.default or isinstance(args[0], FakeTensor):
+        return None
+    source = args[0]
+    return torch.empty_strided(
+        source.shape,
+        source.stride(),
+        dtype=kwargs.get("dtype") or source.dtype,
+        device=kwargs.get("device"),
+    )
+
+
+class _Run:
+    """Marks an operator that has no placeholder."""
+
+
+_RUN = _Run()

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is recorded of a script that runs without values: operators, storages, data reads.
+
+Plain data, filled by `plan.recorder` and read by pricing and reports.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Phase(enum.StrEnum):
+    """The part of a step that an operator belongs to."""
+
+    FORWARD = "forward"
+    RECOMPUTE = "recompute"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+class Work(enum.StrEnum):
+    """What kind of work an operator is."""
+
+    MATMUL = "matmul"
+    ATTENTION = "attention"
+    ELEMENTWISE = "elementwise"
+    MOVE = "move"
+    COLLECTIVE = "collective"
+    HOST = "host"
+
+
+class Category(enum.StrEnum):
+    """What a storage in HBM holds."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer state"
+    GATHERED = "gathered weights"
+    ACTIVATIONS = "activations"
+    TEMPORARIES = "temporaries"
+
+
+@dataclass(slots=True)
+class Op:
+    """One operator of one rank.
+
+    Attributes:
+        name: the operator without its namespace and overload.
+        work: what kind of work it is.
+        phase: the part of the step.
+        line: the user's ``file:line``.
+        reads: storages it reads.
+        writes: storages it writes.
+        read_bytes: bytes of each operand, in the order of `reads`.
+        write_bytes: bytes of each result, in the order of `writes`.
+        products: matrix products as (batch, m, k, n).
+        scores: pairs of query and key of attention, over all heads.
+        head_dims: widths of keys and of values.
+        gradient: of attention, whether it is the backward kernel.
+        dtype: element type of the operands, as `simulator.rates` names it.
+        collective: its kind, for a collective.
+        group: ranks that take part.
+        moved_bytes: bytes that this rank puts into the collective.
+        looked_up: rows that an embedding looks up.
+    """
+
+    name: str
+    work: Work
+    phase: Phase
+    line: str
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    read_bytes: tuple[int, ...] = ()
+    write_bytes: tuple[int, ...] = ()
+    products: tuple[tuple[int, int, int, int], ...] = ()
+    scores: float = 0.0
+    head_dims: tuple[int, int] = (0, 0)
+    gradient: bool = False
+    dtype: str = "bf16"
+    collective: str = ""
+    group: tuple[int, ...] = ()
+    moved_bytes: int = 0
+    looked_up: int = 0
+
+
+@dataclass(slots=True)
+class Block:
+    """One storage of the device: bytes from the operator that made it to its end.
+
+    Attributes:
+        size_bytes: its size; storages that are resized become several blocks.
+        born: index of the operator that first wrote it.
+        died: index at which it was freed, None if it never was.
+        phase: the phase in which it was made.
+        line: the user's line that made it.
+        category: what it holds, once that is known.
+    """
+
+    size_bytes: int
+    born: int
+    phase: Phase
+    line: str
+    died: int | None = None
+    category: Category | None = None
+
+
+@dataclass(slots=True)
+class HostRead:
+    """A value that the script reads from the device; it gets a placeholder."""
+
+    line: str
+    what: str
+    times: int = 1
+
+
+@dataclass(slots=True)
+class Recording:
+    """Everything recorded of a run.
+
+    Attributes:
+        ops: operators in the order of the program.
+        blocks: storages by identifier.
+        step_ends: number of operators after each optimizer step.
+        reads: values read by the host, by line.
+        notes: what the plan cannot see.
+        world_size: ranks.
+        script: the user's script.
+    """
+
+    ops: list[Op] = field(default_factory=list)
+    blocks: dict[int, Block] = field(default_factory=dict)
+    step_ends: list[int] = field(default_factory=list)
+    reads: dict[str, HostRead] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    world_size: int = 1
+    script: str = ""
+
+    def step(self) -> tuple[int, int]:
+        """The operators of the last whole step, which holds the optimizer's state."""
+        if not self.step_ends:
+            return 0, len(self.ops)
+        ends = [0, *self.step_ends]
+        return ends[-2], ends[-1]

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places the operators of a step on the units of one device.
+
+The core works in the order of the program. A collective starts when its operands are
+there, its links are free and the one before it on the same group has been used (one
+collective ahead, as FSDP prefetches); the operator that needs its result waits. Driving a
+collective takes the core the part of its time that the step model calls not hidden.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from torchtpu_core.ici.groups import span_of
+from torchtpu_core.ici.kinds import CollectiveKind
+from torchtpu_core.ici.model import CollectiveTime, network_model
+from torchtpu_core.ici.network import Network
+from torchtpu_core.ici.slices import Slice
+from torchtpu_core.plan.fusion import Fusion
+from torchtpu_core.plan.placed import Link, Placed, Schedule, Unit
+from torchtpu_core.plan.records import Op, Work
+from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.simulator.rates import Rates
+
+# Passes over the matrix unit of a float32 product, by torch's setting of its precision.
+F32_PASSES = {"highest": 6, "high": 3, "medium": 1}
+
+
+class Pricer:
+    """Seconds of single operators on one device of a slice."""
+
+    def __init__(self, where: Slice, slices: int, f32_precision: str = "highest") -> None:
+        self.where = where
+        self.network = Network.of(where, slices) if where.devices * slices > 1 else None
+        self.model = network_model(self.network) if self.network else None
+        self.rates = Rates.of(where.chip, per_core=where.devices_per_chip > 1)
+        self._f32_passes = F32_PASSES[f32_precision]
+        self._times: dict[tuple[str, int, int], CollectiveTime] = {}
+
+    def core(self, op: Op, moved_bytes: float) -> tuple[float, str, float]:
+        """Seconds on the core, what bounds them, and matrix operations."""
+        memory = self.rates.hbm_s(moved_bytes)
+        matrix, flops = self._matrix(op)
+        if matrix > memory:
+            return matrix, "matrix unit", flops
+        return memory, "HBM", flops
+
+    def collective(self, op: Op) -> CollectiveTime:
+        """Time and traffic of a collective."""
+        key = (op.collective, op.moved_bytes, hash(op.group))
+        if key not in self._times:
+            self._times[key] = self._collective(op)
+        return self._times[key]
+
+    def _matrix(self, op: Op) -> tuple[float, float]:
+        if op.work is Work.ATTENTION:
+            keys, values = op.head_dims
+            seconds = self.rates.attention_s(op.scores, keys, values, backward=op.gradient)
+            return seconds, op.scores * (keys + values) * (5 if op.gradient else 2)
+        passes = self._f32_passes if op.dtype == "f32" else 1
+        seconds = flops = 0.0
+        for batch, m, k, n in op.products:
+            seconds += batch * passes * self.rates.fused_matmul_s(m, k, n, op.dtype)
+            flops += 2.0 * batch * m * k * n
+        return seconds, flops
+
+    def _collective(self, op: Op) -> CollectiveTime:
+        kind = CollectiveKind(op.collective)
+        if self.model is None or self.network is None or len(op.group) < 2:
+            return CollectiveTime(kind=kind, time_ps=0)
+        if kind is CollectiveKind.PERMUTE:
+            from torchtpu_core.ici.model import Message
+
+            return self.model.messages_time([Message(op.group[0], op.group[1], op.moved_bytes)])
+        return self.model.collective_time(kind, op.moved_bytes, self._span(op.group))
+
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - one pricer lives as long as a plan
+    def _span(self, group: tuple[int, ...]):  # type: ignore[no-untyped-def]
+        assert self.network is not None
+        return span_of(group, self.network)
+
+
+class _Units:
+    """When each unit is free and each storage is ready."""
+
+    def __init__(self) -> None:
+        self.core_s = 0.0
+        self.links: dict[object, float] = defaultdict(float)
+        self.ready: dict[int, float] = {}
+        self.waited: dict[int, str] = {}
+        self.used: dict[object, float] = defaultdict(float)
+        self.pending: dict[int, object] = {}
+
+
+def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
+    """Places a step; times are simulated."""
+    result, units = Schedule(), _Units()
+    critical: dict[str, float] = defaultdict(float)
+    axis_bytes: dict[str, float] = defaultdict(float)
+    total = waits = driven = 0.0
+    for index, op in enumerate(ops):
+        if op.work is Work.HOST:
+            continue
+        if op.work is Work.COLLECTIVE:
+            seconds, drive = _place_collective(index, op, pricer, units, result, axis_bytes)
+            total, driven = total + seconds, driven + drive
+            critical[f"driving {op.collective}"] += drive
+            continue
+        seconds, bound, flops = pricer.core(op, fusion.moved_bytes[index])
+        ready = max((units.ready.get(storage, 0.0) for storage in op.reads), default=0.0)
+        if index in fusion.staged:
+            start = ready
+            units.core_s += seconds
+        else:
+            start = max(units.core_s, ready)
+            if start > units.core_s:
+                cause = max(op.reads, key=lambda storage: units.ready.get(storage, 0.0))
+                critical[f"waiting for {units.waited.get(cause, 'a result')}"] += (
+                    start - units.core_s
+                )
+                waits += start - units.core_s
+            units.core_s = start + seconds
+        critical[f"{op.phase.value}: {op.work.value}"] += seconds
+        end = start + seconds
+        for storage in op.reads:
+            group = units.pending.pop(storage, None)
+            if group is not None:
+                units.used[group] = max(units.used[group], start)
+        for storage in op.writes:
+            units.ready[storage] = end
+        if seconds > 0:
+            moved = fusion.moved_bytes[index]
+            result.placed.append(Placed(op, index, Unit.CORE, start, end, bound, flops, moved))
+    result.step_s = max([units.core_s, *units.links.values(), *units.ready.values()])
+    result.exposed_s = driven + waits + max(0.0, result.step_s - units.core_s)
+    result.hidden_s = max(0.0, total - result.exposed_s)
+    result.critical = dict(sorted(critical.items(), key=lambda item: -item[1]))
+    result.axis_bytes = dict(axis_bytes)
+    result.busiest = _busiest(result, pricer)
+    return result
+
+
+def _place_collective(
+    index: int,
+    op: Op,
+    pricer: Pricer,
+    units: _Units,
+    result: Schedule,
+    axis_bytes: dict[str, float],
+) -> tuple[float, float]:
+    """Places a collective; returns its seconds, and those in which it keeps the core."""
+    found = pricer.collective(op)
+    seconds = found.time_s + (cal.COLLECTIVE_START_S.value if found.time_ps else 0.0)
+    for axis, size in found.axis_bytes.items():
+        axis_bytes[f"axis {axis}"] += size
+    if found.dcn_bytes:
+        axis_bytes["dcn"] += found.dcn_bytes
+    over_dcn = found.dcn_bytes > 0
+    # Groups along different axes use different links.
+    links = (frozenset(found.axis_bytes), over_dcn)
+    group = (op.collective, hash(op.group))
+    ready = max((units.ready.get(storage, 0.0) for storage in op.reads), default=0.0)
+    start = max(ready, units.links[links], units.used[group])
+    end = start + seconds
+    units.links[links] = end
+    drive = (1 - cal.ICI_HIDDEN.value) * seconds
+    units.core_s += drive
+    for storage in op.writes:
+        units.ready[storage] = end
+        units.waited[storage] = op.collective
+        units.pending[storage] = group
+    if seconds > 0:
+        unit = Unit.DCN if over_dcn else Unit.ICI
+        result.placed.append(Placed(op, index, unit, start, end, "network"))
+    return seconds, drive
+
+
+def _busiest(result: Schedule, pricer: Pricer) -> Link:
+    """The link that is busy for the largest part of the step."""
+    best = Link()
+    if pricer.network is None or not result.step_s:
+        return best
+    for name, size in result.axis_bytes.items():
+        dcn = pricer.network.dcn
+        rate = dcn.bytes_per_s if name == "dcn" and dcn else pricer.network.link.bytes_per_s
+        load = size / rate / result.step_s
+        if load > best.load and math.isfinite(load):
+            best = Link(name, size, load)
+    return best

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a user's script as one rank that stands for all, on shapes alone.
+
+The script is not edited: the environment is that of `torchrun`, process groups are
+PyTorch's fake ones, data loaders work in the process, and the script is stopped after the
+second optimizer step, by which time the optimizer's state exists. Everything that is
+replaced is put back afterwards. A script without an optimizer runs to its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from torchtpu_core.errors import PlanError
+from torchtpu_core.ici.slices import Slice
+from torchtpu_core.plan.recorder import Recorder
+from torchtpu_core.plan.records import Category, Phase, Recording
+
+STEPS = 2
+
+
+class _Enough(BaseException):
+    """Ends the script once enough steps are recorded; no handler of the script's catches it."""
+
+
+def record(script: Path, arguments: Sequence[str], where: Slice, slices: int) -> Recording:
+    """What the script does in its second step, as rank 0 of all devices of the slices.
+
+    Args:
+        script: path of the user's script.
+        arguments: its command line.
+        where: one slice.
+        slices: how many there are.
+
+    Raises:
+        PlanError: the script failed, or did nothing on the device.
+    """
+    if not script.is_file():
+        raise PlanError(f"{script} is not a file. Pass the script that you would run.")
+    recording = Recording(world_size=where.devices * slices, script=str(script))
+    recorder = Recorder(recording)
+    with _environment(script, arguments, where, slices), _replaced(recorder), recorder:
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except (_Enough, SystemExit) as ended:
+            if isinstance(ended, SystemExit) and ended.code not in (0, None):
+                raise PlanError(f"{script} ended with {ended.code}.") from ended
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+    if not recording.ops:
+        raise PlanError(
+            f"{script} put no work on the device 'tpu'. Choose that device, "
+            "for example with the script's own option after `--`."
+        )
+    if not recording.step_ends:
+        recording.notes.append("no optimizer step was seen: the whole script is one step")
+    return recording
+
+
+@contextlib.contextmanager
+def _environment(
+    script: Path, arguments: Sequence[str], where: Slice, slices: int
+) -> Iterator[None]:
+    """The process as torchrun would start rank 0."""
+    world = where.devices * slices
+    variables = {
+        "TORCH_TPU_TARGET": where.name,
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(where.devices_per_host),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+    }
+    path = [str(script.resolve().parent), *sys.path]
+    with (
+        mock.patch.dict(os.environ, variables),
+        mock.patch.object(sys, "argv", [str(script), *arguments]),
+        mock.patch.object(sys, "path", path),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(recorder: Recorder) -> Iterator[None]:
+    """What must not happen for real, replaced while the script runs."""
+    swapped = torch.__future__.get_swap_module_params_on_conversion()
+    handles = [*_optimizer_hooks(recorder), _parameter_hook(recorder)]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            mock.patch.object(dist, "init_process_group", _fake_group(recorder.recording))
+        )
+        stack.enter_context(
+            mock.patch.object(dist.distributed_c10d, "init_process_group", dist.init_process_group)
+        )
+        stack.enter_context(_resizing(recorder))
+        stack.enter_context(_loading_in_process())
+        stack.enter_context(_data_assignable())
+        stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", _swap))
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            yield
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(swapped)
+            for handle in handles:
+                handle.remove()
+
+
+def _fake_group(recording: Recording) -> Any:
+    """An `init_process_group` of which every collective returns at once."""
+    real = dist.init_process_group
+
+    def init_process_group(*_: Any, **__: Any) -> None:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        if not dist.is_initialized():
+            real("fake", store=FakeStore(), rank=0, world_size=recording.world_size)
+
+    return init_process_group
+
+
+def _resizing(recorder: Recorder) -> Any:
+    """Storages that FSDP resizes are followed."""
+    real = torch.UntypedStorage.resize_
+
+    def resize_(self: Any, size: int) -> Any:
+        done = real(self, size)
+        recorder.storages.resized(self, recorder._phase(), "")
+        return done
+
+    return mock.patch.object(torch.UntypedStorage, "resize_", resize_)
+
+
+def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
+    """Swaps two tensors as ``torch.utils.swap_tensors``, weak references or not.
+
+    The fake mode's memory of converted tensors is a weak reference, and harmless here.
+    """
+    first.__class__, second.__class__ = second.__class__, first.__class__
+    first.__dict__, second.__dict__ = second.__dict__, first.__dict__
+    torch._C._swap_tensor_impl(first, second)
+
+
+def _data_assignable() -> Any:
+    """``tensor.data = other`` works where `other` has no values, as FSDP moves parameters."""
+    real = torch._C.TensorBase.data
+
+    def assign(self: torch.Tensor, value: torch.Tensor) -> None:
+        if not isinstance(value, FakeTensor) or self.is_meta:
+            real.__set__(self, value)
+            return
+        fresh = value.detach()
+        if isinstance(self, nn.Parameter):
+            fresh = nn.Parameter(fresh, requires_grad=self.requires_grad)
+        _swap(self, fresh)
+
+    whole = property(lambda self: real.__get__(self), assign)
+    return mock.patch.object(torch.Tensor, "data", whole, create=True)
+
+
+def _loading_in_process() -> Any:
+    """Data loaders make no processes: a child would run without the recorder."""
+    real = torch.utils.data.DataLoader.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs["num_workers"] = 0
+        for name in ("persistent_workers", "prefetch_factor", "multiprocessing_context"):
+            kwargs.pop(name, None)
+        kwargs["pin_memory"] = False
+        real(self, *args, **kwargs)
+
+    return mock.patch.object(torch.utils.data.DataLoader, "__init__", __init__)
+
+
+def _optimizer_hooks(recorder: Recorder) -> list[Any]:
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
+
+    recording = recorder.recording
+
+    def before(optimizer: Any, *_: Any) -> None:
+        recorder.in_optimizer = True
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                _mark(recorder, parameter, Category.PARAMETERS)
+                if parameter.grad is not None:
+                    _mark(recorder, parameter.grad, Category.GRADIENTS)
+
+    def after(optimizer: Any, *_: Any) -> None:
+        recorder.in_optimizer = False
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    _mark(recorder, value, Category.OPTIMIZER)
+        recording.step_ends.append(len(recording.ops))
+        if len(recording.step_ends) >= STEPS:
+            recorder.storages.close()
+            raise _Enough
+
+    return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+
+
+def _parameter_hook(recorder: Recorder) -> Any:
+    """Parameters of modules, for scripts without an optimizer."""
+
+    def registered(_: nn.Module, __: str, parameter: Any) -> None:
+        if isinstance(parameter, torch.Tensor):
+            _mark(recorder, parameter, Category.PARAMETERS)
+
+    return nn.modules.module.register_module_parameter_registration_hook(registered)
+
+
+def _mark(recorder: Recorder, tensor: torch.Tensor, category: Category) -> None:
+    """Marks the storage of a tensor, or of a distributed tensor's local part."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    if local.device.type == "tpu":
+        recorder.storages.key(local, Phase.FORWARD, "")
+        recorder.storages.mark(local, category)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan for a terminal: what a user wants to know first, then where it comes from."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from torchtpu_core.plan.result import Plan, relative
+from torchtpu_core.units import format_bytes
+
+BEST = 3
+LINES = 8
+
+
+def seconds(value: float) -> str:
+    """A time for people.
+
+    >>> seconds(0.0012), seconds(75.0)
+    ('1.20 ms', '75.0 s')
+    """
+    if value >= 10:
+        return f"{value:.1f} s"
+    if value >= 1:
+        return f"{value:.2f} s"
+    return f"{value * 1e3:.2f} ms" if value >= 1e-3 else f"{value * 1e6:.1f} us"
+
+
+def show(plan: Plan, console: Console) -> None:
+    """Prints a plan."""
+    chips = plan.where.torus.chips * plan.slices
+    slices = f" x {plan.slices} slices" if plan.slices > 1 else ""
+    console.print(
+        Text(f"{plan.recording.script} on {plan.where.name}{slices}: ", style="bold")
+        + Text(f"{chips} chips, {plan.recording.world_size} ranks. All figures are simulated.")
+    )
+    console.print(Group(_headline(plan), Text(), _memory(plan), Text(), _network(plan)))
+    console.print()
+    console.print(_critical(plan))
+    console.print()
+    _advice(plan, console)
+    for read in plan.recording.reads.values():
+        where = f"{relative(read.line)} reads {read.what} {read.times} times"
+        console.print(f"note: {where}; it got a placeholder")
+    for note in plan.recording.notes:
+        console.print(f"note: {note}")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=any(columns))
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
+    return table
+
+
+def _headline(plan: Plan) -> RenderableType:
+    table = _table("", "")
+    memory = plan.memory
+    verdict = "fits" if memory.fits else "DOES NOT FIT"
+    rows = [("step", seconds(plan.step_s))]
+    if plan.tokens_per_rank:
+        rows.append(("tokens/s", f"{plan.tokens_per_s:,.0f}"))
+        rows.append(
+            ("tokens/step", f"{plan.tokens_per_rank:,} x {plan.data_parallel} data-parallel ranks")
+        )
+    rows += [
+        ("MFU (HFU with recomputation)", f"{plan.mfu:.1%} ({plan.hfu:.1%})"),
+        (
+            "HBM at the peak",
+            f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.limit_bytes)} per device: "
+            f"{verdict}",
+        ),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _memory(plan: Plan) -> RenderableType:
+    table = _table("HBM at the peak", "size", "of it")
+    for category, size in sorted(plan.memory.at_peak.items(), key=lambda item: -item[1]):
+        share = size / max(plan.memory.peak_bytes, 1)
+        table.add_row(str(category), format_bytes(size), f"{share:.0%}")
+    for category, line, size in plan.memory.lines[:LINES]:
+        if line and not line.startswith("("):
+            table.add_row(f"  {relative(line)} ({category})", format_bytes(size), "")
+    return table
+
+
+def _network(plan: Plan) -> RenderableType:
+    placed = plan.schedule
+    table = _table("communication", "runs", "per rank", "time")
+    for name, (runs, moved, spent) in sorted(
+        plan.by_collective().items(), key=lambda item: -item[1][2]
+    ):
+        table.add_row(name, str(runs), format_bytes(int(moved)), seconds(spent))
+    table.add_row("exposed", "", "", seconds(placed.exposed_s))
+    table.add_row("hidden behind compute", "", "", seconds(placed.hidden_s))
+    if placed.busiest.name:
+        table.add_row(
+            f"busiest link: {placed.busiest.name}",
+            "",
+            format_bytes(int(placed.busiest.sent_bytes)),
+            f"{placed.busiest.load:.0%} busy",
+        )
+    return table
+
+
+def _critical(plan: Plan) -> RenderableType:
+    table = _table("critical path", "time", "of the step")
+    for name, spent in list(plan.schedule.critical.items())[:LINES]:
+        table.add_row(name, seconds(spent), f"{spent / max(plan.step_s, 1e-30):.0%}")
+    for line, spent in plan.slowest_lines(LINES):
+        share = spent / max(plan.step_s, 1e-30)
+        table.add_row(f"  {relative(line)}", seconds(spent), f"{share:.0%}")
+    return table
+
+
+def _advice(plan: Plan, console: Console, count: int = BEST) -> None:
+    if not plan.advice:
+        console.print("Nothing found that would save a thousandth of the step.")
+        return
+    console.print(Text("What would help most (simulated)", style="bold"))
+    for number, item in enumerate(plan.advice[:count], 1):
+        console.print(f"{number}. {item.title}: -{seconds(item.gain_s)} ({item.part:.1%})")
+        console.print(f"   {item.why}")
+        if item.lines:
+            console.print(f"   {', '.join(map(relative, item.lines))}")
+
+
+def show_advice(plan: Plan, console: Console) -> None:
+    """Prints every piece of advice."""
+    console.print(
+        f"{plan.recording.script} on {plan.where.name}: step {seconds(plan.step_s)} (simulated)"
+    )
+    _advice(plan, console, len(plan.advice))

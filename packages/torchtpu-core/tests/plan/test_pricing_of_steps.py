@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusion, schedule, memory and advice of recordings made by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.fusion import fuse
+from torchtpu_core.plan.placed import Unit
+from torchtpu_core.plan.records import Category, Phase, Work
+from torchtpu_core.plan.result import make_plan
+from torchtpu_core.plan.schedule import Pricer, schedule
+from torchtpu_core.simulator import calibration as cal
+
+_spec = importlib.util.spec_from_file_location(
+    "plan_builders", Path(__file__).parent / "builders.py"
+)
+assert _spec and _spec.loader
+builders = sys.modules.setdefault("plan_builders", importlib.util.module_from_spec(_spec))
+_spec.loader.exec_module(builders)
+MIB, op, recording = builders.MIB, builders.op, builders.recording
+V5P = parse_slice("v5p:4x4x4")
+SQUARE = ((1, 4096, 4096, 4096),)
+
+
+def _moved(ops, died):
+    made = recording(ops, died)
+    return fuse(made.ops, made.blocks, 0)
+
+
+def test_chain_of_elementwise_work_moves_its_ends_only() -> None:
+    ops = [
+        op("mul", Work.ELEMENTWISE, (1,), (2,)),
+        op("add", Work.ELEMENTWISE, (2,), (3,)),
+        op("mm", Work.MATMUL, (3,), (4,)),
+    ]
+    fusion = _moved(ops, {2: 2, 3: 3, 4: None})
+    assert fusion.moved_bytes == [MIB, MIB, 2 * MIB]
+    assert fusion.inside == {2}
+
+
+def test_result_that_is_kept_for_later_is_written() -> None:
+    ops = [op("mul", Work.ELEMENTWISE, (1,), (2,)), op("add", Work.ELEMENTWISE, (2,), (3,))]
+    assert _moved(ops, {}).moved_bytes == [2 * MIB, 2 * MIB]
+
+
+def test_in_place_chain_writes_its_last_version_only() -> None:
+    ops = [op("mul_", Work.ELEMENTWISE, (1,), (1,)) for _ in range(3)]
+    assert _moved(ops, {1: None}).moved_bytes == [MIB, 0, MIB]
+
+
+def test_product_is_priced_by_the_matrix_unit() -> None:
+    ops = [op("mm", Work.MATMUL, (1, 2), (3,), size=32 * MIB, products=SQUARE)]
+    made = recording(ops, {})
+    placed = schedule(ops, fuse(ops, made.blocks, 0), Pricer(V5P, 1))
+    assert placed.step_s == pytest.approx(2 * 4096**3 / 459e12 * (1 + 128 / 2304), rel=1e-6)
+    assert placed.placed[0].bound == "matrix unit"
+
+
+def test_float32_product_pays_for_six_passes_at_highest_precision() -> None:
+    ops = [op("mm", Work.MATMUL, products=SQUARE, dtype="f32")]
+    fusion = fuse(ops, {}, 0)
+    highest = schedule(ops, fusion, Pricer(V5P, 1, "highest")).step_s
+    assert highest == pytest.approx(6 * schedule(ops, fusion, Pricer(V5P, 1, "medium")).step_s)
+
+
+def _collective(count_of_products: int):
+    gather = op(
+        "all_gather",
+        Work.COLLECTIVE,
+        (1,),
+        (2,),
+        collective="all_gather",
+        group=tuple(range(64)),
+        moved_bytes=16 * MIB,
+    )
+    products = [op("mm", Work.MATMUL, (9,), (10,), products=SQUARE)] * count_of_products
+    return [gather, *products, op("mm", Work.MATMUL, (2,), (3,), products=SQUARE)]
+
+
+def test_collective_runs_while_the_core_computes() -> None:
+    ops = _collective(40)
+    placed = schedule(ops, fuse(ops, recording(ops, {}).blocks, 0), Pricer(V5P, 1))
+    gather = next(item for item in placed.placed if item.unit is Unit.ICI)
+    assert gather.start_s == 0.0
+    assert placed.exposed_s == pytest.approx((1 - cal.ICI_HIDDEN.value) * gather.seconds)
+    assert placed.busiest.load > 0
+
+
+def test_operator_waits_for_the_collective_it_needs() -> None:
+    ops = _collective(0)
+    placed = schedule(ops, fuse(ops, recording(ops, {}).blocks, 0), Pricer(V5P, 1))
+    gather, product = placed.placed
+    assert product.start_s == pytest.approx(gather.end_s)
+    assert placed.step_s >= gather.seconds + product.seconds
+
+
+def test_more_slices_are_never_faster() -> None:
+    ops = _collective(2)
+    ops[0].group = tuple(range(128))
+    fusion = fuse(ops, recording(ops, {}).blocks, 0)
+    two, four = (schedule(ops, fusion, Pricer(V5P, n)).step_s for n in (2, 4))
+    assert two <= four
+
+
+def _training(dtype: str = "bf16"):
+    kept = op("mm", Work.MATMUL, (1,), (2,), products=SQUARE, dtype=dtype)
+    norm = op("tanh", Work.MOVE, (2,), (3,))
+    again = op("mm", Work.MATMUL, (1,), (4,), Phase.RECOMPUTE, products=SQUARE, dtype=dtype)
+    back = op("mm", Work.MATMUL, (3, 4), (5,), Phase.BACKWARD, products=SQUARE, dtype=dtype)
+    return recording([kept, norm, again, back], {2: 2, 3: 4, 4: 4})
+
+
+def test_plan_counts_memory_by_category_and_leaves_recomputation_out_of_mfu() -> None:
+    plan = make_plan(_training(), V5P, 1, "highest")
+    assert plan.memory.at_peak[Category.ACTIVATIONS] == MIB
+    assert plan.mfu / plan.hfu == pytest.approx(2 / 3)
+    assert plan.as_json()["simulated"] is True
+
+
+def test_advice_on_float32_gains_what_the_priced_change_saves() -> None:
+    wide = make_plan(_training("f32"), V5P, 1, "highest")
+    narrow = make_plan(_training("bf16"), V5P, 1, "highest")
+    found = next(item for item in wide.advice if "bfloat16" in item.title)
+    assert found.gain_s == pytest.approx(wide.step_s - narrow.step_s, rel=0.02)
+
+
+def test_advice_on_narrow_heads_is_silent_where_they_fill_the_unit() -> None:
+    for width, said in ((64, True), (128, False)):
+        ops = [op("sdpa", Work.ATTENTION, (1,), (2,), scores=1e10, head_dims=(width, width))]
+        titles = [item.title for item in make_plan(recording(ops, {}), V5P, 1, "high").advice]
+        assert any("heads" in title for title in titles) is said

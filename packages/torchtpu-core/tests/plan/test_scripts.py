@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts planned without values, in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FSDP = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+
+assert sys.argv[1:] == ["--width", "1024"]
+dist.init_process_group()
+mesh = init_device_mesh("tpu", (dist.get_world_size(),))
+embedding = nn.Embedding(1000, 1024)
+model = nn.Sequential(embedding, *(nn.Linear(1024, 1024) for _ in range(3)), nn.Linear(1024, 1000))
+for layer in model:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+model.to("tpu")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+loader = torch.utils.data.DataLoader(range(1000), batch_size=8, num_workers=2, shuffle=True)
+for step, index in enumerate(loader):
+    tokens = torch.randint(0, 1000, (8, 129), device="tpu")
+    loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(step, loss.item(), int(index.sum()) >= 0)
+assert False, "the plan ends the script before"
+"""
+NOTHING = "import torch\ntorch.ones(3).sum()\n"
+
+
+def _run(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    code = "from torchtpu_core.cli.app import main; main()"
+    command = [sys.executable, "-c", code, "plan", str(script), *options]
+    return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+
+def test_fsdp_script_is_planned_with_reports(tmp_path) -> None:
+    pytest.importorskip("plotly", reason="the extra 'plan' is not installed")
+    done = _run(
+        tmp_path,
+        FSDP,
+        *("--target", "v5e:4x4", "--json", "plan.json", "--html", "plan.html"),
+        *("--trace", "plan.trace", "--", "--width", "1024"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "simulated" in done.stdout
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    parameters = 1000 * 1024 + 3 * (1024 * 1024 + 1024) + 1000 * 1025
+    # float32 shards of 16 ranks; dimensions are rounded up to whole shards.
+    sharded = 4 * parameters / 16
+    at_peak = plan["hbm"]["at_peak"]
+    assert plan["ranks"] == plan["data_parallel_ranks"] == 16
+    assert plan["tokens_per_rank_and_step"] == 8 * 128
+    assert at_peak["parameters"] == pytest.approx(sharded, rel=0.02)
+    assert at_peak["optimizer state"] == pytest.approx(2 * sharded, rel=0.02)
+    assert any(line.endswith("script.py:27") for line in plan["host_reads"])
+    flops = 6 * 8 * 128 * 1024 * (3 * 1024 + 1000)
+    assert plan["mfu"] * plan["step_s"] * 197e12 == pytest.approx(flops, rel=0.15)
+    page = (tmp_path / "plan.html").read_text()
+    assert "<script src=" not in page
+    events = json.loads((tmp_path / "plan.trace").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "C"}
+
+
+def test_script_without_the_device_says_so(tmp_path) -> None:
+    done = _run(tmp_path, NOTHING, "--target", "v5e:2x2")
+    assert done.returncode == 1
+    assert "PlanError" in done.stderr
+    assert "put no work on the device" in done.stderr
