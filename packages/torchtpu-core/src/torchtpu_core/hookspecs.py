@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from torchtpu_core.execution import ExecutionMode
     from torchtpu_core.hardware.chip import Chip
+    from torchtpu_core.ici.model import NetworkModel
+    from torchtpu_core.ici.network import Network
     from torchtpu_core.lowering.table import Lowering
     from torchtpu_core.simulator.cost import ProgramCost
 
@@ -73,6 +75,15 @@ def torchtpu_cost_model(cost: ProgramCost, target: str) -> int | None:
     Args:
         cost: the program's work, from its StableHLO.
         target: name of the simulated target.
+    """
+
+
+@hookspec(firstresult=True)
+def torchtpu_network_model(network: Network) -> NetworkModel | None:
+    """What prices the collectives of programs on simulated slices; None: not mine.
+
+    Args:
+        network: the slices, rates and faults to model.
     """
 
 

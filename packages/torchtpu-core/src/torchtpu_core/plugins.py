@@ -71,6 +71,14 @@ def records() -> tuple[PluginRecord, ...]:
     return tuple(_records)
 
 
+def collect_if_loaded(hook: str, **arguments: Any) -> list[tuple[str, Any]]:
+    """The same as `collect`, but nothing where no plugin has been loaded yet.
+
+    The simulator works without a device; it neither loads plugins nor misses them.
+    """
+    return collect(hook, **arguments) if _manager is not None else []
+
+
 def collect(hook: str, **arguments: Any) -> list[tuple[str, Any]]:
     """(plugin, result) of a hook, each implementation in its own `try`.
 

@@ -25,8 +25,11 @@ from torchtpu_core.ici import (
     span_of,
     whole,
 )
+from torchtpu_core.ici.algorithms import choose
 from torchtpu_core.ici.closed_form import ClosedForm
+from torchtpu_core.ici.execute import execute
 from torchtpu_core.ici.link_level import LinkLevel
+from torchtpu_core.ici.schedules import ring_schedule
 
 MIB = 2**20
 RING_KINDS = [
@@ -270,6 +273,41 @@ def test_all_reduce_between_slices_agrees_with_the_closed_form() -> None:
         for linked in (False, True)
     ]
     assert times[0] == pytest.approx(times[1], rel=1e-6)
+
+
+def test_collectives_on_different_axes_do_not_hold_each_other_up() -> None:
+    network = Network.of(parse_slice("v5e:16x16"))
+    rows, columns = span_of(range(16), network), span_of(range(0, 256, 16), network)
+    jobs = [(CollectiveKind.ALL_GATHER, MIB, span) for span in (rows, columns)]
+    model = LinkLevel(network)
+    alone = model.collective_time(*jobs[0]).time_ps
+    assert model.together(jobs) == pytest.approx((alone, alone), rel=1e-6)
+
+
+def test_collectives_on_the_same_axis_share_its_links() -> None:
+    # Two alike take twice the bytes' time, and the hops once.
+    network = Network.of(parse_slice("v5e:16x16"))
+    job = (CollectiveKind.ALL_GATHER, MIB, span_of(range(16), network))
+    ends = LinkLevel(network).together([job, job])
+    expected_ps = (8e-6 + 2 * 7.5 * MIB / 45e9) * 1e12
+    assert ends == pytest.approx((expected_ps, expected_ps), rel=1e-6)
+
+
+def test_hierarchical_all_reduce_adds_up_what_all_slices_have() -> None:
+    # Reduce-scatter in each slice, exchange of the same block between slices, all-gather.
+    slice_ = parse_slice("v5e:4x4")
+    span, slices = whole(slice_), 3
+    algorithm = choose(CollectiveKind.ALL_REDUCE, 2**23, span, slice_.chip)
+    scatter, gather = (
+        ring_schedule(kind, 1e6, span, algorithm, slice_.torus)
+        for kind in (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER)
+    )
+    given_ = np.random.default_rng(0).integers(0, 2**20, (slices, 16)).astype(float)
+    for number, lane in enumerate(scatter.lanes):
+        mine = np.arange(16)[:, None], lane.owner[:, None] + np.arange(lane.block)
+        blocks = [execute(scatter, one)[number][mine] for one in given_]
+        exchanged = np.sum(blocks, axis=0)[:, 0]
+        np.testing.assert_array_equal(execute(gather, exchanged)[number], given_.sum())
 
 
 def test_all_to_all_of_too_many_single_flows_raises() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import doctest
 
 import pytest
-from torchtpu_core.errors import UnpublishedFigureError
+from torchtpu_core.errors import TorchTPUError, UnpublishedFigureError
 from torchtpu_core.ici import (
     CollectiveKind,
     Engine,
@@ -15,8 +15,10 @@ from torchtpu_core.ici import (
     closed_form,
     collectives,
     colours,
+    model,
     network_model,
     parse_slice,
+    ragged_messages,
     span_of,
     whole,
 )
@@ -31,7 +33,7 @@ def _time_s(name: str, kind: CollectiveKind, size: float, group=None) -> float:
     return network_model(slice_).collective_time(kind, size, span).time_s
 
 
-@pytest.mark.parametrize("module", [closed_form, colours])
+@pytest.mark.parametrize("module", [closed_form, colours, model])
 def test_model_doctests_pass(module) -> None:
     assert doctest.testmod(module).failed == 0
 
@@ -126,3 +128,21 @@ def test_messages_to_another_slice_go_through_the_ports() -> None:
     time = network_model(network).messages_time([Message(0, 16, MIB)])
     assert (time.dcn_bytes, time.busiest_link) == (MIB, "dcn")
     assert time.time_s == pytest.approx(MIB / network.dcn.bytes_per_s + 20e-6)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("kind", [CollectiveKind.PERMUTE, CollectiveKind.RAGGED_ALL_TO_ALL])
+def test_collective_time_of_messages_says_what_to_call(kind, linked) -> None:
+    slice_ = parse_slice("v5e:4x4")
+    with pytest.raises(TorchTPUError, match="messages_time"):
+        network_model(slice_, link_level=linked).collective_time(kind, MIB, whole(slice_))
+
+
+def test_ragged_all_to_all_of_equal_sizes_takes_about_an_all_to_all() -> None:
+    slice_ = parse_slice("v5e:4x4")
+    priced = network_model(slice_)
+    equal = ragged_messages(range(16), [[MIB] * 16] * 16)
+    ragged = priced.messages_time(equal, CollectiveKind.RAGGED_ALL_TO_ALL)
+    regular = priced.collective_time(CollectiveKind.ALL_TO_ALL, 16 * MIB, whole(slice_))
+    assert ragged.busiest_link_bytes == regular.busiest_link_bytes
+    assert ragged.time_ps == pytest.approx(regular.time_ps, rel=0.02)

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchtpu_core.errors import DeviceIndexError, MeshShapeError
+from torchtpu_core.hardware import chips
 from torchtpu_core.ici import Torus
+from torchtpu_core.ici.slices import twist_of
 
 
 @st.composite
@@ -44,6 +46,15 @@ def test_chip_at_inverts_coordinates(torus: Torus) -> None:
 def test_hop_distance_is_the_shortest_path_over_links(torus: Torus) -> None:
     distances = _distances(torus, 0)
     assert distances == {chip: torus.hop_distance(0, chip) for chip in range(torus.chips)}
+
+
+@pytest.mark.parametrize("source", [0, 1, 77, 100])
+@pytest.mark.parametrize("shape", [(4, 4, 8), (4, 8, 8)])
+def test_hop_distance_on_a_twisted_torus_is_the_shortest_path(shape, source) -> None:
+    torus = Torus(shape=shape, wrap=(True,) * 3, twist=twist_of(chips().get("v5p"), shape))
+    distances = _distances(torus, source)
+    assert distances == {chip: torus.hop_distance(source, chip) for chip in range(torus.chips)}
+    assert torus.diameter == max(distances.values())
 
 
 @settings(max_examples=25)

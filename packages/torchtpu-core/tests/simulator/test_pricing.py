@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pluggy
 import pytest
+from torchtpu_core import hookspecs, plugins
 from torchtpu_core.errors import UnpublishedFigureError
 from torchtpu_core.hardware import chips
-from torchtpu_core.ici import parse_slice
+from torchtpu_core.ici import CollectiveTime, Network, parse_slice
 from torchtpu_core.simulator import (
     Collective,
     CollectiveKind,
@@ -197,3 +201,20 @@ def test_cost_times_zero_has_no_work() -> None:
     cost = _matmul(8, "bf16") + _collective(CollectiveKind.ALL_REDUCE, MIB, MIB)
     none = cost.times(0)
     assert (none.flops, none.bytes_hbm, none.collectives) == (0, 0, ())
+
+
+def test_plugin_s_network_model_prices_collectives(monkeypatch) -> None:
+    class Slow:
+        def __init__(self, network: Network) -> None:
+            self.network = network
+
+        def collective_time(self, kind, operand_bytes, span) -> CollectiveTime:
+            return CollectiveTime(kind=kind, time_ps=int(operand_bytes) * 10**6)
+
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    hook = hookspecs.hookimpl(lambda network: Slow(network))
+    manager.register(SimpleNamespace(torchtpu_network_model=hook), name="slow")
+    monkeypatch.setattr(plugins, "_manager", manager)
+    cost = _collective(CollectiveKind.ALL_REDUCE, 1000, 1000)
+    assert price(cost, parse_slice("v5e:2x2")).ici_ps == 10**9

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchtpu_core.ici.model import Message as Message
     from torchtpu_core.ici.model import NetworkModel as NetworkModel
     from torchtpu_core.ici.model import network_model as network_model
+    from torchtpu_core.ici.model import ragged_messages as ragged_messages
     from torchtpu_core.ici.network import Network as Network
     from torchtpu_core.ici.slices import Slice as Slice
     from torchtpu_core.ici.slices import make_slice as make_slice
@@ -50,6 +51,7 @@ _MODULES = {
     "make_slice": "slices",
     "network_model": "model",
     "parse_slice": "slices",
+    "ragged_messages": "model",
     "span_of": "groups",
     "topology_aware_mesh": "mesh",
     "whole": "groups",
@@ -73,6 +75,7 @@ __all__ = [
     "make_slice",
     "network_model",
     "parse_slice",
+    "ragged_messages",
     "span_of",
     "topology_aware_mesh",
     "whole",

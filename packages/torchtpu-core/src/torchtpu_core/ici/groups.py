@@ -55,14 +55,19 @@ def whole(where: Slice | Network) -> Span:
     slice_ = where if isinstance(where, Slice) else where.slice_
     torus = slice_.torus
     return Span(
-        axes=tuple(
-            SpanAxis(length=length, wrap=torus.wrap[axis], axis=axis)
-            for axis, length in enumerate(torus.shape)
-            if length > 1
-        ),
+        axes=whole_axes(torus),
         cores=slice_.devices_per_chip,
         slices=network.slices if network else 1,
         twisted=torus.twisted,
+    )
+
+
+def whole_axes(torus: Torus) -> tuple[SpanAxis, ...]:
+    """The axes of all chips of a torus."""
+    return tuple(
+        SpanAxis(length=length, wrap=torus.wrap[axis], axis=axis)
+        for axis, length in enumerate(torus.shape)
+        if length > 1
     )
 
 
@@ -98,7 +103,7 @@ def _grid(chips: np.ndarray, torus: Torus) -> tuple[SpanAxis, ...] | None:
     if volume != len(chips):
         return None
     if torus.twisted and volume == torus.chips:
-        return tuple(SpanAxis(length=length, wrap=True, axis=axis) for axis, length, _ in found)
+        return whole_axes(torus)
     return tuple(grid_axis(torus, *place) for place in found)
 
 

@@ -113,6 +113,35 @@ class LinkLevel:
         result = Fluid(fabric.capacity(), [[flows]], self.network.devices).run()
         return replace(bound, time_ps=result.end_ps, model=MODEL)
 
+    def together(
+        self, collectives: Sequence[tuple[CollectiveKind, float, Span]]
+    ) -> tuple[int, ...]:
+        """Simulated time of several collectives that start together and share links.
+
+        Args:
+            collectives: kind, operand bytes and span of each; rings within a slice only.
+
+        Returns:
+            Picoseconds until each is through.
+
+        Raises:
+            TorchTPUError: one that is not made of rings.
+        """
+        refuse_chips_down(self.network.slice_, self.network.faults)
+        torus, lanes, owner = self.network.slice_.torus, [], []
+        for number, (kind, operand_bytes, span) in enumerate(collectives):
+            whole = array_bytes(kind, operand_bytes, span.devices) * span.sharing
+            algorithm = choose(kind, whole, span, self.network.slice_.chip)
+            schedule = ring_schedule(kind, whole, span, algorithm, torus)
+            chips = embed(span, torus)
+            lanes += [self._lane(lane, chips) for lane in schedule.lanes]
+            owner += [number] * len(schedule.lanes)
+        ends = self._fluid(lanes).lane_end_ps
+        return tuple(
+            max(end for end, of in zip(ends, owner, strict=True) if of == number)
+            for number in range(len(collectives))
+        )
+
     def simulate(
         self,
         kind: CollectiveKind,

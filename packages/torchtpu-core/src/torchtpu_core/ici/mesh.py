@@ -17,7 +17,7 @@ import numpy as np
 
 from torchtpu_core.errors import MeshShapeError, did_you_mean
 from torchtpu_core.ici.fabric import Ints
-from torchtpu_core.ici.groups import grid_axis
+from torchtpu_core.ici.groups import grid_axis, whole_axes
 from torchtpu_core.ici.layouts import CORES, SLICES, Digit, best_layout
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
@@ -170,13 +170,13 @@ def span_of_digits(network: Network, digits: tuple[Digit, ...]) -> Span:
                 merged.append([stride, length])
         axes += [grid_axis(torus, axis, length, stride) for stride, length in merged]
     cores = math.prod(digit.length for digit in digits if digit.dim == CORES)
-    covered = math.prod(axis.length for axis in axes) == torus.chips
+    twisted = torus.twisted and math.prod(axis.length for axis in axes) == torus.chips
     return Span(
-        axes=tuple(axes),
+        axes=whole_axes(torus) if twisted else tuple(axes),
         cores=cores,
         sharing=network.slice_.devices_per_chip // cores,
         slices=math.prod(digit.length for digit in digits if digit.dim == SLICES),
-        twisted=torus.twisted and covered,
+        twisted=twisted,
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.ici.kinds import CollectiveKind, Engine
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
@@ -103,11 +104,40 @@ class NetworkModel(Protocol):
         """Simulated time of messages that start together: a permute, a ragged all-to-all."""
 
 
+_MESSAGES = (CollectiveKind.PERMUTE, CollectiveKind.RAGGED_ALL_TO_ALL, CollectiveKind.SEND)
+
+
+def ragged_messages(group: Sequence[int], sizes: Sequence[Sequence[float]]) -> list[Message]:
+    """The messages of a ragged all-to-all.
+
+    Args:
+        group: the devices.
+        sizes: `[n, n]`, bytes that each of them sends to each; what a device keeps is free.
+
+    >>> ragged_messages([4, 5], [[7, 1], [2, 9]])
+    [Message(source=4, target=5, size_bytes=1), Message(source=5, target=4, size_bytes=2)]
+    """
+    return [
+        Message(source, target, size)
+        for source, row in zip(group, sizes, strict=True)
+        for target, size in zip(group, row, strict=True)
+        if source != target and size > 0
+    ]
+
+
 def array_bytes(kind: CollectiveKind, operand_bytes: float, devices: int) -> float:
     """V: bytes of the whole array, from what one device of a group puts in.
 
     Of an all-gather the gathered array, of an all-to-all the parts of one device.
+
+    Raises:
+        TorchTPUError: the collective is a set of messages, which has no array.
     """
+    if kind in _MESSAGES:
+        raise TorchTPUError(
+            f"A {kind} is a set of messages, not one array for all: price it with messages_time, "
+            "one Message per pair of devices."
+        )
     return operand_bytes * devices if kind is CollectiveKind.ALL_GATHER else operand_bytes
 
 

@@ -54,11 +54,14 @@ def displacements(torus: Torus, sources: Ints, targets: Ints) -> Ints:
 
 def offsets(torus: Torus, sources: Ints, targets: Ints) -> Ints:
     """The chip that is to chip 0 as each target is to its source, on a torus that wraps."""
-    result, below = np.zeros_like(sources), 1
-    for length in torus.shape:
-        moved = targets // below % length - sources // below % length
-        result += moved % length * below
-        below *= length
+    lengths = np.array(torus.shape)
+    below = np.concatenate([[1], np.cumprod(lengths)[:-1]])
+    moved = targets[:, None] // below % lengths - sources[:, None] // below % lengths
+    for axis, length in enumerate(torus.shape):
+        turns, moved[:, axis] = np.divmod(moved[:, axis], length)
+        # Once round an axis is the same as its twist.
+        moved += turns[:, None] * np.array(torus.twist_of(axis))
+    result: Ints = moved @ below
     return result
 
 

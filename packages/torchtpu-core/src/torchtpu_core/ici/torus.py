@@ -177,8 +177,13 @@ class Torus:
 
     def _offset(self, source: int, target: int) -> int:
         """The chip that is to chip 0 as `target` is to `source`, on a torus that wraps."""
-        ends = zip(self.coordinates(source), self.coordinates(target), self.shape, strict=True)
-        return self.chip_at(tuple((end - start) % length for start, end, length in ends))
+        ends = zip(self.coordinates(source), self.coordinates(target), strict=True)
+        moved = [end - start for start, end in ends]
+        for axis, length in enumerate(self.shape):
+            turns, moved[axis] = divmod(moved[axis], length)
+            # Once round an axis is the same as its twist.
+            moved = [m + turns * shift for m, shift in zip(moved, self.twist_of(axis), strict=True)]
+        return self.chip_at(tuple(moved))
 
     def _reach(self, axis: int) -> int:
         length = self.shape[axis]

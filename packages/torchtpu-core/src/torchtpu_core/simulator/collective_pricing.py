@@ -8,13 +8,13 @@ collective run at the same time; different collectives are priced one after anot
 
 from __future__ import annotations
 
-import functools
-
 from torchtpu_core.hardware.chip import Chip
 from torchtpu_core.ici.groups import span_of
 from torchtpu_core.ici.model import CollectiveTime, Message, NetworkModel, network_model
+from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.ici.torus import Torus
+from torchtpu_core.plugins import collect_if_loaded
 from torchtpu_core.simulator.cost import Collective, CollectiveKind
 from torchtpu_core.units import ceil_div
 
@@ -54,10 +54,11 @@ def collective_time(collective: Collective, model: NetworkModel, devices: int) -
     return model.collective_time(collective.kind, collective.operand_bytes, span)
 
 
-@functools.lru_cache(maxsize=16)
 def model_of(slice_: Slice) -> NetworkModel:
     """The network model of a slice: a plugin's, or the closed form."""
-    return network_model(slice_)
+    network = Network.of(slice_)
+    brought = collect_if_loaded("torchtpu_network_model", network=network)
+    return next((model for _, model in brought if model is not None), network_model(network))
 
 
 def _line_of(chip: Chip, collective: Collective, devices: int) -> Slice:
