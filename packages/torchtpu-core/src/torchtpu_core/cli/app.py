@@ -11,6 +11,7 @@ from torchtpu_core.cli.doctor import doctor
 from torchtpu_core.cli.environment import env
 from torchtpu_core.cli.plan import advise, plan
 from torchtpu_core.cli.plugin_list import list_plugins
+from torchtpu_core.cli.sweep import scale, sweep
 from torchtpu_core.cli.validate import validate
 
 
@@ -30,6 +31,8 @@ def make_app() -> typer.Typer:
     app.command()(validate)
     app.command()(plan)
     app.command()(advise)
+    app.command()(sweep)
+    app.command()(scale)
     plugins.collect("torchtpu_cli_commands", app=app)
     return app
 

@@ -37,12 +37,19 @@ def plan(
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")
     ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(help="Vary an option of the script: --sweep=--tp=1,2,4. Repeatable."),
+    ] = None,
 ) -> None:
     """Predict a script's step on a slice: time, memory, network, and what would help.
 
     The script runs unchanged, on shapes alone, as one rank that stands for all, until its
     second optimizer step. Every figure is simulated.
     """
+    if sweep:
+        _sweep(script, arguments or [], target, slices, sweep)
+        return
     from torchtpu_core.plan import html as page
     from torchtpu_core.plan import perfetto, terminal
 
@@ -67,6 +74,38 @@ def advise(
     from torchtpu_core.plan import terminal
 
     terminal.show_advice(_make(script, arguments or [], target, slices), console())
+
+
+def _sweep(script: Path, arguments: list[str], target: str, slices: int, sweeps: list[str]) -> None:
+    """Plans every combination of options and prints them, those of the front marked."""
+    from torchtpu_core.cli.console import print_table
+    from torchtpu_core.plan.script_sweep import front, try_all
+    from torchtpu_core.plan.terminal import seconds
+    from torchtpu_core.units import format_bytes
+
+    command = [str(script), "--target", target, "--slices", str(slices), "--", *arguments]
+    tried = list(try_all(command, sweeps))
+    best = front(tried)
+    rows = []
+    for choice in tried:
+        name = " ".join(choice.options)
+        if not choice.plan:
+            rows.append((name, "failed", "", "", choice.failure))
+            continue
+        plan, hbm = choice.plan, choice.plan["hbm"]
+        mark = "on the front" if choice in best else ""
+        verdict = mark if hbm["fits"] else "does not fit"
+        rows.append(
+            (
+                name,
+                seconds(plan["step_s"]),
+                f"{plan['tokens_per_s']:,.0f}",
+                format_bytes(hbm["peak_bytes"]),
+                verdict,
+            )
+        )
+    print_table(("options", "step", "tokens/s", "HBM", ""), rows)
+    typer.echo("All figures are simulated.")
 
 
 def _make(script: Path, arguments: list[str], target: str, slices: int) -> Plan:

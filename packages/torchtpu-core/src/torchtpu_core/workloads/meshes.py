@@ -7,7 +7,7 @@ import math
 
 from torchtpu_core.errors import MeshShapeError
 from torchtpu_core.hardware.registry import chips
-from torchtpu_core.ici.slices import Slice, make_slice, parse_slice, possible_shapes
+from torchtpu_core.ici.slices import Slice, make_slice, possible_shapes
 from torchtpu_core.workloads.spec import Parallel, Spec
 
 
@@ -42,12 +42,15 @@ def slice_of(spec: Spec) -> Slice | None:
         TargetError: the chip does not come in that shape.
     """
     hardware = spec.hardware
-    sides = sorted(int(side) for side in hardware.topology.split("x"))
+    sides = [int(side) for side in hardware.topology.split("x")]
     if math.prod(sides) == 1:
         return None
     if len(sides) == 1:
         return most_compact_slice(hardware.chip, sides[0])
-    return parse_slice(f"{hardware.chip}:{'x'.join(map(str, sides))}")
+    known = possible_shapes(chips().get(hardware.chip))
+    order = sorted(sides)
+    shape = next((s for s in known if sorted(s) == order), tuple(sides))
+    return make_slice(chips().get(hardware.chip), shape)
 
 
 def most_compact_slice(chip_name: str, count: int) -> Slice:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torchtpu sweep` and `torchtpu scale`: a spec file's model trained in other ways."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchtpu_core.cli.console import print_table
+from torchtpu_core.cli.failure import shown
+from torchtpu_core.units import format_bytes
+
+SpecFile = Annotated[Path, typer.Argument(help="A spec file with [model] and [train] tables.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures here.")]
+
+
+@shown
+def sweep(spec: SpecFile, json_: JsonFile = None) -> None:
+    """Try meshes, batches and remat; print the front of time per token and memory (simulated)."""
+    from torchtpu_core.workloads import read_spec
+    from torchtpu_core.workloads.memory import limit_bytes
+    from torchtpu_core.workloads.sweep import check, choices, front
+
+    read = read_spec(spec)
+    check(read)
+    found = list(choices(read))
+    best = front(found)
+    rows = [
+        (
+            choice.name,
+            f"{choice.step.step_s:.3g} s",
+            f"{choice.step.tokens_per_s:,.0f}",
+            f"{choice.step.mfu:.1%}",
+            format_bytes(int(choice.hbm_bytes)),
+        )
+        for choice in best
+    ]
+    print_table(("choice", "step", "tokens/s", "MFU", "HBM per chip"), rows)
+    limit = format_bytes(limit_bytes(read))
+    fit = sum(choice.fits for choice in found)
+    typer.echo(
+        f"{len(found)} choices, {fit} fit in {limit} per chip, {len(best)} are on the front "
+        "(all simulated)."
+    )
+    if not best:
+        nearest = min(found, key=lambda choice: choice.hbm_bytes)
+        typer.echo(
+            f"None fits. The smallest, {nearest.name}, needs "
+            f"{format_bytes(int(nearest.hbm_bytes))} per chip: use more chips."
+        )
+    if json_ is not None:
+        figures = [
+            {
+                "choice": choice.name,
+                "step_s": choice.step.step_s,
+                "tokens_per_s": choice.step.tokens_per_s,
+                "mfu": choice.step.mfu,
+                "hbm_bytes": choice.hbm_bytes,
+                "fits": choice.fits,
+                "on_front": choice in best,
+            }
+            for choice in found
+        ]
+        text = json.dumps({"simulated": True, "choices": figures}, indent=1)
+        json_.write_text(text + "\n", encoding="utf-8")
+
+
+@shown
+def scale(
+    spec: SpecFile,
+    most: Annotated[int, typer.Option(help="Most chips.", min=1)] = 100_000,
+    json_: JsonFile = None,
+) -> None:
+    """Scaling curves from one chip on: fixed work per chip, and fixed work (simulated)."""
+    from torchtpu_core.workloads import read_spec
+    from torchtpu_core.workloads.sweep import check, curve
+
+    read = read_spec(spec)
+    check(read)
+    points = curve(read, most)
+    first = points[0].weak
+    rows, figures = [], []
+    for point in points:
+        weak, strong = point.weak, point.strong
+        efficiency = weak.tokens_per_s / point.chips / first.tokens_per_s
+        slices = f" x {point.slices}" if point.slices > 1 else ""
+        rows.append(
+            (
+                f"{point.chips:,}",
+                f"{point.topology}{slices}",
+                f"{weak.step_s:.3g} s",
+                f"{weak.tokens_per_s:,.0f}",
+                f"{efficiency:.0%}",
+                f"{strong.step_s:.3g} s" if strong else "-",
+            )
+        )
+        figures.append(
+            {
+                "chips": point.chips,
+                "topology": point.topology,
+                "slices": point.slices,
+                "fixed_work_per_chip_step_s": weak.step_s,
+                "fixed_work_per_chip_tokens_per_s": weak.tokens_per_s,
+                "efficiency": efficiency,
+                "fixed_work_step_s": strong.step_s if strong else None,
+            }
+        )
+    head = ("chips", "slice", "step", "tokens/s", "efficiency", "step, fixed work")
+    print_table(head, rows)
+    typer.echo("All figures are simulated; memory is not checked here.")
+    if json_ is not None:
+        text = json.dumps({"simulated": True, "points": figures}, indent=1)
+        json_.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script planned with several values of its own options, each in a process of its own.
+
+The front holds the choices that fit and that no other beats both in tokens per second
+(step time, where no tokens are seen) and in memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchtpu_core.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One choice of options.
+
+    Attributes:
+        options: what was added to the script's command line.
+        plan: the plan's figures, empty if it failed.
+        failure: the last line of what it said, if it failed.
+    """
+
+    options: tuple[str, ...]
+    plan: dict[str, Any]
+    failure: str = ""
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """Seconds per token, or per step, and bytes at the peak; smaller is better."""
+        seconds = self.plan["step_s"]
+        rate = self.plan["tokens_per_s"]
+        return (1 / rate if rate else seconds), self.plan["hbm"]["peak_bytes"]
+
+    @property
+    def fits(self) -> bool:
+        """Whether it ran and is within the device's HBM."""
+        return bool(self.plan) and bool(self.plan["hbm"]["fits"])
+
+
+def options_of(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
+    """All combinations of ``--name=a,b,c``.
+
+    Raises:
+        PlanError: not of this form.
+
+    >>> options_of(["--tp=1,2", "--ac=0"])
+    [('--tp=1', '--ac=0'), ('--tp=2', '--ac=0')]
+    """
+    axes = []
+    for text in sweeps:
+        name, equals, values = text.partition("=")
+        if not equals or not values:
+            raise PlanError(f"--sweep takes an option of the script as --name=a,b, not {text!r}.")
+        axes.append([f"{name}={value}" for value in values.split(",")])
+    return list(itertools.product(*axes))
+
+
+def try_all(command: Sequence[str], sweeps: Sequence[str]) -> Iterator[Tried]:
+    """Plans a script with every combination, one after another.
+
+    Args:
+        command: ``torchtpu plan`` with its options, up to the script's own arguments.
+        sweeps: the options to vary.
+    """
+    for options in options_of(sweeps):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "plan.json"
+            program = "from torchtpu_core.cli.app import main; main()"
+            full = [sys.executable, "-c", program, *_with_json(command, out), *options]
+            done = subprocess.run(full, capture_output=True, text=True, check=False)
+            if done.returncode:
+                lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+                yield Tried(options=options, plan={}, failure=lines[-1])
+                continue
+            yield Tried(options=options, plan=json.loads(out.read_text(encoding="utf-8")))
+
+
+def _with_json(command: Sequence[str], out: Path) -> list[str]:
+    """The command with its figures written to a file."""
+    return ["plan", "--json", str(out), *command]
+
+
+def front(tried: Sequence[Tried]) -> list[Tried]:
+    """The choices that fit and that none other beats both in time and in memory."""
+    best: list[Tried] = []
+    for choice in sorted((t for t in tried if t.fits), key=lambda t: t.cost):
+        if not best or choice.cost[1] < best[-1].cost[1]:
+            best.append(choice)
+    return best

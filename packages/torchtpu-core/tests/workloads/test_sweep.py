@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sweeps and scaling curves of specs, and the front of choices."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from torchtpu_core.cli.app import make_app
+from torchtpu_core.errors import PlanError
+from torchtpu_core.plan.script_sweep import Tried, options_of
+from torchtpu_core.plan.script_sweep import front as front_of_scripts
+from torchtpu_core.workloads.memory import limit_bytes, memory_of
+from torchtpu_core.workloads.spec import Hardware, Model, Spec, Train
+from torchtpu_core.workloads.sweep import choices, curve, front
+from typer.testing import CliRunner
+
+MODEL = Model(layers=8, emb=4096, heads=32, kv_heads=8, mlp=14336, vocab=32000)
+SPEC = Spec(
+    hardware=Hardware(chip="v5e", topology="4x4"),
+    model=MODEL,
+    train=Train(batch_per_chip=1, sequence=4096),
+)
+
+
+def test_memory_of_state_is_sixteen_bytes_per_parameter_over_the_chips() -> None:
+    found = memory_of(SPEC)
+    layer = 4096 * 48 * 128 + 4096 * 4096 + 3 * 4096 * 14336
+    parameters = 8 * layer + 2 * 32000 * 4096
+    state = sum(found[name] for name in ("parameters", "gradients", "optimizer state"))
+    assert state == pytest.approx(16 * parameters / 16)
+    assert found["activations"] == 8 * 4096 * 4096 * 2
+
+
+def test_front_holds_choices_that_fit_and_that_none_beats() -> None:
+    found = list(choices(SPEC))
+    best = front(found)
+    assert best
+    for choice in best:
+        assert choice.hbm_bytes <= limit_bytes(SPEC)
+        assert not any(
+            other.fits
+            and other.seconds_per_token < choice.seconds_per_token
+            and other.hbm_bytes < choice.hbm_bytes
+            for other in found
+        )
+
+
+def test_curve_reaches_100_000_chips_and_never_gains_efficiency_with_slices() -> None:
+    points = curve(replace(SPEC, hardware=Hardware(chip="v5p", topology="4x4x4")))
+    assert points[0].chips == 1
+    assert 90_000 < points[-1].chips <= 100_000
+    several = [p.weak.tokens_per_s / p.chips for p in points if p.slices > 1]
+    assert several == sorted(several, reverse=True)
+    strong = [p.strong.tokens_per_s for p in points if p.strong]
+    assert strong[0] < strong[3]
+
+
+@pytest.mark.parametrize("command", ["sweep", "scale"])
+def test_command_prints_simulated_figures_and_writes_them(command, tmp_path) -> None:
+    spec = tmp_path / "spec.json"
+    tables = {
+        "hardware": {"chip": "v5e", "topology": "2x2"},
+        "model": {"layers": 2, "emb": 512, "heads": 4, "mlp": 2048},
+        "train": {"batch_per_chip": 1, "sequence": 512},
+    }
+    spec.write_text(json.dumps(tables))
+    out = tmp_path / "out.json"
+    done = CliRunner().invoke(make_app(), [command, str(spec), "--json", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "simulated" in done.output
+    assert json.loads(out.read_text())["simulated"] is True
+
+
+def _tried(name: str, rate: float, size: int, fits: bool = True) -> Tried:
+    plan = {"step_s": 1.0, "tokens_per_s": rate, "hbm": {"peak_bytes": size, "fits": fits}}
+    return Tried(options=(name,), plan=plan)
+
+
+def test_front_of_scripts_leaves_out_what_is_beaten_failed_or_does_not_fit() -> None:
+    fast, small = _tried("fast", 9, 9), _tried("small", 5, 2)
+    beaten, large = _tried("beaten", 4, 3), _tried("large", 99, 99, fits=False)
+    failed = Tried(options=("x",), plan={}, failure="no")
+    assert front_of_scripts([beaten, small, failed, large, fast]) == [fast, small]
+
+
+def test_option_without_values_is_refused() -> None:
+    assert options_of(["--a=1,2"]) == [("--a=1",), ("--a=2",)]
+    with pytest.raises(PlanError, match="--name=a,b"):
+        options_of(["--tp"])
