@@ -2,8 +2,9 @@
 """PyTorch's operator database on the device: results and gradients are the CPU's.
 
 Here the first float32 sample of every entry is tried, of half of them in the tests marked
-slow; all samples, dtypes and forms are ``nox -s op_database``. What differs is listed in ``allowed.json`` with its reason, and
-what runs on the host in the lowering tables; both lists may only shrink.
+slow; all samples, dtypes and forms are ``nox -s op_database``. What differs is listed in
+``allowed.json`` with its reason, and what runs on the host in the lowering tables; both lists
+may only shrink.
 """
 
 from __future__ import annotations

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 from torchtpu_core.lowering import checks
 from torchtpu_core.lowering.factories import even_steps
-from torchtpu_core.lowering.table import Lowering, native
+from torchtpu_core.lowering.table import Lowering, composite, native
 
 Range = Sequence[float] | None
 
@@ -104,15 +105,23 @@ def histogram_edges(
 
 
 def histogramdd_edges(
-    self: jax.Array,
+    self: torch.Tensor,
     bins: Sequence[int],
     *,
     range: Range = None,
-    weight: jax.Array | None = None,
+    weight: torch.Tensor | None = None,
     density: bool = False,
-) -> list[jax.Array]:
-    """Edges of equal bins of each coordinate of `(..., D)`."""
-    return _even_edges(_points(self), bins, range)
+) -> list[torch.Tensor]:
+    """Edges of equal bins of each coordinate of `(..., D)`, as torch calls.
+
+    PyTorch has no meta kernel that would state how many results a graph's node has.
+    """
+    points = self.reshape((math.prod(self.shape[:-1]), self.shape[-1]))
+    edges = []
+    for d, count in enumerate(bins):
+        ends = None if range is None else range[2 * d : 2 * d + 2]
+        edges.append(torch.histogram(points[:, d], count, range=ends).bin_edges)
+    return edges
 
 
 def histogramdd_bin_counts(
@@ -142,7 +151,7 @@ def histogramdd_bin_tensors(
 TABLE: tuple[Lowering, ...] = (
     native("aten::histogram.bin_ct", histogram_bin_count),
     native("aten::histogram.bins_tensor", histogram_edges),
-    native("aten::_histogramdd_bin_edges", histogramdd_edges),
+    composite("aten::_histogramdd_bin_edges", histogramdd_edges),
     native("aten::_histogramdd_from_bin_cts", histogramdd_bin_counts),
     native("aten::_histogramdd_from_bin_tensors", histogramdd_bin_tensors),
 )
