@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import nox
@@ -15,6 +16,9 @@ x = torch.arange(6.0, device="tpu").reshape(2, 3)
 assert (x @ x.T).cpu().tolist() == [[5.0, 14.0], [14.0, 50.0]]
 print("wheels: ok on", torch.tpu.get_device_name())
 """
+SWEPT_DTYPES = ("float32", "float64", "complex64", "bfloat16", "float16", "int64", "bool")
+SWEPT_FORMS = ("noncontiguous", "inplace", "out")
+SWEEP_SHARDS = 8
 
 nox.options.default_venv_backend = "venv"
 nox.options.sessions = ["wheels"]
@@ -53,3 +57,31 @@ def slow(session: nox.Session) -> None:
     session.run("python", "tools/install.py", *DISTRIBUTIONS)
     session.install("-r", "requirements/torch.txt", "-r", "requirements/test.txt")
     session.run("python", "-m", "pytest", "-m", "slow", *(session.posargs or ["packages"]))
+
+
+@nox.session
+def op_database(session: nox.Session) -> None:
+    """Sweep PyTorch's operator database and write the figures that the docs show.
+
+    Shards that are there from an interrupted call are kept: remove the folder that is printed
+    to begin anew. Arguments go to the sweep: ``nox -s op_database -- --samples 2``.
+    """
+    session.install("-r", "requirements/torch.txt")
+    session.run("python", "tools/install.py", *DISTRIBUTIONS)
+    raw = Path(session.create_tmp(), "raw")
+    raw.mkdir(exist_ok=True)
+    session.log(f"raw results: {raw}")
+    sweeps = [(dtype, "plain") for dtype in SWEPT_DTYPES] + [("float32", f) for f in SWEPT_FORMS]
+    for (dtype, form), shard in itertools.product(sweeps, range(SWEEP_SHARDS)):
+        target = raw / f"{dtype}-{form}-{shard}.json"
+        if target.exists():
+            continue
+        part = raw / "unfinished"  # a file of its own process: programs are dropped in between
+        arguments = ("--dtypes", dtype, "--forms", form, "--shard", f"{shard}/{SWEEP_SHARDS}")
+        command = ("python", "-m", "torchtpu_core.testing.op_database", *arguments)
+        session.run(*command, "--json", str(part), *session.posargs)
+        part.rename(target)
+    files = sorted(str(path) for path in raw.glob("*.json"))
+    summary = ("--out", "benchmarks/results/op_database.json")
+    allowed = ("--allowed", "packages/torchtpu-core/tests/op_database/allowed.json")
+    session.run("python", "-m", "torchtpu_core.testing.op_coverage", *files, *summary, *allowed)

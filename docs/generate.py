@@ -16,6 +16,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from types import ModuleType
 
+from database_page import database_page
 from torchtpu_core import env_vars, errors, hookspecs, lowering
 from torchtpu_core.hardware.records import RECORDS
 from torchtpu_core.hardware.sourced import Sourced
@@ -253,6 +254,7 @@ def validation_page() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "operators": operators_page,
+    "database": lambda: database_page(markdown_table),
     "environment": environment_page,
     "chips": chips_page,
     "hooks": hooks_page,

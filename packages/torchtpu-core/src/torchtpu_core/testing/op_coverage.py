@@ -94,19 +94,48 @@ def merge(paths: Iterable[Path], out: Path) -> dict[str, Any]:
     return content
 
 
-def main() -> None:
+def unexpected(sweeps: Iterable[dict[str, Any]], allowed: Iterable[dict[str, Any]]) -> list[str]:
+    """Entries that differ and are not allowed to, and those that are and agree in all samples.
+
+    Args:
+        sweeps: of a coverage file.
+        allowed: rows with ``entry``, ``dtype`` and, unless it is ``plain``, ``form``.
+    """
+    listed = {(r["entry"], r["dtype"], r.get("form", "plain")) for r in allowed}
+    found = []
+    for s in sweeps:
+        here = {name for name, *where in listed if where == [s["dtype"], s["form"]]}
+        what = f"{s['dtype']} {s['form']}"
+        found += [
+            f"{n} ({what}) differs and is not allowed to" for n in s["differ"] if n not in here
+        ]
+        if s["samples_per_entry"] == "all":
+            agree = sorted(here - set(s["differ"]))
+            found += [f"{n} ({what}) agrees: remove it from the list" for n in agree]
+    return found
+
+
+def main() -> int:
     """Merge raw files from the command line and print one line per sweep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("raw", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--allowed", type=Path, help="list of what may differ; fails otherwise")
     args = parser.parse_args()
-    for s in merge(args.raw, args.out)["sweeps"]:
+    sweeps = merge(args.raw, args.out)["sweeps"]
+    for s in sweeps:
         print(
             f"{s['dtype']:10} {s['form']:13} samples per entry: {s['samples_per_entry']}; "
             f"{s['agree']} of {s['entries']} agree ({s['agree_percent']} %), "
             f"{s['native']} natively ({s['native_percent']} %)"
         )
 
+    if args.allowed is None:
+        return 0
+    mistakes = unexpected(sweeps, json.loads(args.allowed.read_text()))
+    print(*mistakes, sep="\n")
+    return 1 if mistakes else 0
+
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
