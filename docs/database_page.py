@@ -53,7 +53,16 @@ def _differ(content: dict[str, Any]) -> Iterable[Sequence[object]]:
     for sweep in content["sweeps"]:
         for name, what in sweep["differ"].items():
             counts = f"{what['failed']} of {what['samples']}"
-            yield f"`{name}`", f"{sweep['dtype']} {sweep['form']}", counts, what["detail"][-200:]
+            yield (
+                f"`{name}`",
+                f"{sweep['dtype']} {sweep['form']}",
+                counts,
+                _first_sentence(what["detail"]),
+            )
+
+
+def _first_sentence(detail: str) -> str:
+    return detail.partition(". ")[0][:160]
 
 
 def _on_host(content: dict[str, Any]) -> Iterable[Sequence[object]]:

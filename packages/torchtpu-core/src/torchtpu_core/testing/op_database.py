@@ -50,6 +50,7 @@ class Outcome:
         status: ``pass``, ``wrong``, ``error`` or ``skip``.
         samples: how many were tried.
         failed: how many of them failed.
+        sample: the first that failed.
         detail: the first difference or error, or why the entry was skipped.
         fallbacks: overloads that ran on the host.
     """
@@ -60,6 +61,7 @@ class Outcome:
     status: str = "pass"
     samples: int = 0
     failed: int = 0
+    sample: str = ""
     detail: str = ""
     fallbacks: list[str] = field(default_factory=list)
 
@@ -163,7 +165,7 @@ def _try_alone(trial: _Trial, outcome: Outcome) -> bool:
     outcome.failed += 1
     if not outcome.detail:
         outcome.status = status
-        outcome.detail = f"{trial.sample.summary()[:300]}: {detail[:500]}"
+        outcome.sample, outcome.detail = trial.sample.summary()[:300], detail[:500]
     return False
 
 
@@ -287,7 +289,7 @@ def main() -> None:
             took = time.perf_counter() - began
             print(
                 f"{outcome.status:6} {outcome.name} {dtype} {form} {took:.1f}s "
-                f"{outcome.failed}/{outcome.samples} {outcome.detail}",
+                f"{outcome.failed}/{outcome.samples} {outcome.sample}: {outcome.detail}",
                 flush=True,
             )
         if args.json:
