@@ -9,6 +9,7 @@ import math
 import pytest
 from torchtpu_core.errors import PluginError, TargetError, UnpublishedFigureError
 from torchtpu_core.hardware import Chip, ChipRegistry, Sourced, Status, chips
+from torchtpu_core.ici import make_slice
 
 ALL = list(chips())
 SIMULATED = [chip for chip in ALL if chip.cores_per_chip and chip.ici_axes]
@@ -59,6 +60,27 @@ def test_pod_is_as_large_as_its_largest_slice(chip) -> None:
     if chip.pod_shape:
         assert math.prod(chip.pod_shape) == chip.pod_chips
         assert chip.pod_shape in chip.slice_shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "bisection_tb_per_s", "all_reduce_tb_per_s"),
+    [("v5e", 1.6, 51.2), ("v6e", 3.2, 102.4)],
+)
+def test_links_of_a_pod_make_its_published_bandwidths(
+    name, bisection_tb_per_s, all_reduce_tb_per_s
+) -> None:
+    # Both rings of an axis are cut twice; every chip sends on all links in an all-reduce.
+    chip = chips().get(name)
+    torus = make_slice(chip, chip.pod_shape).torus
+    rate = chip.figure("ici_bytes_per_s_per_link")
+    assert torus.cut_links(0) * rate == pytest.approx(bisection_tb_per_s * 1e12)
+    assert len(list(torus.links())) * rate == pytest.approx(all_reduce_tb_per_s * 1e12)
+
+
+@pytest.mark.parametrize("chip", ALL, ids=_ids)
+def test_tiles_are_of_chips_with_sparse_cores(chip) -> None:
+    assert bool(chip.sparse_core_tiles) <= bool(chip.sparse_cores_per_chip)
+    assert chip.offloads_collectives <= bool(chip.sparse_cores_per_chip)
 
 
 @pytest.mark.parametrize("chip", ALL, ids=_ids)

@@ -39,6 +39,9 @@ class Chip:
         devices_per_chip: devices that PJRT and torch number; 1 where two cores act as
             one (megacore).
         sparse_cores_per_chip: SparseCores, 0 if there is none, None if not published.
+        sparse_core_tiles: vector subcores of a SparseCore.
+        sparse_core_lanes: lanes of a tile, 32-bit.
+        sparse_core_tile_bytes: memory of a tile.
         mxu_per_core: matrix units of a TensorCore.
         mxu_side: rows, and columns, of a matrix unit.
         clock_hz: TensorCore clock.
@@ -56,6 +59,8 @@ class Chip:
         ici_links_per_chip: ICI links of a chip.
         ici_bytes_per_s_per_link: nominal rate of one link in one direction.
         die_to_die_ratio: rate between the two dies of a chip over an ICI link's.
+        host_link_bytes_per_s_per_chip: PCIe between host and chip, one direction.
+        power_mean_w: measured mean power per chip.
         dcn_bytes_per_s_per_chip: data centre network per chip, one direction.
         dcn_achieved_bytes_per_s_per_chip: the rate that collectives reach on it.
         offloads_collectives: whether the compiler lets SparseCores drive collectives unless
@@ -78,6 +83,9 @@ class Chip:
     cores_per_chip: int | None = None
     devices_per_chip: int | None = None
     sparse_cores_per_chip: int | None = None
+    sparse_core_tiles: int | None = None
+    sparse_core_lanes: int | None = None
+    sparse_core_tile_bytes: Sourced[int] | None = None
     mxu_per_core: int | None = None
     mxu_side: int | None = None
     clock_hz: Sourced[float] | None = None
@@ -95,6 +103,8 @@ class Chip:
     ici_links_per_chip: int | None = None
     ici_bytes_per_s_per_link: Sourced[float] | None = None
     die_to_die_ratio: Sourced[float] | None = None
+    host_link_bytes_per_s_per_chip: Sourced[float] | None = None
+    power_mean_w: Sourced[float] | None = None
     dcn_bytes_per_s_per_chip: Sourced[float] | None = None
     dcn_achieved_bytes_per_s_per_chip: Sourced[float] | None = None
     offloads_collectives: bool = False

@@ -11,6 +11,7 @@ Sources, by the names used below:
     jax: tpu_info.py of jax 0.10.2, per TensorCore there, per chip here.
     ISCA23: Jouppi et al., TPU v4, arXiv 2304.01433, table 4, read second-hand.
     book: jax-ml/scaling-book, tpus.md.
+    openxla: openxla.org/xla/sparsecore, for tiles and lanes of SparseCores.
     compiler: libtpu 0.0.42.1, compiling ahead of time for the topology; its messages
         on running out of HBM state what a device may allocate.
 """
@@ -81,6 +82,7 @@ V3 = Chip(
     mxu_side=128,
     clock_hz=_assumed(0.94 * _GHZ, "ISCA23"),
     peak_bf16_flops_per_s=Sourced(123 * TERA, "v3 docs; jax and the book have 140"),
+    power_mean_w=_assumed(220.0, "ISCA23"),
     hbm_bytes=Sourced(32 * GIB, "v3 docs"),
     hbm_usable_bytes_per_device=_usable(15.48),
     hbm_bytes_per_s=Sourced(900 * GB, "v3 docs; jax has 825"),
@@ -104,15 +106,18 @@ V3 = Chip(
 V4 = Chip(
     name="v4",
     device_kind="TPU v4",
-    geometry_source="v4 docs; one device per chip is the megacore configuration",
+    geometry_source="v4 docs; one device per chip is the megacore configuration; openxla",
     cores_per_chip=2,
     devices_per_chip=1,
     sparse_cores_per_chip=4,
+    sparse_core_tiles=16,
+    sparse_core_lanes=8,
     mxu_per_core=4,
     mxu_side=128,
     clock_hz=_assumed(1.05 * _GHZ, "ISCA23"),
     peak_bf16_flops_per_s=Sourced(275 * TERA, "v4 docs"),
     peak_int8_ops_per_s=Sourced(275 * TERA, "v4 docs"),
+    power_mean_w=Sourced(170.0, "v4 docs: 90/170/192 W", Status.MEASURED),
     hbm_bytes=Sourced(32 * GIB, "v4 docs"),
     hbm_usable_bytes_per_device=_usable(30.75),
     hbm_bytes_per_s=Sourced(1200 * GB, "v4 docs; jax has 1230"),
@@ -121,7 +126,10 @@ V4 = Chip(
     cmem_bytes_per_chip=_per_core(128 * MIB),
     ici_axes=3,
     ici_links_per_chip=6,
-    ici_bytes_per_s_per_link=_assumed(50 * GB, "ISCA23" + _RATE_CONFLICT),
+    ici_bytes_per_s_per_link=_assumed(
+        50 * GB, "ISCA23; the v4 docs' 1.1 PB/s all-reduce of a pod is 45" + _RATE_CONFLICT
+    ),
+    host_link_bytes_per_s_per_chip=_assumed(16 * GB, "book: PCIe, each way"),
     dcn_achieved_bytes_per_s_per_chip=Sourced(
         81e12 / 8 / 1536 / 4,
         "PaLM, arXiv 2204.02311, section 4: 81 Tb/s from 1536 hosts of 4 chips",
@@ -159,6 +167,7 @@ V5E = Chip(
     ici_bytes_per_s_per_link=Sourced(
         50 * GB, "v5e docs: 400 GB/s both ways over 4 links" + _RATE_CONFLICT
     ),
+    host_link_bytes_per_s_per_chip=_assumed(16 * GB, "book: PCIe, each way; 15 reached"),
     dcn_bytes_per_s_per_chip=Sourced(2 * 100 * _GBIT / 8, "v5e docs: 2 x 100 Gb/s per 8 chips"),
     wrap=Wrap.FULL_AXIS,
     pod_shape=(16, 16),
@@ -172,10 +181,13 @@ V5P = Chip(
     name="v5p",
     device_kind="TPU v5p",
     pjrt_device_kinds=("TPU v5",),
-    geometry_source="v5p docs",
+    geometry_source="v5p docs; openxla",
     cores_per_chip=2,
     devices_per_chip=1,
     sparse_cores_per_chip=4,
+    sparse_core_tiles=16,
+    sparse_core_lanes=8,
+    sparse_core_tile_bytes=Sourced(512 * KIB, "jax tpu_info.py"),
     mxu_per_core=4,
     mxu_side=128,
     clock_hz=_assumed(1.75 * _GHZ, "inferred: peak over the width of its matrix units"),
@@ -208,10 +220,13 @@ V6E = Chip(
     aliases=("trillium", "v6lite"),
     device_kind="TPU v6e",
     pjrt_device_kinds=("TPU v6 lite",),
-    geometry_source="v6e docs",
+    geometry_source="v6e docs; openxla",
     cores_per_chip=1,
     devices_per_chip=1,
     sparse_cores_per_chip=2,
+    sparse_core_tiles=16,
+    sparse_core_lanes=8,
+    sparse_core_tile_bytes=Sourced(256 * KIB, "jax tpu_info.py"),
     mxu_per_core=2,
     mxu_side=256,
     clock_hz=_assumed(1.75 * _GHZ, "inferred: peak over the width of its matrix units"),
@@ -229,6 +244,7 @@ V6E = Chip(
     ici_bytes_per_s_per_link=Sourced(
         100 * GB, "v6e docs: 800 GB/s both ways over 4 links" + _RATE_CONFLICT
     ),
+    host_link_bytes_per_s_per_chip=_assumed(32 * GB, "book: PCIe Gen5, each way"),
     dcn_bytes_per_s_per_chip=Sourced(100 * _GBIT, "tpu7x docs: 100 Gb/s per chip"),
     dcn_achieved_bytes_per_s_per_chip=Sourced(
         4.11 * GB, "tpu-recipes, Trillium: all-reduce between slices", Status.MEASURED
@@ -246,10 +262,14 @@ TPU7X = Chip(
     aliases=("ironwood", "v7x", "v7", "tpu7"),
     device_kind="TPU v7",
     pjrt_device_kinds=("TPU7x", "TPU7", "TPU v7x"),
-    geometry_source="tpu7x docs; shapes from MaxText accelerator_to_spec_map.py; links inferred",
+    geometry_source="tpu7x docs; openxla; shapes from MaxText accelerator_to_spec_map.py; "
+    "links inferred",
     cores_per_chip=2,
     devices_per_chip=2,
     sparse_cores_per_chip=4,
+    sparse_core_tiles=16,
+    sparse_core_lanes=16,
+    sparse_core_tile_bytes=Sourced(512 * KIB, "jax tpu_info.py"),
     mxu_per_core=2,
     mxu_side=256,
     clock_hz=_assumed(2.2 * _GHZ, "inferred from the peak; a third-party model has the same"),
@@ -282,7 +302,7 @@ TPU8T = Chip(
     name="tpu8t",
     aliases=("v8t",),
     device_kind="TPU v8t",
-    geometry_source=f"{_NEXT26}: 150 cubes of 64 chips",
+    geometry_source=f"{_NEXT26}: 150 cubes of 64 chips; SparseCores, of unpublished number",
     peak_fp4_flops_per_s=_assumed(121e18 / 9600, f"{_NEXT26}: 121 EFLOP/s per 9600 chips"),
     hbm_bytes=Sourced(int(2e15 / 9600), f"{_NEXT26}: 2 PB per 9600 chips", Status.ASSUMED),
     ici_axes=3,
@@ -296,7 +316,8 @@ TPU8I = Chip(
     aliases=("v8i",),
     device_kind="TPU v8i",
     pjrt_device_kinds=("TPU8i",),
-    geometry_source=f"jax tpu_info.py; {_NEXT26}: Boardfly network, 1152 chips",
+    geometry_source=f"jax tpu_info.py; {_NEXT26}: Boardfly network of 1152 chips, 19.2 Tb/s per "
+    "chip; sources disagree whether it has SparseCores",
     cores_per_chip=2,
     devices_per_chip=2,
     mxu_per_core=2,
