@@ -29,6 +29,7 @@ OURS = SIBLINGS | {CORE, FACADE}
 FRAMEWORKS = frozenset({"torch", "jax", "jaxlib"})
 #: Modules of core, with all below them, that can be used without torch and JAX.
 FREE_OF_FRAMEWORKS = (
+    "cache",
     "hardware",
     "ici",
     "simulator",

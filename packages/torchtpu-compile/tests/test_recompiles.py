@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def compiles() -> int:
-    return torch.tpu.counters()["compiles"]
+    return torch.tpu.counters()["programs"]
 
 
 def run(function, *args) -> Tensor:

@@ -24,7 +24,9 @@ OutSpec = tuple[list[int], list[int], torch.dtype]
 _alive: list[Any] = []
 
 
-def device_call(name: str, function: Callable[..., Any], *, random: int = 0) -> Callable[..., Any]:
+def device_call(
+    name: str, function: Callable[..., Any], *, random: int = 0, cache_key: str = ""
+) -> Callable[..., Any]:
     """A recordable call of `function`.
 
     Args:
@@ -42,7 +44,7 @@ def device_call(name: str, function: Callable[..., Any], *, random: int = 0) -> 
         `OutSpec` per fresh result, asked once per new signature of operands. It
         returns the fresh results as a list.
     """
-    call = _C.Call(name, native(name, function), random)
+    call = _C.Call(name, native(name, function, cache_key=cache_key), random)
     _alive.append(call)
     return call
 

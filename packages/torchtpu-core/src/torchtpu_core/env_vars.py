@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchtpu_core.errors import EnvironmentVariableError, did_you_mean
+from torchtpu_core.units import GIB, MIB
 
 PREFIX = "TORCH_TPU_"
 
@@ -62,6 +64,9 @@ EAGER_MODE_ALIASES: Mapping[str, EagerMode] = {
     "defer_never": EagerMode.STRICT,
     "defer_and_fuse": EagerMode.FUSED,
 }
+_UNIT_BYTES = {"": 1, "mib": MIB, "gib": GIB, "tib": 1024 * GIB}
+_SIZE = re.compile(r"([0-9.]+) *([mgt]ib|)")
+_KEY_BYTES_MAX = 64
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
 
@@ -76,6 +81,7 @@ class EnvVar:
         default: the value when unset; a function is called to make it.
         allowed: the allowed values, worded for people.
         meaning: one sentence for the documentation.
+        secret: the value is never shown.
     """
 
     name: str
@@ -83,6 +89,7 @@ class EnvVar:
     default: Any
     allowed: str
     meaning: str
+    secret: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,10 @@ class Settings:
         disable_plugins: names of plugins that are not loaded.
         log: topics that are reported.
         cache_dir: directory of compiled programs, or None for no cache on disk.
+        cache_url: root of compiled programs that many hosts share, or None.
+        cache_max_bytes: bound of the directory.
+        cache_wait_s: how long to wait for another process that compiles the same program.
+        cache_key: what entries are signed with; empty: they are not.
         collective_timeout_s: seconds until a waiting collective gives up.
         disable_autoload: ``import torch`` does not set up the device.
     """
@@ -110,6 +121,10 @@ class Settings:
     disable_plugins: frozenset[str]
     log: frozenset[LogTopic]
     cache_dir: Path | None
+    cache_url: str | None
+    cache_max_bytes: int
+    cache_wait_s: float
+    cache_key: bytes
     collective_timeout_s: float
     disable_autoload: bool
 
@@ -144,6 +159,23 @@ def _parse_timeout(text: str) -> float:
 
 def _parse_cache_dir(text: str) -> Path | None:
     return Path(text).expanduser() if text.strip() else None
+
+
+def _parse_bytes(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None:
+        raise ValueError(text)
+    size_bytes = int(float(found[1]) * _UNIT_BYTES[found[2]])
+    if size_bytes <= 0:
+        raise ValueError(text)
+    return size_bytes
+
+
+def _parse_key(text: str) -> bytes:
+    key = text.strip().encode()
+    if len(key) > _KEY_BYTES_MAX:
+        raise ValueError("too long")
+    return key
 
 
 def _default_cache_dir() -> Path:
@@ -212,6 +244,35 @@ _CORE_ROWS = (
         _default_cache_dir,
         "a directory, or nothing for no cache on disk",
         "Where compiled programs are kept; by default torchtpu in the user's cache directory.",
+    ),
+    EnvVar(
+        "TORCH_TPU_CACHE_URL",
+        lambda text: text.strip() or None,
+        None,
+        "a URL that fsspec can open, such as gs://bucket/torchtpu or file:///net/torchtpu",
+        "A root of compiled programs that many hosts share; only for hosts that trust each other.",
+    ),
+    EnvVar(
+        "TORCH_TPU_CACHE_MAX_BYTES",
+        _parse_bytes,
+        4 * GIB,
+        "a positive number of bytes, or of MiB, GiB or TiB: 500MiB",
+        "Bound of the directory of compiled programs; the ones used longest ago are removed.",
+    ),
+    EnvVar(
+        "TORCH_TPU_CACHE_WAIT_S",
+        _parse_timeout,
+        120.0,
+        "a positive number of seconds",
+        "How long to wait for another process that compiles the same program.",
+    ),
+    EnvVar(
+        "TORCH_TPU_CACHE_KEY",
+        _parse_key,
+        b"",
+        "a text of at most 64 bytes",
+        "A secret that signs compiled programs; those signed otherwise are not loaded.",
+        secret=True,
     ),
     EnvVar(
         "TORCH_TPU_COLLECTIVE_TIMEOUT_S",
@@ -317,6 +378,7 @@ def _parse(row: EnvVar) -> Any:
     try:
         return row.parse(text)
     except ValueError as error:
+        shown = "(a secret)" if row.secret else repr(text)
         raise EnvironmentVariableError(
-            f"{row.name}={text!r} is not allowed. Allowed: {row.allowed}."
-        ) from error
+            f"{row.name}={shown} is not allowed. Allowed: {row.allowed}."
+        ) from (None if row.secret else error)

@@ -11,7 +11,7 @@ def _compiles(work):
     torch.tpu.reset_counters()
     work()
     torch.tpu.synchronize()
-    return torch.tpu.counters()["compiles"]
+    return torch.tpu.counters()["programs"]
 
 
 def _write_each(x):

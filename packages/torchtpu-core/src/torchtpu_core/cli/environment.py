@@ -25,5 +25,7 @@ def env() -> None:
     for row in env_vars.table():
         default = row.default() if callable(row.default) else row.default
         value = os.environ.get(row.name, "-")
+        if row.secret:
+            default, value = None, "(set)" if row.name in os.environ else "-"
         rows.append((row.name, value, _shown(default), row.allowed, row.meaning))
     print_table(("variable", "set to", "default", "allowed", "meaning"), rows)

@@ -76,6 +76,7 @@ class Lowering:
     random: bool = False
     mutates: tuple[str, ...] = ()
     mutates_if: str | None = None
+    cache_key: str = ""
 
     def __post_init__(self) -> None:
         if "::" not in self.overload:
@@ -98,6 +99,7 @@ def native(
     random: bool = False,
     mutates: tuple[str, ...] = (),
     mutates_if: str | None = None,
+    cache_key: str = "",
 ) -> Lowering:
     """A row for an overload that is one function on JAX values."""
     return Lowering(
@@ -109,6 +111,7 @@ def native(
         random=random,
         mutates=mutates,
         mutates_if=mutates_if,
+        cache_key=cache_key,
     )
 
 

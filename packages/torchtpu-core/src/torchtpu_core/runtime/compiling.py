@@ -14,11 +14,11 @@ from typing import Any
 import jax
 
 from torchtpu_core import plugins
+from torchtpu_core.cache import Entry, Kind
 from torchtpu_core.env_vars import LogTopic, settings
 from torchtpu_core.errors import TorchTPUError
-from torchtpu_core.runtime import disk_cache
+from torchtpu_core.runtime import caching, executables, fingerprints
 from torchtpu_core.runtime.current import target
-from torchtpu_core.runtime.untraced import untraced_closures
 from torchtpu_core.simulator.pricing import price
 from torchtpu_core.simulator.stablehlo import program_cost
 
@@ -26,7 +26,11 @@ log = logging.getLogger("torchtpu")
 
 #: Programs built in this process, by name.
 _built: Counter[str] = Counter()
-_built_lock = threading.Lock()
+_count_lock = threading.Lock()
+
+
+#: Programs that XLA compiled in this process.
+compiles = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,12 @@ class Compiled:
     Attributes:
         call: operands to results.
         device_time_ps: simulated time of one run, 0 without a chip model.
+        executable_key: its key in the cache; None if it is not kept.
     """
 
     call: Callable[..., Sequence[jax.Array]]
     device_time_ps: int
+    executable_key: str | None
 
 
 def compile_function(
@@ -63,27 +69,76 @@ def compile_function(
         lowered = jitted.lower(*avals)
     text = lowered.as_text()
     traced = time.perf_counter()
-    device = _only_device(avals)
-    key = disk_cache.key_of(text, device)
-    compiled = disk_cache.load(key, device)
-    if compiled is None:
-        compiled = lowered.compile()
-        disk_cache.store(key, compiled)
+    key = fingerprints.executable_key(text)
+    compiled, is_kept = _find_or_compile(key, lowered, _only_device(avals), name)
     done = time.perf_counter()
-    if LogTopic.COMPILES in settings().log:
+    _log(name, avals, traced - began, done - traced)
+    plugins.collect("torchtpu_after_compile", name=name, stablehlo=text, seconds=done - began)
+    return Compiled(
+        executables.direct_call(compiled), _device_time_ps(text), key if is_kept else None
+    )
+
+
+def find_executable(
+    key: str, device: Any, *, remote: bool = True
+) -> tuple[jax.stages.Compiled, str] | None:
+    """The executable of a key, loaded on a device, and the level it came from.
+
+    Args:
+        key: what `fingerprints.executable_key` gave.
+        device: the PJRT device to run on.
+        remote: also ask the root that many hosts share.
+    """
+    found = caching.cache().find(key, remote=remote)
+    if found is None:
+        return None
+    entry, level = found
+    try:
+        loaded = executables.load(entry.payload, device)
+    except Exception as error:
+        caching.cache().refuse(key, level, f"cannot be loaded ({type(error).__name__}: {error})")
+        return None
+    caching.cache().count_hit(level)
+    return loaded, level
+
+
+def _find_or_compile(key: str, lowered: Any, device: Any, name: str) -> tuple[Any, bool]:
+    """The executable, and whether the cache has it. Of many who want it, one compiles."""
+    global compiles
+    cache = caching.cache()
+    found = find_executable(key, device)
+    if found is not None:
+        return found[0], True
+    with cache.compiling(key) as alone:
+        found = find_executable(key, device, remote=False) if alone else None
+        if found is not None:
+            return found[0], True
+        compiled = lowered.compile()
+        with _count_lock:
+            compiles += 1
+        payload = executables.serialize(compiled) if cache.enabled else None
+        if payload is not None:
+            kind = Kind.EXECUTABLE
+            cache.keep(Entry(key=key, kind=kind, name=name, host=cache.host, payload=payload))
+    return compiled, payload is not None
+
+
+def _log(
+    name: str, avals: Sequence[jax.ShapeDtypeStruct], traced_s: float, compiled_s: float
+) -> None:
+    topics = settings().log
+    if LogTopic.COMPILES in topics:
         log.warning(
             "<TorchTpu/compiles> %s: traced in %.1f ms, compiled in %.1f ms",
             name,
-            (traced - began) * 1e3,
-            (done - traced) * 1e3,
+            traced_s * 1e3,
+            compiled_s * 1e3,
         )
-    with _built_lock:
+    with _count_lock:
         _built[name] += 1
-    if _built[name] > 1 and LogTopic.RECOMPILES in settings().log:
+    if _built[name] > 1 and LogTopic.RECOMPILES in topics:
         operands = ", ".join(f"{a.dtype}{list(a.shape)}" for a in avals)
         log.warning("<TorchTpu/recompiles> %s, program %d: %s", name, _built[name], operands)
-    plugins.collect("torchtpu_after_compile", name=name, stablehlo=text, seconds=done - began)
-    return Compiled(_direct_call(compiled), _device_time_ps(text))
 
 
 def _only_device(avals: Sequence[jax.ShapeDtypeStruct]) -> Any:
@@ -94,16 +149,6 @@ def _only_device(avals: Sequence[jax.ShapeDtypeStruct]) -> Any:
 
 def _identifier(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)[:80] or "program"
-
-
-def _direct_call(compiled: Any) -> Callable[..., Any]:
-    """JAX's C++ entry of the executable, without the Python wrapper around it."""
-    executable = getattr(compiled, "_executable", None)
-    params = getattr(compiled, "_params", None)
-    if executable is None or params is None:
-        return compiled
-    untraced_closures(type(executable).create_cpp_call)
-    return executable.create_cpp_call(params) or compiled
 
 
 def _device_time_ps(text: str) -> int:

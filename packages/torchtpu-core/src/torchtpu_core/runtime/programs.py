@@ -9,16 +9,30 @@ called from any thread.
 
 from __future__ import annotations
 
+import importlib
+import logging
+import sys
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
 
-from torchtpu_core.runtime import compiling
+from torchtpu_core.cache import Entry, Kind
+from torchtpu_core.env_vars import LogTopic, settings
+from torchtpu_core.runtime import caching, clients, compiling, executables
+from torchtpu_core.runtime.trace_key import trace_key
 from torchtpu_core.runtime.trace_lowering import Check, Description, trace_function
 
+#: Where the errors of checks may come from.
+_ERROR_PACKAGES = frozenset(
+    {"builtins", "torch", "torchtpu_core", "torchtpu_compile", "torchtpu_kernels"}
+)
+log = logging.getLogger("torchtpu")
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Program:
     """A compiled program, as C++ reads it.
 
@@ -42,38 +56,123 @@ class Program:
         return bool(self.checks)
 
 
+#: Programs in use, by key of the trace and id of the device.
+_loaded: weakref.WeakValueDictionary[tuple[str, int], Program] = weakref.WeakValueDictionary()
+
+
 def build_program(description: Description) -> Program:
     """The program of a trace: looked up, else lowered and compiled.
 
     Args:
         description: what `csrc/describe.cpp` makes of a trace.
     """
-    return lookup_program(description) or compile_program(description)
+    key = trace_key(description)
+    return _find(key, description, remote=False) or _make(key, description)
 
 
 def lookup_program(description: Description) -> Program | None:
-    """The program of a trace if this host has it; never traces, lowers or compiles.
+    """The program of a trace if this host has it; never traces, lowers, compiles or waits.
 
     Args:
         description: what `csrc/describe.cpp` makes of a trace.
     """
-    return None
+    return _find(trace_key(description), description, remote=False)
 
 
 def compile_program(description: Description) -> Program:
-    """The program of a trace, lowered and compiled by this thread.
+    """The program of a trace, made by this thread: from the shared root, or compiled.
 
     Args:
         description: what `csrc/describe.cpp` makes of a trace.
     """
+    return _make(trace_key(description), description)
+
+
+def _find(key: str | None, description: Description, *, remote: bool) -> Program | None:
+    if key is None:
+        return None
+    device = clients.devices()[description["device"]]
+    known = _loaded.get((key, device.id))
+    if known is not None:
+        caching.cache().count_hit("memory")
+        return known
+    found = caching.cache().find(key, remote=remote)
+    if found is None:
+        return None
+    entry, level = found
+    began = time.perf_counter()
+    try:
+        facts = entry.facts
+        checks = [(_error_class(error), message, node) for error, message, node in facts["checks"]]
+        executable = compiling.find_executable(facts["executable"], device, remote=remote)
+        if executable is None:
+            return None
+        program = Program(
+            call=executables.direct_call(executable[0]),
+            positions=facts["positions"],
+            checks=checks,
+            device_time_ps=facts["device_time_ps"],
+            output_bytes=facts["output_bytes"],
+        )
+    except (KeyError, ValueError, TypeError, ImportError, AttributeError) as error:
+        caching.cache().refuse(key, level, f"cannot be used ({type(error).__name__}: {error})")
+        return None
+    if LogTopic.COMPILES in settings().log:
+        took_ms = (time.perf_counter() - began) * 1e3
+        log.warning("<TorchTpu/compiles> %s: %s, %.1f ms", entry.name, executable[1], took_ms)
+    _loaded[key, device.id] = program
+    return program
+
+
+def _make(key: str | None, description: Description) -> Program:
+    found = _find(key, description, remote=True)
+    if found is not None:
+        return found
     traced = trace_function(description)
     compiled = compiling.compile_function(
         traced.function, traced.avals, traced.donated, traced.name
     )
-    return Program(
+    program = Program(
         call=compiled.call,
         positions=traced.positions,
         checks=list(traced.checks),
         device_time_ps=compiled.device_time_ps,
         output_bytes=traced.output_bytes,
     )
+    if key is not None:
+        _loaded[key, clients.devices()[description["device"]].id] = program
+        if compiled.executable_key is not None:
+            _keep(key, traced.name, compiled.executable_key, program)
+    return program
+
+
+def _keep(key: str, name: str, executable_key: str, program: Program) -> None:
+    """Keep what a later process needs to have the program without lowering it."""
+    checks = [[_error_name(error), message, node] for error, message, node in program.checks]
+    if any(name is None for name, _, _ in checks):
+        return
+    facts = {
+        "executable": executable_key,
+        "positions": program.positions,
+        "checks": checks,
+        "device_time_ps": program.device_time_ps,
+        "output_bytes": program.output_bytes,
+    }
+    cache = caching.cache()
+    cache.keep(Entry(key=key, kind=Kind.TRACE, name=name, host=cache.host, facts=facts))
+
+
+def _error_name(error: type[Exception]) -> str | None:
+    """``module:name`` of an error class, None if another process would not find it."""
+    if error.__module__.partition(".")[0] not in _ERROR_PACKAGES:
+        return None
+    found = getattr(sys.modules.get(error.__module__), error.__qualname__, None)
+    return f"{error.__module__}:{error.__qualname__}" if found is error else None
+
+
+def _error_class(name: str) -> type[Exception]:
+    module, _, qualified = name.partition(":")
+    if module.partition(".")[0] not in _ERROR_PACKAGES:
+        raise ValueError(f"{name} is not an error of PyTorch or of this project")
+    found: type[Exception] = getattr(importlib.import_module(module), qualified)
+    return found

@@ -43,7 +43,7 @@ def start() -> None:
     _refuse_what_is_not_built()
     clients.client()
     tables.clear()
-    tables.add(tables.core_rows(), "torchtpu-core")
+    tables.add(tables.core_rows(), tables.CORE)
     for plugin, rows in plugins.collect("torchtpu_register_lowerings"):
         try:
             tables.add(rows, f"plugin {plugin!r}")

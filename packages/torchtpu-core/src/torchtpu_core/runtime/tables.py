@@ -11,7 +11,9 @@ from torchtpu_core import lowering
 from torchtpu_core.errors import LoweringTableError
 from torchtpu_core.lowering.table import Lowering
 
+CORE = "torchtpu-core"
 _current: dict[str, Lowering] = {}
+_of_core: set[str] = set()
 
 
 def current() -> Mapping[str, Lowering]:
@@ -22,6 +24,12 @@ def current() -> Mapping[str, Lowering]:
 def clear() -> None:
     """Forget all rows: a start that failed half-way begins anew."""
     _current.clear()
+    _of_core.clear()
+
+
+def is_core(row: Lowering) -> bool:
+    """Whether a row is one of core's, so that core's source says all that it does."""
+    return row.overload in _of_core and _current[row.overload] is row
 
 
 def core_rows() -> Iterable[Lowering]:
@@ -44,3 +52,5 @@ def add(rows: Iterable[Lowering], owner: str) -> None:
                 "Remove one: a table never silently replaces another's row."
             )
         _current[row.overload] = row
+        if owner == CORE:
+            _of_core.add(row.overload)

@@ -15,12 +15,12 @@ def counters() -> dict[str, Any]:
     """Counts since the start or the last `reset_counters`.
 
     Returns:
-        ``ops`` recorded, program ``runs``, ``compiles`` (programs that were not in memory:
-        ``disk_hits`` of them came from the cache on disk, the others from XLA),
-        ``memory_hits`` of the program cache, ``donated_bytes``; of Fused Eager: ``fused_ops``
-        that ran in programs of several, ``replayed_ops`` that ran one by one because their
-        stream had no program, and ``flushes`` by reason; and ``fallbacks``: host fallbacks by
-        overload.
+        ``ops`` recorded; program ``runs``; ``programs`` that were not in memory when a
+        trace needed them; ``compiles``, those of them that XLA compiled; ``memory_hits``,
+        ``directory_hits`` and ``shared_hits`` of the program cache; ``donated_bytes``; of
+        Fused Eager: ``fused_ops`` that ran in programs of several, ``replayed_ops`` that ran
+        one by one because their stream had no program, and ``flushes`` by reason; and
+        ``fallbacks``: host fallbacks by overload.
     """
     values: dict[str, Any] = {k: v - _base[k] for k, v in _numbers().items()}
     values["flushes"] = dict(_flushes() - _base_flushes)
@@ -43,11 +43,15 @@ def reset_counters() -> None:
 
 def _numbers() -> dict[str, int]:
     numbers: dict[str, int] = dict(_C.run_counters())
-    numbers["disk_hits"] = 0
+    numbers["programs"] = numbers.pop("compiles")
+    numbers |= {"compiles": 0, "directory_hits": 0, "shared_hits": 0}
     if _C.is_started():
-        from torchtpu_core.runtime import disk_cache
+        from torchtpu_core.runtime import caching, compiling
 
-        numbers["disk_hits"] = disk_cache.hits
+        found = caching.hits()
+        numbers["compiles"] = compiling.compiles
+        numbers["memory_hits"] += found.pop("memory")
+        numbers |= {f"{level}_hits": count for level, count in found.items()}
     return numbers
 
 

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries as files in a directory of one user, shared by the processes of a host.
+
+A file is written under a temporary name and renamed, so that a reader never sees half of
+one. Its modification time is that of its last use; the files used longest ago are removed
+when the directory exceeds its bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchtpu_core.cache.store import Stored
+from torchtpu_core.errors import TorchTPUError
+
+#: A prune leaves this share of the bound, so that the next entries do not prune again.
+_FILL_AFTER_PRUNE = 0.9
+#: A process counts what others wrote once it has written this share of the bound itself.
+_RECOUNT_SHARE = 64
+#: A temporary file this old was left by a killed writer.
+_STALE_S = 3600.0
+
+
+class UnsafeDirectoryError(TorchTPUError):
+    """A cache directory that other users can write to.
+
+    Why: a compiled program is machine code, so whoever can write there can run code here.
+    Fix: choose a directory of your own, or take the others' right to write away.
+    """
+
+
+class DirectoryStore:
+    """Keeps entries below a directory.
+
+    Args:
+        root: the directory; made when first written to.
+        max_bytes: bound of all files together.
+        trusted: accept a directory of another user (entries are signed).
+
+    Raises:
+        UnsafeDirectoryError: another user owns the directory or can write to it.
+    """
+
+    def __init__(self, root: Path, max_bytes: int, *, trusted: bool = False) -> None:
+        self.root = root
+        self.max_bytes = max_bytes
+        self._programs = root / "programs"
+        self._lock = threading.Lock()
+        self._counted_bytes: int | None = None
+        self._written_bytes = 0
+        if not trusted:
+            for path in (root, self._programs):
+                _refuse_others(path)
+
+    @property
+    def place(self) -> str:
+        """The directory."""
+        return str(self.root)
+
+    def get(self, key: str) -> bytes | None:
+        """The content of a key, which thereby counts as used."""
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        with contextlib.suppress(OSError):  # a directory that may only be read
+            os.utime(path)
+        return content
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep a content and hold the bound."""
+        path = self._path(key)
+        self._make(path.parent)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            Path(temporary).replace(path)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        self._hold_bound(len(content))
+
+    def remove(self, key: str) -> None:
+        """Forget a key."""
+        self._path(key).unlink(missing_ok=True)
+
+    def entries(self) -> Iterator[Stored]:
+        """All that is kept."""
+        for path in self._files():
+            with contextlib.suppress(FileNotFoundError):  # another process pruned it
+                found = path.stat()
+                yield Stored(found.st_mtime, found.st_size, path.name)
+
+    def prune(self, limit: int | None = None) -> list[Stored]:
+        """Remove the entries used longest ago until at most `limit` bytes remain.
+
+        Args:
+            limit: bytes; by default a little less than the bound.
+
+        Returns:
+            What was removed.
+        """
+        limit = int(self.max_bytes * _FILL_AFTER_PRUNE) if limit is None else limit
+        self._remove_leftovers()
+        kept = sorted(self.entries())
+        total = sum(entry.size_bytes for entry in kept)
+        removed = []
+        for entry in kept:
+            if total <= limit:
+                break
+            self.remove(entry.key)
+            removed.append(entry)
+            total -= entry.size_bytes
+        with self._lock:
+            self._counted_bytes, self._written_bytes = total, 0
+        return removed
+
+    def lock_path(self, key: str) -> Path:
+        """The file to lock while the program of a key is compiled; few keys share one."""
+        locks = self.root / "locks"
+        self._make(locks)
+        return locks / key[:3]
+
+    def _make(self, path: Path) -> None:
+        """Make a directory below the root, each level for the owner alone."""
+        if path.is_dir():
+            return
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        for level in (self.root, self._programs, path):
+            level.mkdir(exist_ok=True, mode=0o700)
+
+    def _hold_bound(self, added_bytes: int) -> None:
+        with self._lock:
+            self._written_bytes += added_bytes
+            if self._counted_bytes is not None:
+                self._counted_bytes += added_bytes
+            known = self._counted_bytes
+            recount = known is None or self._written_bytes * _RECOUNT_SHARE > self.max_bytes
+        if recount:
+            known = sum(entry.size_bytes for entry in self.entries())
+            with self._lock:
+                self._counted_bytes, self._written_bytes = known, 0
+        if known is not None and known > self.max_bytes:
+            self.prune()
+
+    def _files(self) -> Iterator[Path]:
+        for path in self._programs.glob("??/*"):
+            if not path.name.startswith("."):
+                yield path
+
+    def _remove_leftovers(self) -> None:
+        old = time.time() - _STALE_S
+        for path in self._programs.glob("??/.*"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < old:
+                    path.unlink()
+
+    def _path(self, key: str) -> Path:
+        return self._programs / key[:2] / key
+
+
+def _refuse_others(path: Path) -> None:
+    """Refuse a directory that others own or write to; one that does not exist is fine."""
+    try:
+        found = path.stat()
+    except OSError:
+        return
+    if found.st_uid not in (os.geteuid(), 0):
+        raise UnsafeDirectoryError(f"{path} belongs to the user with id {found.st_uid}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UnsafeDirectoryError(
+            f"{path} can be written by other users (mode {stat.S_IMODE(found.st_mode):o})"
+        )

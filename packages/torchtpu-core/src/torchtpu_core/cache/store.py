@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a place that keeps entries can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stored:
+    """One kept entry, as listed.
+
+    Attributes:
+        used_at_s: seconds since the epoch of its last use, or of its making if the place
+            does not know.
+        size_bytes: of its file.
+        key: its key.
+    """
+
+    used_at_s: float
+    size_bytes: int
+    key: str
+
+
+class Store(Protocol):
+    """Keeps bytes under hexadecimal keys. Any method may raise OSError."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+
+    def get(self, key: str) -> bytes | None:
+        """The content of a key, None if there is none."""
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep a content; whoever reads sees the old, the new, or nothing."""
+
+    def remove(self, key: str) -> None:
+        """Forget a key, if it is there."""
+
+    def entries(self) -> Iterator[Stored]:
+        """All that is kept, in any order."""

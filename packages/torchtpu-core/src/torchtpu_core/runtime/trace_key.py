@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A key of a trace that is the same in every process and on every device of a kind.
+
+It is a digest of a canonical text of the description: operators, attributes, operand
+metadata, how views are read and written, liveness, donation; not the device's index and
+not the user's lines. A trace that calls functions nobody can name has no key.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+from torchtpu_core import plugins
+from torchtpu_core.lowering.table import Lowering
+from torchtpu_core.runtime import fingerprints, tables
+from torchtpu_core.runtime.trace_lowering import Description
+
+_NOT_OF_NODES = frozenset({"row", "line"})
+_NOT_OF_TRACES = frozenset({"nodes", "device"})
+#: Who implements one of these wants to see the StableHLO of every program.
+_WATCHERS = ("torchtpu_after_compile", "torchtpu_cost_model")
+
+
+def trace_key(description: Description) -> str | None:
+    """The key, or None if the trace has to be lowered to know what it does."""
+    hooks = plugins.manager().hook
+    if any(getattr(hooks, name).get_hookimpls() for name in _WATCHERS):
+        return None
+    text = canonical_text(description)
+    if text is None:
+        return None
+    return fingerprints.digest("trace", *fingerprints.lowering_context(), text)
+
+
+def canonical_text(description: Description) -> str | None:
+    """What a description says, apart from where it runs; None if it names unnamed things."""
+    nodes = description["nodes"]
+    rows = [_identity(node["row"]) for node in nodes]
+    if None in rows:
+        return None
+    fields = sorted(nodes[0].keys() - _NOT_OF_NODES) if nodes else []
+    values = itemgetter(*fields) if nodes else repr
+    rest = sorted((name, description[name]) for name in description.keys() - _NOT_OF_TRACES)
+    text = repr((fields, rows, [values(node) for node in nodes], rest))
+    return None if " at 0x" in text else text
+
+
+def _identity(row: Lowering) -> str | None:
+    """A text that identifies what a row does; core's rows are covered by their source."""
+    if row.cache_key:
+        return f"{row.overload}={row.cache_key}"
+    return row.overload if tables.is_core(row) else None
