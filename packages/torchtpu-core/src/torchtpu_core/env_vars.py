@@ -161,7 +161,12 @@ def _parse_cache_dir(text: str) -> Path | None:
     return Path(text).expanduser() if text.strip() else None
 
 
-def _parse_bytes(text: str) -> int:
+def parse_bytes(text: str) -> int:
+    """Bytes from a text such as ``500MiB``, ``1.5 GiB`` or ``4096``.
+
+    Raises:
+        ValueError: it is no such text.
+    """
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None:
         raise ValueError(text)
@@ -254,7 +259,7 @@ _CORE_ROWS = (
     ),
     EnvVar(
         "TORCH_TPU_CACHE_MAX_BYTES",
-        _parse_bytes,
+        parse_bytes,
         4 * GIB,
         "a positive number of bytes, or of MiB, GiB or TiB: 500MiB",
         "Bound of the directory of compiled programs; the ones used longest ago are removed.",

@@ -248,3 +248,27 @@ class MismatchError(TorchTPUError):
 
     Fix: report it with the operator and operands in the message.
     """
+
+
+class DamagedEntryError(TorchTPUError):
+    """Bytes that are not the entry they should be.
+
+    Why: truncated, altered, written by another version, or signed with another key.
+    Fix: none needed: such an entry is compiled anew and replaced.
+    """
+
+
+class UnsafeDirectoryError(TorchTPUError):
+    """A cache directory that other users can write to.
+
+    Why: a compiled program is machine code, so whoever can write there can run code here.
+    Fix: choose a directory of your own, or take the others' right to write away.
+    """
+
+
+class PackError(TorchTPUError):
+    """A file that is not a pack, or one made on another kind of machine.
+
+    Why: a compiled program uses the instructions of the CPU, or the TPU, it was made for.
+    Fix: make the pack on a machine of this kind, with the same versions.
+    """

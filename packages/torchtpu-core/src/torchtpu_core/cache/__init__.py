@@ -4,13 +4,12 @@
 Knows neither torch nor JAX: an entry is facts and bytes under a key that somebody else made.
 """
 
-from torchtpu_core.cache.entry import DamagedEntryError, Entry, Kind, decode, encode
+from torchtpu_core.cache.entry import Entry, Kind, decode, encode
 from torchtpu_core.cache.program_cache import CacheWarning, ProgramCache
 from torchtpu_core.cache.store import Store, Stored
 
 __all__ = [
     "CacheWarning",
-    "DamagedEntryError",
     "Entry",
     "Kind",
     "ProgramCache",

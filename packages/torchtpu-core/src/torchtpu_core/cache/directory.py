@@ -17,8 +17,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchtpu_core.cache.store import Stored
-from torchtpu_core.errors import TorchTPUError
+from torchtpu_core.cache.entry import Entry, peek
+from torchtpu_core.cache.store import Stored, remove_oldest
+from torchtpu_core.errors import UnsafeDirectoryError
 
 #: A prune leaves this share of the bound, so that the next entries do not prune again.
 _FILL_AFTER_PRUNE = 0.9
@@ -26,14 +27,6 @@ _FILL_AFTER_PRUNE = 0.9
 _RECOUNT_SHARE = 64
 #: A temporary file this old was left by a killed writer.
 _STALE_S = 3600.0
-
-
-class UnsafeDirectoryError(TorchTPUError):
-    """A cache directory that other users can write to.
-
-    Why: a compiled program is machine code, so whoever can write there can run code here.
-    Fix: choose a directory of your own, or take the others' right to write away.
-    """
 
 
 class DirectoryStore:
@@ -66,14 +59,18 @@ class DirectoryStore:
 
     def get(self, key: str) -> bytes | None:
         """The content of a key, which thereby counts as used."""
-        path = self._path(key)
+        content = self.read(key)
+        if content is not None:
+            with contextlib.suppress(OSError):  # a directory that may only be read
+                os.utime(self._path(key))
+        return content
+
+    def read(self, key: str) -> bytes | None:
+        """The content of a key."""
         try:
-            content = path.read_bytes()
+            return self._path(key).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        with contextlib.suppress(OSError):  # a directory that may only be read
-            os.utime(path)
-        return content
 
     def put(self, key: str, content: bytes) -> None:
         """Keep a content and hold the bound."""
@@ -89,6 +86,15 @@ class DirectoryStore:
             raise
         self._hold_bound(len(content))
 
+    def header(self, key: str) -> Entry:
+        """The unchecked header of an entry, without reading the rest.
+
+        Raises:
+            DamagedEntryError: it has none.
+        """
+        with self._path(key).open("rb") as file:
+            return peek(file)
+
     def remove(self, key: str) -> None:
         """Forget a key."""
         self._path(key).unlink(missing_ok=True)
@@ -100,29 +106,12 @@ class DirectoryStore:
                 found = path.stat()
                 yield Stored(found.st_mtime, found.st_size, path.name)
 
-    def prune(self, limit: int | None = None) -> list[Stored]:
-        """Remove the entries used longest ago until at most `limit` bytes remain.
-
-        Args:
-            limit: bytes; by default a little less than the bound.
-
-        Returns:
-            What was removed.
-        """
-        limit = int(self.max_bytes * _FILL_AFTER_PRUNE) if limit is None else limit
+    def prune(self) -> None:
+        """Remove the entries used longest ago, until a little less than the bound remains."""
         self._remove_leftovers()
-        kept = sorted(self.entries())
-        total = sum(entry.size_bytes for entry in kept)
-        removed = []
-        for entry in kept:
-            if total <= limit:
-                break
-            self.remove(entry.key)
-            removed.append(entry)
-            total -= entry.size_bytes
+        remove_oldest(self, int(self.max_bytes * _FILL_AFTER_PRUNE))
         with self._lock:
-            self._counted_bytes, self._written_bytes = total, 0
-        return removed
+            self._counted_bytes = None
 
     def lock_path(self, key: str) -> Path:
         """The file to lock while the program of a key is compiled; few keys share one."""

@@ -16,16 +16,15 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
-from torchtpu_core.errors import TorchTPUError
+from torchtpu_core.errors import DamagedEntryError
 
 MAGIC = b"torchtpu-cache-2\n"
 _DIGEST_BYTES = 32
 _LENGTH = struct.Struct("<I")
 _FIXED_BYTES = len(MAGIC) + _DIGEST_BYTES + _LENGTH.size
-#: Enough of a file to hold any entry's header.
-HEADER_BYTES_MAX = 1 << 22
+_HEADER_BYTES_MAX = 1 << 24
 
 
 class Kind(enum.StrEnum):
@@ -33,14 +32,6 @@ class Kind(enum.StrEnum):
 
     TRACE = "trace"
     EXECUTABLE = "executable"
-
-
-class DamagedEntryError(TorchTPUError):
-    """Bytes that are not the entry they should be.
-
-    Why: truncated, altered, written by another version, or signed with another key.
-    Fix: none needed: such an entry is compiled anew and replaced.
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,22 +95,24 @@ def decode(content: bytes, key: str | None = None, secret: bytes = b"") -> Entry
     return entry
 
 
-def peek(content: bytes) -> Entry:
-    """The header of an entry, unchecked and without payload, from its first bytes.
+def peek(file: BinaryIO) -> Entry:
+    """The header of an entry, unchecked and without payload, from the start of a file.
 
     Raises:
         DamagedEntryError: there is no header.
     """
-    if not content.startswith(MAGIC):
+    fixed = file.read(_FIXED_BYTES)
+    if not fixed.startswith(MAGIC) or len(fixed) < _FIXED_BYTES:
         raise DamagedEntryError("it is not an entry of this version of the format")
-    return _parsed(content, with_payload=False)
+    (length,) = _LENGTH.unpack_from(fixed, len(MAGIC) + _DIGEST_BYTES)
+    return _parsed(fixed + file.read(min(length, _HEADER_BYTES_MAX)))
 
 
 def _digest(body: bytes | memoryview, secret: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES, key=secret).digest()
 
 
-def _parsed(content: bytes, *, with_payload: bool = True) -> Entry:
+def _parsed(content: bytes) -> Entry:
     try:
         (length,) = _LENGTH.unpack_from(content, len(MAGIC) + _DIGEST_BYTES)
         if _FIXED_BYTES + length > len(content):
@@ -131,7 +124,7 @@ def _parsed(content: bytes, *, with_payload: bool = True) -> Entry:
             name=header["name"],
             host=header["host"],
             facts=header["facts"],
-            payload=content[_FIXED_BYTES + length :] if with_payload else b"",
+            payload=content[_FIXED_BYTES + length :],
         )
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise DamagedEntryError(f"its header cannot be read ({error})") from error

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from torchtpu_core.cache.directory import DirectoryStore
-from torchtpu_core.cache.entry import DamagedEntryError, Entry, decode, encode
+from torchtpu_core.cache.entry import Entry, decode, encode
 from torchtpu_core.cache.shared import SharedStore
 from torchtpu_core.cache.single_flight import single_flight
 from torchtpu_core.cache.store import Store
+from torchtpu_core.errors import DamagedEntryError
 
 _T = TypeVar("_T")
 _HOW_TO_MOVE = {

@@ -56,6 +56,10 @@ class SharedStore:
         except Exception as error:
             raise _as_os_error(error) from error
 
+    def read(self, key: str) -> bytes | None:
+        """The content of a key."""
+        return self.get(key)
+
     def put(self, key: str, content: bytes) -> None:
         """Keep a content."""
         path = self._path(key)

@@ -34,6 +34,9 @@ class Store(Protocol):
     def get(self, key: str) -> bytes | None:
         """The content of a key, None if there is none."""
 
+    def read(self, key: str) -> bytes | None:
+        """As `get`, but looking does not count as use."""
+
     def put(self, key: str, content: bytes) -> None:
         """Keep a content; whoever reads sees the old, the new, or nothing."""
 
@@ -42,3 +45,21 @@ class Store(Protocol):
 
     def entries(self) -> Iterator[Stored]:
         """All that is kept, in any order."""
+
+
+def remove_oldest(store: Store, limit_bytes: int) -> list[Stored]:
+    """Remove the entries used longest ago until at most `limit_bytes` remain.
+
+    Returns:
+        What was removed.
+    """
+    kept = sorted(store.entries())
+    total = sum(entry.size_bytes for entry in kept)
+    removed: list[Stored] = []
+    for entry in kept:
+        if total <= limit_bytes:
+            break
+        store.remove(entry.key)
+        removed.append(entry)
+        total -= entry.size_bytes
+    return removed

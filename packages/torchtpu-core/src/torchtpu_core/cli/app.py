@@ -6,6 +6,7 @@ from __future__ import annotations
 import typer
 
 from torchtpu_core import plugins
+from torchtpu_core.cli import cache
 from torchtpu_core.cli.coverage import coverage
 from torchtpu_core.cli.doctor import doctor
 from torchtpu_core.cli.environment import env
@@ -33,6 +34,7 @@ def make_app() -> typer.Typer:
     app.command()(advise)
     app.command()(sweep)
     app.command()(scale)
+    app.add_typer(cache.app, name="cache")
     plugins.collect("torchtpu_cli_commands", app=app)
     return app
 

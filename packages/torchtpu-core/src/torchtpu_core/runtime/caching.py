@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import threading
 
-from torchtpu_core.cache.directory import DirectoryStore
+from torchtpu_core.cache import places
 from torchtpu_core.cache.program_cache import ProgramCache, place_or_warn
-from torchtpu_core.cache.shared import SharedStore
 from torchtpu_core.env_vars import settings
 from torchtpu_core.runtime import fingerprints
 
@@ -40,19 +39,9 @@ def hits() -> dict[str, int]:
 
 def _make() -> ProgramCache:
     chosen = settings()
-    directory = shared = None
-    if chosen.cache_dir is not None:
-        root, bound = chosen.cache_dir, chosen.cache_max_bytes
-        directory = place_or_warn(
-            lambda: DirectoryStore(root, bound, trusted=bool(chosen.cache_key)),
-            f"the cache directory {root}",
-        )
-    if chosen.cache_url is not None:
-        url = chosen.cache_url
-        shared = place_or_warn(lambda: SharedStore(url), f"the shared cache {url}")
     return ProgramCache(
-        directory,
-        shared,
+        place_or_warn(places.directory, f"the cache directory {chosen.cache_dir}"),
+        place_or_warn(places.shared, f"the shared cache {chosen.cache_url}"),
         host=fingerprints.host(),
         secret=chosen.cache_key,
         wait_s=chosen.cache_wait_s,
