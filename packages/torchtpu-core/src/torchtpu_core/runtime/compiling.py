@@ -40,7 +40,8 @@ class Compiled:
     Attributes:
         call: operands to results.
         device_time_ps: simulated time of one run, 0 without a chip model.
-        executable_key: its key in the cache; None if it is not kept.
+        executable_key: its key in the cache; None if it cannot be loaded from there without
+            being lowered.
     """
 
     call: Callable[..., Sequence[jax.Array]]
@@ -70,7 +71,9 @@ def compile_function(
     text = lowered.as_text()
     traced = time.perf_counter()
     key = fingerprints.executable_key(text)
-    compiled, is_kept = _find_or_compile(key, lowered, _only_device(avals), name)
+    calls = executables.custom_calls(text)
+    compiled, is_kept = _find_or_compile(key, lowered, _only_device(avals), name, calls)
+    is_kept = is_kept and executables.can_prepare(calls)
     done = time.perf_counter()
     _log(name, avals, traced - began, done - traced)
     plugins.collect("torchtpu_after_compile", name=name, stablehlo=text, seconds=done - began)
@@ -94,7 +97,7 @@ def find_executable(
         return None
     entry, level = found
     try:
-        loaded = executables.load(entry.payload, device)
+        loaded = executables.load(entry.payload, device, entry.facts["custom_calls"])
     except Exception as error:
         caching.cache().refuse(key, level, f"cannot be loaded ({type(error).__name__}: {error})")
         return None
@@ -102,7 +105,9 @@ def find_executable(
     return loaded, level
 
 
-def _find_or_compile(key: str, lowered: Any, device: Any, name: str) -> tuple[Any, bool]:
+def _find_or_compile(
+    key: str, lowered: Any, device: Any, name: str, calls: list[str]
+) -> tuple[Any, bool]:
     """The executable, and whether the cache has it. Of many who want it, one compiles."""
     global compiles
     cache = caching.cache()
@@ -118,8 +123,16 @@ def _find_or_compile(key: str, lowered: Any, device: Any, name: str) -> tuple[An
             compiles += 1
         payload = executables.serialize(compiled) if cache.enabled else None
         if payload is not None:
-            kind = Kind.EXECUTABLE
-            cache.keep(Entry(key=key, kind=kind, name=name, host=cache.host, payload=payload))
+            cache.keep(
+                Entry(
+                    key=key,
+                    kind=Kind.EXECUTABLE,
+                    name=name,
+                    host=cache.host,
+                    facts={"custom_calls": calls},
+                    payload=payload,
+                )
+            )
     return compiled, payload is not None
 
 

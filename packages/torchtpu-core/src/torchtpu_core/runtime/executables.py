@@ -10,19 +10,36 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import serialize_executable
-from jaxlib import xla_client
+from jaxlib import lapack, xla_client
 
 from torchtpu_core.runtime.untraced import untraced_closures
 
 #: Packages, and names of `builtins`, that a pickled executable may refer to.
 _PACKAGES = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes"})
 _BUILTINS = frozenset({"set", "frozenset", "slice", "complex", "bytearray", "range"})
+
+
+_CUSTOM_CALL = re.compile(r"custom_call @([\w.$]+)")
+_LAPACK = "lapack_"
+#: Custom calls that need no preparation: XLA's own, and the FFT's.
+_ALWAYS_THERE = ("mhlo.", "chlo.", "stablehlo.", "xla.", "ducc_fft", "dynamic_ducc_fft", "Sharding")
+
+
+def custom_calls(stablehlo: str) -> list[str]:
+    """Names of the functions outside of XLA that a module calls."""
+    return sorted(set(_CUSTOM_CALL.findall(stablehlo)))
+
+
+def can_prepare(calls: Sequence[str]) -> bool:
+    """Whether `load` makes all these functions callable; else only lowering does."""
+    return all(name.startswith((_LAPACK, *_ALWAYS_THERE)) for name in calls)
 
 
 def serialize(compiled: jax.stages.Compiled) -> bytes | None:
@@ -33,16 +50,20 @@ def serialize(compiled: jax.stages.Compiled) -> bytes | None:
         return None
 
 
-def load(payload: bytes, device: Any) -> jax.stages.Compiled:
+def load(payload: bytes, device: Any, calls: Sequence[str] = ()) -> jax.stages.Compiled:
     """A compiled function for one device, wherever it was compiled for.
 
     Args:
         payload: what `serialize` gave.
         device: the PJRT device to run on.
+        calls: its `custom_calls`.
 
     Raises:
         Exception: of any kind, if the bytes are not good.
     """
+    if any(name.startswith(_LAPACK) for name in calls):
+        # JAX looks LAPACK up when it lowers such a call; unprepared, the call is to address 0.
+        lapack.prepare_lapack_call("potrf_ffi", np.dtype(np.float32))
     serialized, in_tree, out_tree = _Unpickler(payload, device).load()
     unloaded, args_info_flat, no_kwargs = _Unpickler(serialized, device).load()
     args_info = in_tree.unflatten(args_info_flat)

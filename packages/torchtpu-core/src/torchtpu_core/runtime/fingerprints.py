@@ -104,10 +104,11 @@ def digest(*parts: str) -> str:
 @functools.cache
 def _versions() -> str:
     versions = (torch.__version__, np.__version__, *platform.python_version_tuple()[:2])
-    return digest(*versions, *_source_texts(Path(torchtpu_core.__path__[0])))
+    return digest(*versions, *source_texts(Path(torchtpu_core.__path__[0])))
 
 
-def _source_texts(package: Path) -> Iterator[str]:
+def source_texts(package: Path) -> Iterator[str]:
+    """Names and texts of the files of `torchtpu_core` that decide what a trace lowers to."""
     for name in _SOURCES:
         path = package / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else (path,):
