@@ -23,7 +23,7 @@ def test_default_backend_runs_one_program_per_graph() -> None:
     compiled(on_device)
     after = torch.tpu.counters()
     assert after["runs"] - before["runs"] == 1
-    assert after["compiles"] == before["compiles"]
+    assert after["programs"] == before["programs"]
 
 
 def test_default_backend_draws_the_numbers_of_eager_mode() -> None:

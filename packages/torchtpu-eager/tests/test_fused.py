@@ -45,7 +45,7 @@ def _runs(function) -> tuple[int, int]:
     torch.tpu.reset_counters()
     function()
     counters = torch.tpu.counters()
-    return counters["runs"], counters["compiles"]
+    return counters["runs"], counters["programs"]
 
 
 def test_training_step_runs_as_one_program_without_compiling():
