@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import doctest
+import itertools
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchtpu_core.errors import MeshShapeError
 from torchtpu_core.ici import CollectiveKind, Network, mesh, network_model, parse_slice, span_of
-from torchtpu_core.ici.layouts import SLICES
+from torchtpu_core.ici.layouts import GATHERED_BYTES, SLICES, Digit
 from torchtpu_core.ici.mesh import complete_sizes, topology_aware_mesh
 
 NAMES = ("pipeline", "data", "fsdp", "tensor")
@@ -95,6 +96,40 @@ def test_layout_is_no_worse_than_the_order_of_devices() -> None:
 
     made_devices = made.devices
     assert cost(made_devices) <= cost(np.arange(1024).reshape(4, 32, 8))
+
+
+@pytest.mark.parametrize("sizes", [{"data": 4, "fsdp": 2, "tensor": 2}, {"fsdp": 4, "tensor": 4}])
+def test_layout_is_the_best_of_all(sizes) -> None:
+    # Every pair of splits of the two physical axes, written out; busiest axis innermost.
+    network = Network.of(parse_slice("v5e:4x4"))
+    model = network_model(network)
+    names = sorted(sizes, key=lambda name: -mesh.USUAL_TRAFFIC[name])
+
+    def cost(digits: dict[str, tuple[Digit, ...]]) -> float:
+        made = mesh.Mesh(network=network, sizes=sizes, digits=digits)
+        return sum(
+            mesh.USUAL_TRAFFIC[name]
+            * model.collective_time(
+                CollectiveKind.REDUCE_SCATTER, GATHERED_BYTES, made.span(name)
+            ).time_s
+            for name in sizes
+        )
+
+    splits = [f for f in itertools.product((1, 2, 4), repeat=len(names)) if math.prod(f) == 4]
+    costs = []
+    for first, second in itertools.product(splits, repeat=2):
+        if any(a * b != sizes[n] for a, b, n in zip(first, second, names, strict=True)):
+            continue
+        digits: dict[str, tuple[Digit, ...]] = dict.fromkeys(names, ())
+        for dim, factors in enumerate((first, second)):
+            stride = 1
+            for name, factor in zip(names, factors, strict=True):
+                digits[name] += (Digit(dim, factor, stride),) if factor > 1 else ()
+                stride *= factor
+        costs.append(cost(digits))
+    chosen = cost(dict(topology_aware_mesh(network, sizes).digits))
+    assert chosen == pytest.approx(min(costs))
+    assert max(costs) > min(costs)
 
 
 def test_tensor_axis_of_two_devices_stays_within_a_chip_of_tpu7x() -> None:

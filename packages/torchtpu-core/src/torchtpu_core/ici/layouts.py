@@ -4,9 +4,9 @@
 Every physical axis is split into factors, one per logical axis; all splits in which the
 factors of each logical axis multiply to its size are compared by the simulated time of its
 gathers, weighted by traffic. Within a physical axis the logical axis with most traffic has
-its chips side by side. The search is exhaustive; a split that already costs more than the
-best is not followed. Slices are no matter of search: the axes with least traffic go over
-the data centre network, whose collectives are the hardest to hide.
+its chips side by side. The search is exhaustive: gathers along more axes can be faster, so that
+no part of a split tells that the whole is bad. Slices are no matter of search: the axes with
+least traffic go over the data centre network, whose collectives are the hardest to hide.
 """
 
 from __future__ import annotations
@@ -85,11 +85,10 @@ class _Search:
         self._descend(0, list(sizes), [()] * len(sizes))
 
     def _descend(self, depth: int, left: list[int], digits: list[tuple[Digit, ...]]) -> None:
-        cost = sum(w * self.cost(d) for w, d in zip(self.weights, digits, strict=True))
-        if cost >= self.best_cost:
-            return
         if depth == len(self.dims):
-            self.best, self.best_cost = digits, cost
+            cost = sum(w * self.cost(d) for w, d in zip(self.weights, digits, strict=True))
+            if cost < self.best_cost:
+                self.best, self.best_cost = digits, cost
             return
         dim, length = self.dims[depth]
         splits = [_to_least(length, left)] if dim == SLICES else _splits(length, left)
@@ -102,7 +101,7 @@ class _Search:
             self._descend(depth + 1, rest, grown)
 
     def _cost(self, digits: tuple[Digit, ...]) -> float:
-        """Seconds of a gather along an axis of these digits; never less with more of them."""
+        """Seconds of a gather along an axis of these digits."""
         from torchtpu_core.ici.closed_form import ClosedForm
         from torchtpu_core.ici.mesh import span_of_digits
 
