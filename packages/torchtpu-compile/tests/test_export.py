@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -41,3 +43,32 @@ def test_op_without_lowering_names_the_line() -> None:
 
     with pytest.raises(GraphError, match=r"eig.*test_export\.py"):
         export_stablehlo(Eigen(), (torch.ones(3, 3),))
+
+
+def test_operations_carry_the_models_line() -> None:
+    class Doubled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin() * 2
+
+    assert "test_export.py:" in export_stablehlo(Doubled(), (torch.ones(3),))
+
+
+def test_module_is_written_as_text_or_as_portable_bytecode(tmp_path: Path) -> None:
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    model, args = nn.Linear(3, 2), (torch.ones(5, 3),)
+    text = export_stablehlo(model, args, path=tmp_path / "linear.mlir")
+    assert (tmp_path / "linear.mlir").read_text() == text
+    export_stablehlo(model, args, path=tmp_path / "linear.mlirbc")
+    with ir.Context() as context:
+        stablehlo.register_dialect(context)
+        module = stablehlo.deserialize_portable_artifact(
+            context, (tmp_path / "linear.mlirbc").read_bytes()
+        )
+        assert "stablehlo.dot_general" in str(module)
+
+
+def test_file_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="mlirbc"):
+        export_stablehlo(nn.ReLU(), (torch.ones(3),), path="model.pt")

@@ -17,10 +17,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.runtime import tables
 from torchtpu_core.tpu import init
 
-from torchtpu_compile import inductor_ops, interfaces
+from torchtpu_compile import inductor_ops, interfaces, records
 from torchtpu_compile.decompositions import missing_rows
-from torchtpu_compile.executable import Executable
+from torchtpu_compile.executable import USER_OUTPUTS, Executable
 from torchtpu_compile.options import CompileOptions
+
+_DEFAULTS = CompileOptions()
 
 
 def tpu(
@@ -42,31 +44,45 @@ def tpu(
         CompileOptionError: an option that is unknown or not supported.
     """
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     chosen = CompileOptions.parse(mode, options)
     init()
     interfaces.register()
+    if chosen.debug_callback is not None:
+        records.call_back(chosen.name, chosen.debug_callback)
 
     def compiler(part: str) -> Callable[..., Any]:
-        return functools.partial(compile_graph, f"{chosen.name}.{part}")
+        return functools.partial(compile_graph, f"{chosen.name}.{part}", options=chosen)
 
     return aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_partition,
         decompositions=missing_rows(tables.current()),
         keep_inference_input_mutations=True,
     )(module, example_inputs)
 
 
+def _partition(joint: GraphModule, inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+    """The min-cut partition; the forward graph remembers which outputs are the user's."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    forward, backward = min_cut_rematerialization_partition(joint, inputs, **kwargs)
+    forward.meta[USER_OUTPUTS] = kwargs["num_fwd_outputs"]
+    return forward, backward
+
+
 def compile_graph(
-    name: str, module: GraphModule, example_inputs: Sequence[Any]
+    name: str,
+    module: GraphModule,
+    example_inputs: Sequence[Any],
+    options: CompileOptions = _DEFAULTS,
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional graph as a function that takes a list and empties it (boxed)."""
     with _disable_current_modes():  # AOTAutograd calls this under its fake mode
-        executable = Executable(name, module, {**inductor_ops.ROWS, **tables.current()})
+        rows = {**inductor_ops.ROWS, **tables.current()}
+        executable = Executable(name, module, rows, options.policy)
 
     def run(arguments: list[Any]) -> list[Any]:
         return executable(arguments)

@@ -60,6 +60,12 @@ def user_line(node: torch.fx.Node) -> str:
     return f"{last['file']}:{last['line']} in {last['function']}"
 
 
+def scope_of(node: torch.fx.Node) -> str:
+    """``model.py:12`` of the call that made a node, else its name, for StableHLO."""
+    line = user_line(node).partition(" in ")[0]
+    return line.rpartition("/")[2] or node.name
+
+
 def describe(node: torch.fx.Node) -> str:
     """A node's op and the user's line."""
     line = user_line(node)

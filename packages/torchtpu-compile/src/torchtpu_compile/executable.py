@@ -20,6 +20,7 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import numbers, rng_states
+from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import GraphError
 from torchtpu_compile.placement import (
     Placement,
@@ -92,18 +93,27 @@ class Executable:
         name: of its programs.
         module: the functional graph.
         tables: the lowering tables.
+        policy: makes the policy of padded sizes for a step whose sizes are open.
 
     Attributes:
         steps: what runs, in order.
         programs: the programs among them.
     """
 
-    def __init__(self, name: str, module: GraphModule, tables: Mapping[str, Lowering]) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: GraphModule,
+        tables: Mapping[str, Lowering],
+        policy: Callable[[], BucketPolicy] = BucketPolicy,
+    ) -> None:
         rng_states.annotate(module)
         self.module = module
+        self.policy = policy
         self.placement = Placement(module.graph, tables)
         self.inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.outputs = _flat_outputs(module)
+        self.saved = _saved_only(module, self.outputs)
         self._writes = [n for n in module.graph.nodes if is_input_write(n)]
         steps = steps_of(self.placement)
         self._in_program = self._writes_of_last(steps)
@@ -217,7 +227,9 @@ class _Builder:
         """The runnable form of a step."""
         if step.device is None:
             return EagerStep(step.nodes)
-        return DeviceStep(Program(self.name, step.nodes, self._interface(step), self.tables))
+        interface = self._interface(step)
+        policy = self.owner.policy
+        return DeviceStep(Program(self.name, step.nodes, interface, self.tables, policy()))
 
     def _interface(self, step: Step) -> Interface:
         inside = set(step.nodes)
@@ -244,6 +256,7 @@ class _Builder:
             constants=constants,
             outputs=tuple(n for n in step.nodes if self._leaves(n, step)),
             writes=writes,
+            saved=self.owner.saved,
         )
 
     def _sources(self, step: Step, inside: set[Node]) -> Iterable[Node]:
@@ -309,6 +322,20 @@ def _host_array(tensor: torch.Tensor) -> np.ndarray:
         carrier = {1: torch.uint8, 2: torch.int16}[tensor.dtype.itemsize]
         return plain.view(carrier).numpy().view(target)
     return plain.numpy()
+
+
+#: Key in a forward graph's ``meta``: how many of its outputs the user sees; the rest is
+#: for the backward graph.
+USER_OUTPUTS = "torchtpu_user_outputs"
+
+
+def _saved_only(module: GraphModule, outputs: Sequence[Any]) -> frozenset[Node]:
+    """Outputs that only the backward graph sees."""
+    count = module.meta.get(USER_OUTPUTS)
+    if count is None:
+        return frozenset()
+    seen = {n for n in outputs[:count] if isinstance(n, Node)}
+    return frozenset(n for n in outputs[count:] if isinstance(n, Node)) - seen
 
 
 def _flat_outputs(module: GraphModule) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,20 +27,46 @@ def export_stablehlo(
     kwargs: Mapping[str, Any] | None = None,
     *,
     name: str = "graph",
+    path: str | Path | None = None,
 ) -> str:
     """The text of the StableHLO module that computes ``model(*args, **kwargs)``.
 
     Parameters and buffers are operands, in the order of ``model.state_dict()``, before
-    the tensors of `args`. Run-time index checks are left out.
+    the tensors of `args`. Run-time index checks are left out. Operations carry the
+    model's file and line as their location.
 
     Args:
         model: a module that `torch.export` can capture.
         args: example inputs; tensors of any device, only shapes and dtypes matter.
         kwargs: further example inputs.
         name: the module's name.
+        path: also write the module to this file: text for ``.mlir``, portable bytecode,
+            which StableHLO's compatibility promise covers, for ``.mlirbc``.
 
     Returns:
         StableHLO, as JAX prints it.
+
+    Raises:
+        GraphError: an op has no lowering for the device, or draws random numbers.
+    """
+    if path is not None and Path(path).suffix not in (".mlir", ".mlirbc"):
+        raise ValueError(
+            f"{path} is neither .mlir (text) nor .mlirbc (portable bytecode). Give the file one "
+            "of these suffixes."
+        )
+    lowered = lower(one_program(model, args, kwargs, name), name)
+    text: str = lowered.as_text(debug_info=True)
+    if path is not None and Path(path).suffix == ".mlir":
+        Path(path).write_text(text)
+    elif path is not None:
+        Path(path).write_bytes(_bytecode(lowered))
+    return text
+
+
+def one_program(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, name: str
+) -> Executable:
+    """The model captured as one program.
 
     Raises:
         GraphError: an op has no lowering for the device, or draws random numbers.
@@ -60,7 +87,7 @@ def export_stablehlo(
             "the model draws random numbers, whose state an exported program has no operand for. "
             "Call model.eval() before, or take the random op out."
         )
-    return _lowered_text(executable, name)
+    return executable
 
 
 def _capture(
@@ -80,21 +107,41 @@ def _moved(tree: Any) -> Any:
     return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to("tpu"), tree)
 
 
-def _lowered_text(executable: Executable, name: str) -> str:
-    program: Program = executable.programs[0]
-    tensors = program.interface.tensors
+def operands_of(executable: Executable) -> list[torch.fx.Node]:
+    """The operands of an exported program, in order."""
+    tensors = executable.programs[0].interface.tensors
     inputs = [n for n in executable.inputs if n in tensors]
-    inputs += [n for n in tensors if n not in inputs]  # constants too large to be compiled in
+    return inputs + [n for n in tensors if n not in inputs]  # constants too large to compile in
+
+
+def lower(executable: Executable, name: str) -> Any:
+    """The one program of a captured model, lowered by JAX."""
+    program: Program = executable.programs[0]
+    inputs = operands_of(executable)
     operands = [
         jax.ShapeDtypeStruct(tuple(node.meta["val"].shape), dtypes.to_numpy(node.meta["val"].dtype))
         for node in inputs
     ]
+    with jax.enable_x64(True):
+        return jax.jit(function_of(program, inputs, name), keep_unused=True).lower(*operands)
+
+
+def function_of(program: Program, inputs: Sequence[torch.fx.Node], name: str) -> Any:
+    """The program as a function on arrays, one per input."""
 
     def function(*arrays: jax.Array) -> Any:
         with checks.collecting(), layout.remembering():
             given = dict(zip(inputs, arrays, strict=True))
-            return program.function()([given[node] for node in tensors])
+            return program.function()([given[node] for node in program.interface.tensors])
 
     function.__name__ = "".join(c if c.isalnum() else "_" for c in name)
-    with jax.enable_x64(True):
-        return jax.jit(function, keep_unused=True).lower(*operands).as_text()
+    return function
+
+
+def _bytecode(lowered: Any) -> bytes:
+    from jaxlib.mlir.dialects import stablehlo
+
+    module = lowered.compiler_ir("stablehlo")
+    version = stablehlo.get_minimum_version()
+    with module.context:
+        return bytes(stablehlo.serialize_portable_artifact(module, version))

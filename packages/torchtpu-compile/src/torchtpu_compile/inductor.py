@@ -57,13 +57,18 @@ def _graph_pass() -> Any:
 def _take_over(module: GraphModule) -> None:
     """Compile a graph and put one node in its place; inputs and outputs stay."""
     from torchtpu_compile.backend import compile_graph
+    from torchtpu_compile.executable import USER_OUTPUTS
     from torchtpu_compile.inductor_ops import undo_lowering_patterns
 
     number = next(_numbers)
     graph = Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     undo_lowering_patterns(graph)
-    _graphs[number] = compile_graph("inductor", GraphModule(module, graph), ())
+    copied = GraphModule(module, graph)
+    visible = graph.output_node().meta.get("user_visible_output_idxs")
+    if visible:
+        copied.meta[USER_OUTPUTS] = max(visible) + 1
+    _graphs[number] = compile_graph("inductor", copied, ())
     _put_op(module, number)
 
 

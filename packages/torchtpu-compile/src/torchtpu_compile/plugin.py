@@ -15,3 +15,11 @@ def torchtpu_register_kernels() -> Iterable[Callable[..., Any]]:
     from torchtpu_compile.interfaces import hook_inductor
 
     return (hook_inductor,)
+
+
+@hookimpl
+def torchtpu_after_compile(name: str, stablehlo: str, seconds: float) -> None:
+    """Tell `explain` and ``debug_callback``."""
+    from torchtpu_compile import records
+
+    records.compiled(name, stablehlo, seconds)

@@ -10,6 +10,7 @@ operands are constants, one specialisation of the function each.
 from __future__ import annotations
 
 import functools
+import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,9 +30,15 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import numbers, rng_states
-from torchtpu_compile.errors import GraphError, describe
+from torchtpu_compile.bounded import BoundedInterpreter
+from torchtpu_compile.bounded_program import BoundedProgram, reasons
+from torchtpu_compile.buckets import BucketPolicy
+from torchtpu_compile.errors import GraphError, describe, scope_of
 from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
 from torchtpu_compile.placement import is_number
+from torchtpu_compile.symbols import Unbounded
+
+log = logging.getLogger("torchtpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,7 @@ class Interface:
         constants: tensors of the graph that are compiled in.
         outputs: nodes whose values leave the step.
         writes: (index in `tensors`, node with the new value) of inputs it replaces.
+        saved: outputs that only a backward graph will see.
     """
 
     tensors: tuple[Node, ...]
@@ -53,6 +61,7 @@ class Interface:
     constants: Mapping[Node, np.ndarray]
     outputs: tuple[Node, ...]
     writes: tuple[tuple[int, Node], ...]
+    saved: frozenset[Node] = frozenset()
 
 
 class Program:
@@ -63,10 +72,16 @@ class Program:
         nodes: the step's nodes, in order.
         interface: its operands and results.
         tables: the lowering tables.
+        policy: the padded sizes if the step's sizes are open; None: true sizes only.
     """
 
     def __init__(
-        self, name: str, nodes: Sequence[Node], interface: Interface, tables: Mapping[str, Lowering]
+        self,
+        name: str,
+        nodes: Sequence[Node],
+        interface: Interface,
+        tables: Mapping[str, Lowering],
+        policy: BucketPolicy | None = None,
     ) -> None:
         self.name = name
         self.nodes = nodes
@@ -76,6 +91,7 @@ class Program:
         self._written = [index for index, _ in interface.writes]
         self._static_specs = _static_specs(interface.outputs)
         self._calls: dict[tuple[Any, ...], Callable[..., list[torch.Tensor]]] = {}
+        self.bounded = self._bounded_form(policy)
 
     def __call__(
         self,
@@ -84,12 +100,37 @@ class Program:
         values: tuple[Any, ...],
     ) -> list[torch.Tensor]:
         """Run on the operands that `interface` lists; returns the outputs."""
+        if self.bounded is not None:
+            try:
+                return self.bounded(tensors, scalars, values)
+            except Unbounded as error:
+                self._give_up_bounds(error)
         call = self._calls.get(values)
         if call is None:
             call = self._calls[values] = device_call(
                 f"torchtpu::{self.name}", self.function(values), random=self.random_ops
             )
         return call(tensors, scalars, self._written, self._specs_of(tensors, values))
+
+    def _bounded_form(self, policy: BucketPolicy | None) -> BoundedProgram | None:
+        if policy is None or not _has_open_sizes(self.interface):
+            return None
+        interpreter = BoundedInterpreter(
+            self.nodes, self.tables, lambda node: _draws(node, self.tables), RNG_STEP
+        )
+        try:
+            return BoundedProgram(self.name, self.interface, interpreter, policy, self.random_ops)
+        except Unbounded as error:
+            self._give_up_bounds(error)
+            return None
+
+    def _give_up_bounds(self, error: Unbounded) -> None:
+        """From now on one program per combination of sizes; says why, once."""
+        self.bounded = None
+        reasons[str(error)] += 1
+        log.warning(
+            "<TorchTpu/dynamic> %s compiles one program per size, because %s.", self.name, error
+        )
 
     def function(self, values: tuple[Any, ...] = ()) -> Callable[..., tuple[jax.Array, ...]]:
         """The step as a function on arrays, for given numbers."""
@@ -170,7 +211,7 @@ def run_node(
     if node.target is operator.getitem:
         return args[0][args[1]]
     try:
-        with checks.collecting() as collected:
+        with checks.collecting() as collected, jax.named_scope(scope_of(node)):
             value = _run_op(node, args, kwargs, tables, rng)
     except Exception as error:
         raise GraphError.at_node(node, error) from error
@@ -239,6 +280,16 @@ def _draws(node: Node, tables: Mapping[str, Lowering]) -> int:
 def _kind(node: Node) -> type:
     dtype = node.meta["val"].dtype
     return float if dtype.is_floating_point else (bool if dtype is torch.bool else int)
+
+
+def _has_open_sizes(interface: Interface) -> bool:
+    """Whether a size is left open."""
+    for node in (*interface.tensors, *interface.numbers, *interface.outputs):
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        if any(isinstance(size, torch.SymInt) for size in sizes):
+            return True
+    return False
 
 
 def _static_specs(outputs: Sequence[Node]) -> list[OutSpec] | None:

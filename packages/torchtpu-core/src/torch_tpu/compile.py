@@ -6,8 +6,10 @@ from __future__ import annotations
 from torch_tpu._extras import require
 
 _export = require("torchtpu_compile.export", "compile", "torch_tpu.compile")
+_explanation = require("torchtpu_compile.explanation", "compile", "torch_tpu.compile")
 _options = require("torchtpu_compile.options", "compile", "torch_tpu.compile")
 export_stablehlo = _export.export_stablehlo
 CompileOptions = _options.CompileOptions
+explain = _explanation.explain
 
-__all__ = ["CompileOptions", "export_stablehlo"]
+__all__ = ["CompileOptions", "explain", "export_stablehlo"]

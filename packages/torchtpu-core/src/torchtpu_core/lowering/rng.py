@@ -76,8 +76,11 @@ class Rng:
     def bits(self, shape: tuple[int, ...], dtype: np.dtype = _WORD) -> jax.Array:
         """Uniform random bits, `shape`, of an unsigned integer dtype (8 to 64 bits)."""
         self.draws += 1
+        return self.bits_at(lax.reshape(lax.iota(np.uint64, math.prod(shape)), tuple(shape)), dtype)
+
+    def bits_at(self, index: jax.Array, dtype: np.dtype = _WORD) -> jax.Array:
+        """The bits of the elements numbered `index`, uint64, for the draw that is under way."""
         key = _mix(self.key() + np.uint64(self.draws * int(_GOLDEN) % 2**64))
-        index = lax.reshape(lax.iota(np.uint64, math.prod(shape)), tuple(shape))
         left, right = philox(index, key)
         width = 8 * np.dtype(dtype).itemsize
         if width == 64:

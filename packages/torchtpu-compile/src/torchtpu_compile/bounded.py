@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph with open sizes, interpreted at padded sizes.
+
+Every node is lowered by the same rows as at its true size, on arrays that are larger than
+the tensors they stand for. What separates ops is who could see the padding: an
+elementwise op cannot; a reduction, a contraction, a softmax can, and its rule puts the
+identity there first. A rule states which dimensions its result has, and each is compared
+with what the tracer saw. A node without a rule may still run if nothing about it is
+padded; otherwise the graph is not bounded, with the reason.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sympy
+import torch
+from jax import lax
+from torch.fx import Node
+from torchtpu_core.lowering import checks, dtypes
+from torchtpu_core.lowering.interpreter import overload_name, run_overload
+from torchtpu_core.lowering.promotion import Scalar, cast
+from torchtpu_core.lowering.rng import Rng
+from torchtpu_core.lowering.table import Lowering
+
+from torchtpu_compile import rng_states
+from torchtpu_compile.errors import GraphError, describe, scope_of
+from torchtpu_compile.padded import Padded, Sizes, is_padded, padded_size, same_dim, true_size
+from torchtpu_compile.placement import is_number
+from torchtpu_compile.symbols import Unbounded, expression, is_static, same
+
+#: A rule gets the call and returns one value, or a list where the op returns several.
+Rule = Callable[["Call"], Any]
+
+
+class Number(Scalar):
+    """A number whose value is an array of the program."""
+
+    def __init__(self, kind: type, value: jax.Array) -> None:
+        super().__init__(kind, value)
+
+    def to(self, dtype: np.dtype) -> jax.Array:
+        """The number as a 0-d array."""
+        return self.words.astype(dtype)
+
+    def _exact(self) -> jax.Array:
+        return self.words
+
+
+class Call:
+    """One node on its way through a rule.
+
+    Attributes:
+        node: the node.
+        sizes: the program's symbols.
+        args: the arguments: `Padded`, expressions for sizes, lists, plain values.
+        kwargs: the keyword arguments.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        sizes: Sizes,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        tables: Mapping[str, Lowering],
+        rng: Rng | None,
+    ) -> None:
+        self.node = node
+        self.sizes = sizes
+        self.args = list(args)
+        self.kwargs = dict(kwargs)
+        self.tables = tables
+        self.rng = rng
+
+    def arg(self, name: str) -> Any:
+        """An argument by its name in the op's schema, or the schema's default."""
+        for i, argument in enumerate(self.node.target._schema.arguments):  # type: ignore[union-attr]
+            if argument.name == name:
+                if i < len(self.args):
+                    return self.args[i]
+                return self.kwargs.get(name, argument.default_value)
+        raise KeyError(name)
+
+    def set(self, name: str, value: Any) -> None:
+        """Replace an argument."""
+        for i, argument in enumerate(self.node.target._schema.arguments):  # type: ignore[union-attr]
+            if argument.name == name and i < len(self.args):
+                self.args[i] = value
+                return
+        self.kwargs[name] = value
+
+    def exprs(self, index: int | None = None) -> list[sympy.Expr]:
+        """True sizes of the result (of result `index`)."""
+        value = self.node.meta["val"]
+        tensor = value if index is None else value[index]
+        return [expression(s) for s in tensor.shape]
+
+    def run(self, op: Any = None) -> Any:
+        """The row's result on the padded arrays; sizes are padded, numbers stay run-time."""
+        target = rng_states.random_op(self.node) if op is None else op
+        args = [self._plain(a) for a in self.args]
+        kwargs = {k: self._plain(v) for k, v in self.kwargs.items()}
+        return run_overload(target, args, kwargs, self.tables, self.rng)
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, Padded):
+            return value.array
+        if isinstance(value, (list, tuple)):
+            return [self._size(v) if isinstance(v, sympy.Expr) else self._plain(v) for v in value]
+        if isinstance(value, sympy.Expr):
+            return Number(int, self.sizes.true(value))
+        return value
+
+    def _size(self, expr: sympy.Expr) -> int:
+        return int(expr) if is_static(expr) else self.sizes.padded(expr)
+
+    def result(self, array: jax.Array, dims: Sequence[Any] | None = None) -> Padded:
+        """A result; without `dims`, its dimensions have one factor each."""
+        if dims is None:
+            dims = [self.sizes.dim(e) for e in self.exprs()]
+        return Padded(array, tuple(dims))
+
+
+class BoundedInterpreter:
+    """Interprets the nodes of a step at padded sizes.
+
+    Args:
+        nodes: in order.
+        tables: lowering tables.
+        draws: how many random ops a node stands for.
+        rng_step: how far the generator advances for one.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        tables: Mapping[str, Lowering],
+        draws: Callable[[Node], int],
+        rng_step: int,
+    ) -> None:
+        self.nodes = nodes
+        self.tables = tables
+        self.draws = draws
+        self.rng_step = rng_step
+
+    def run(self, env: dict[Node, Any], sizes: Sizes, rng: Rng | None) -> None:
+        """Add the value of each node to `env`.
+
+        Raises:
+            Unbounded: a node's result could depend on padding.
+        """
+        drawn = 0
+        for node in self.nodes:
+            own, count = None, self.draws(node)
+            if rng is not None and count:
+                own = _TrueRng(rng.seed, rng.offset + np.uint64(self.rng_step * drawn))
+                own.place(node, sizes)
+                drawn += count
+            env[node] = self._node(node, env, sizes, own)
+
+    def _node(self, node: Node, env: Mapping[Node, Any], sizes: Sizes, rng: Rng | None) -> Any:
+        args, kwargs = torch.fx.node.map_arg(
+            (node.args, node.kwargs), lambda source: _value(source, env, sizes)
+        )
+        if node.target is operator.getitem:
+            return args[0][args[1]]
+        call = Call(node, sizes, args, kwargs, self.tables, rng)
+        try:
+            with checks.collecting() as collected, jax.named_scope(scope_of(node)):
+                value = _apply(call)
+        except Unbounded:
+            raise
+        except Exception as error:
+            raise GraphError.at_node(node, error) from error
+        for condition, (error_type, message, _) in zip(
+            collected.conditions, collected.messages, strict=True
+        ):
+            checks.require(condition, error_type, f"{message}, in {describe(node)}")
+        return _checked(call, value, node.meta["val"])
+
+
+def _value(source: Node, env: Mapping[Node, Any], sizes: Sizes) -> Any:
+    if is_number(source) and source not in env:
+        value = source.meta["val"]
+        if isinstance(value, torch.SymInt):
+            return expression(value)
+        if isinstance(value, (int, float, bool)):
+            return value
+        raise Unbounded(f"{source} is a number that is not a whole size")
+    return env[source]
+
+
+def _apply(call: Call) -> Any:
+    from torchtpu_compile.bounded_rules import RULES
+
+    target = rng_states.random_op(call.node)
+    if call.node.target is not target:
+        raise Unbounded(f"{call.node.target} keeps a random state of its own")
+    rule = RULES.get(overload_name(target))
+    if rule is not None:
+        return rule(call)
+    if torch.Tag.pointwise in target.tags:
+        return elementwise(call)
+    if _touches_padding(call):
+        raise Unbounded(f"{describe(call.node)} has no rule for padded sizes")
+    return call.run()
+
+
+def _touches_padding(call: Call) -> bool:
+    values = [*call.args, *call.kwargs.values()]
+    values += [v for value in values if isinstance(value, (list, tuple)) for v in value]
+    if any(isinstance(v, sympy.Expr) and not is_static(v) for v in values):
+        return True
+    if any(isinstance(v, Padded) and v.padded_dims for v in values):
+        return True
+    expected = call.node.meta["val"]
+    tensors = expected if isinstance(expected, (list, tuple)) else [expected]
+    return any(
+        not is_static(expression(s))
+        for t in tensors
+        if isinstance(t, torch.Tensor)
+        for s in t.shape
+    )
+
+
+def elementwise(call: Call) -> Any:
+    """An op that computes each element from those at the same place."""
+    operands = [(i, a) for i, a in enumerate(call.args) if isinstance(a, Padded)]
+    lists = [v for a in call.args if isinstance(a, (list, tuple)) for v in a]
+    if any(isinstance(v, Padded) and v.padded_dims for v in lists):
+        raise Unbounded(f"{describe(call.node)} takes a list of padded tensors")
+    aligned = align(call.sizes, [a for _, a in operands])
+    for (i, _), value in zip(operands, aligned, strict=True):
+        call.args[i] = value
+    values = call.run()
+    dims = joint_dims(aligned)
+    if isinstance(values, (list, tuple)):
+        return [Padded(v, dims) for v in values]
+    return Padded(values, dims)
+
+
+def align(sizes: Sizes, operands: Sequence[Padded]) -> list[Padded]:
+    """Operands whose common dimensions have their data in the same places."""
+    rank = max((len(x.dims) for x in operands), default=0)
+    for d in range(1, rank + 1):
+        dims = [x.dims[-d] for x in operands if len(x.dims) >= d and x.array.shape[-d] != 1]
+        padded = [dim for dim in dims if is_padded(dim)]
+        if padded and not all(same_dim(dim, dims[0]) for dim in dims):
+            return [sizes.compact(x) for x in operands]
+    return list(operands)
+
+
+def joint_dims(operands: Sequence[Padded]) -> tuple[Any, ...]:
+    """The dimensions of operands broadcast against each other."""
+    rank = max((len(x.dims) for x in operands), default=0)
+    result = []
+    for d in range(rank, 0, -1):
+        dims = [x.dims[-d] for x in operands if len(x.dims) >= d]
+        wide = [dim for dim in dims if dim != ()]
+        result.append(wide[0] if wide else ())
+    return tuple(result)
+
+
+def _checked(call: Call, value: Any, expected: Any) -> Any:
+    """`value` with PyTorch's dtype, if its sizes are those the tracer saw."""
+    if isinstance(expected, (tuple, list)):
+        parts = list(value) if isinstance(value, (tuple, list)) else [value]
+        return [_checked(call, v, e) for v, e in zip(parts, expected, strict=False)]
+    if not isinstance(expected, torch.Tensor):
+        return value
+    if isinstance(value, (tuple, list)):
+        value = value[0]
+    if not isinstance(value, Padded):
+        value = call.sizes.static(value)
+    array = cast(value.array, dtypes.to_numpy(expected.dtype))
+    exprs = [expression(s) for s in expected.shape]
+    shape = tuple(padded_size(d) for d in value.dims)
+    if len(exprs) != len(value.dims) or not all(
+        same(true_size(d), e) for d, e in zip(value.dims, exprs, strict=True)
+    ):
+        raise Unbounded(f"{describe(call.node)} has a size that its rule does not foresee")
+    if array.shape != shape:
+        if array.size != 1:
+            raise Unbounded(f"{describe(call.node)} has a padded size its rule does not foresee")
+        array = jnp.broadcast_to(array.reshape(()), shape)
+    return Padded(array, value.dims)
+
+
+_WORD = np.dtype(np.uint32)
+
+
+class _TrueRng(Rng):
+    """A stream whose bits depend on the place in the true tensor, not in the padded one."""
+
+    __slots__ = ("_exprs", "_sizes")
+
+    def place(self, node: Node, sizes: Sizes) -> None:
+        """State which tensor is drawn."""
+        value = node.meta["val"]
+        tensor = value[0] if isinstance(value, (tuple, list)) else value
+        self._sizes = sizes
+        self._exprs = [expression(s) for s in tensor.shape]
+
+    def bits(self, shape: tuple[int, ...], dtype: np.dtype = _WORD) -> jax.Array:
+        """Uniform random bits, `shape`."""
+        if len(shape) != len(self._exprs):
+            raise Unbounded("a random op draws numbers of another shape than its result")
+        self.draws += 1
+        index, stride = jnp.zeros((), np.uint64), jnp.ones((), np.uint64)
+        for d in reversed(range(len(shape))):
+            index = index + lax.broadcasted_iota(np.uint64, shape, d) * stride
+            stride = stride * self._sizes.true(self._exprs[d]).astype(np.uint64)
+        return self.bits_at(index, dtype)

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step of a graph with open sizes as few programs: operands padded, results cut back.
+
+A result is a view of a padded tensor, so cutting costs nothing, and the next graph that
+takes it finds the padding in place. Any other operand is padded through host memory: a
+program that pads would be one more program for each size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sympy
+import torch
+from torch.fx import Node
+from torchtpu_core.calls import OutSpec, array_of, device_call, tensor_of
+from torchtpu_core.env_vars import LogTopic, settings
+from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar
+from torchtpu_core.lowering.rng import Rng
+from torchtpu_core.runtime import transfers
+
+from torchtpu_compile.bounded import BoundedInterpreter
+from torchtpu_compile.buckets import BucketPolicy
+from torchtpu_compile.padded import Padded, Sizes, is_padded
+from torchtpu_compile.symbols import Unbounded, evaluate, expression, is_static
+
+log = logging.getLogger("torchtpu")
+
+#: Why graphs with open sizes run at their true sizes, and how many do.
+reasons: Counter[str] = Counter()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One program.
+
+    Attributes:
+        call: the recorded call.
+        operands: padded sizes of each operand, None where nothing is padded.
+        specs: of the results.
+    """
+
+    call: Callable[..., list[torch.Tensor]]
+    operands: tuple[tuple[int, ...] | None, ...]
+    specs: list[OutSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a result of open size lies in its storage.
+
+    What the user sees is dense, as it would be without padding. What only the backward
+    graph sees stays as the program made it, padding in place.
+
+    Attributes:
+        exprs: its true sizes.
+        strides: its strides; None: those of the padded tensor.
+    """
+
+    exprs: Sequence[sympy.Expr]
+    strides: Sequence[sympy.Expr] | None
+
+    def laid_out(self, sizes: Sizes, value: Padded) -> jax.Array:
+        """The program's result for a value."""
+        if self.strides is None or not any(map(is_padded, value.dims[1:])):
+            return sizes.compact(value).array
+        return sizes.compact(sizes.reshaped(value, [sympy.Mul(*self.exprs)])).array
+
+    def cut(self, tensor: torch.Tensor, known: Mapping[sympy.Symbol, int]) -> torch.Tensor:
+        """The tensor of true sizes on the storage of a padded result.
+
+        Not a view: AOTAutograd takes a view for an alias of its base and asks for the
+        base's sizes.
+        """
+        true = [evaluate(e, known) for e in self.exprs]
+        strides = (
+            tensor.stride() if self.strides is None else [evaluate(e, known) for e in self.strides]
+        )
+        with torch.no_grad():
+            part = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            return part.set_(tensor.untyped_storage(), 0, true, strides)
+
+
+class BoundedProgram:
+    """The bounded form of a step.
+
+    Args:
+        name: of its programs.
+        interface: operands and results, as for a program of true sizes.
+        interpreter: of the step's nodes.
+        policy: chooses the padded sizes.
+        random_ops: how many random ops the step stands for.
+
+    Raises:
+        Unbounded: the step's operands do not tell its sizes, or it writes to one of open size.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        interface: Any,
+        interpreter: BoundedInterpreter,
+        policy: BucketPolicy,
+        random_ops: int,
+    ) -> None:
+        self.name = name
+        self.interface = interface
+        self.interpreter = interpreter
+        self.policy = policy
+        self.random_ops = random_ops
+        self._shapes = [_exprs(n) for n in interface.tensors]
+        self._layouts = [_layout(n, interface) for n in interface.outputs]
+        self.symbols = sorted(_symbols(interface), key=str)
+        self._sources = [_source(s, interface, self._shapes) for s in self.symbols]
+        self._upper = tuple(_upper(s, interface) for s in self.symbols)
+        self._entries: dict[tuple[int, ...], _Entry] = {}
+        if any(not all(map(is_static, self._shapes[i])) for i, _ in interface.writes):
+            raise Unbounded("an input of open size is written")
+
+    def __call__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        scalars: Sequence[bool | int | float],
+        values: tuple[Any, ...],
+    ) -> list[torch.Tensor]:
+        """Run at true sizes taken from the operands.
+
+        Raises:
+            Unbounded: the step cannot run at padded sizes.
+        """
+        true = tuple([values[i] if d is None else tensors[i].shape[d] for i, d in self._sources])
+        padded = self.policy.padded(true, self._upper)
+        entry = self._entries.get(padded)
+        if entry is None:
+            entry = self._entries[padded] = self._build(padded)
+        operands = [
+            t if sizes is None else with_padding(t, sizes)
+            for t, sizes in zip(tensors, entry.operands, strict=True)
+        ]
+        written = [index for index, _ in self.interface.writes]
+        results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
+        known = dict(zip(self.symbols, true, strict=True))
+        return [
+            result if layout is None else layout.cut(result, known)
+            for result, layout in zip(results, self._layouts, strict=True)
+        ]
+
+    @property
+    def program_count(self) -> int:
+        """How many programs there are."""
+        return len(self._entries)
+
+    def _build(self, padded: tuple[int, ...]) -> _Entry:
+        known = dict(zip(self.symbols, padded, strict=True))
+        sizes = Sizes(known, {})
+        shapes = [tuple(sizes.padded(e) for e in exprs) for exprs in self._shapes]
+        structs = [
+            jax.ShapeDtypeStruct(shape, dtypes.to_numpy(node.meta["val"].dtype))
+            for shape, node in zip(shapes, self.interface.tensors, strict=True)
+        ]
+        function = self._function(known)
+        results = self._shapes_of(function, structs)
+        specs: list[OutSpec] = [
+            (list(r.shape), _dense(r.shape), n.meta["val"].dtype)
+            for r, n in zip(results, self.interface.outputs, strict=False)
+        ]
+        if LogTopic.RECOMPILES in settings().log:
+            log.warning("<TorchTpu/recompiles> %s for sizes up to %s", self.name, known)
+        open_shapes = tuple(
+            None if all(map(is_static, exprs)) else shape
+            for exprs, shape in zip(self._shapes, shapes, strict=True)
+        )
+        call = device_call(f"torchtpu::{self.name}", function, random=self.random_ops)
+        return _Entry(call, open_shapes, specs)
+
+    def _function(self, padded: dict[sympy.Symbol, int]) -> Callable[..., tuple[jax.Array, ...]]:
+        interface = self.interface
+
+        def function(
+            arrays: Sequence[jax.Array], *scalars: Scalar, rng: Rng | None = None
+        ) -> tuple[jax.Array, ...]:
+            given = len(interface.scalars)
+            true = [s.to(np.dtype(np.int64)) for s in scalars[given:]]
+            sizes = Sizes(padded, dict(zip(self.symbols, true, strict=True)))
+            env: dict[Node, Any] = {}
+            for node, array, exprs in zip(interface.tensors, arrays, self._shapes, strict=True):
+                env[node] = Padded(array, tuple(sizes.dim(e) for e in exprs))
+            for node, scalar in zip(interface.scalars, scalars[:given], strict=True):
+                dtype = dtypes.to_numpy(node.meta["val"].dtype)
+                env[node] = Padded(scalar.to(dtype), ())
+            for node, constant in interface.constants.items():
+                env[node] = sizes.static(jnp.asarray(constant))
+            for node in interface.numbers:
+                env[node] = _number(node)
+            self.interpreter.run(env, sizes, rng)
+            outputs = [
+                env[node].array if layout is None else layout.laid_out(sizes, env[node])
+                for node, layout in zip(interface.outputs, self._layouts, strict=True)
+            ]
+            written = [
+                jnp.broadcast_to(env[v].array.astype(arrays[i].dtype), arrays[i].shape)
+                for i, v in interface.writes
+            ]
+            return (*outputs, *written)
+
+        return function
+
+    def _shapes_of(self, function: Any, structs: Sequence[jax.ShapeDtypeStruct]) -> Any:
+        """Shapes of the results; also the proof that every op can run at padded sizes."""
+        words = jax.ShapeDtypeStruct((SCALAR_WORDS,), np.uint32)
+        kinds = [_kind(n) for n in self.interface.scalars] + [int] * len(self.symbols)
+
+        def traced(arrays: Sequence[jax.Array], *words_: jax.Array) -> Any:
+            scalars = [Scalar(kind, w) for kind, w in zip(kinds, words_, strict=True)]
+            rng = Rng(jnp.uint64(0), jnp.uint64(0)) if self.random_ops else None
+            if rng is None:
+                return function(arrays, *scalars)
+            return function(arrays, *scalars, rng=rng)
+
+        with jax.enable_x64(True):
+            return jax.eval_shape(traced, list(structs), *[words] * len(kinds))
+
+
+def with_padding(tensor: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
+    """A tensor of `sizes` whose front part is `tensor`: the one it is a view of, or a copy."""
+    if tuple(tensor.shape) == sizes and tensor.is_contiguous():
+        return tensor
+    strides = _dense(sizes)
+    storage_bytes = tensor.untyped_storage().nbytes()
+    numel = int(np.prod(sizes, dtype=np.int64))
+    if (
+        list(tensor.stride()) == strides
+        and tensor.storage_offset() == 0
+        and storage_bytes == numel * tensor.itemsize
+        and all(t <= p for t, p in zip(tensor.shape, sizes, strict=True))
+    ):
+        return tensor.detach().as_strided(sizes, strides)
+    host = np.asarray(array_of(tensor.detach()))
+    room = np.zeros(sizes, host.dtype)
+    room[tuple(slice(0, n) for n in host.shape)] = host
+    device = tensor.device.index or 0
+    return tensor_of(transfers.put(room, device), device, sizes, tensor.dtype)
+
+
+def _exprs(node: Node) -> list[sympy.Expr]:
+    return [expression(s) for s in node.meta["val"].shape]
+
+
+def _layout(node: Node, interface: Any) -> Layout | None:
+    exprs = _exprs(node)
+    if all(map(is_static, exprs)):
+        return None
+    strides = [expression(s) for s in node.meta["val"].stride()]
+    if node in interface.saved:
+        return Layout(exprs, None)
+    if not _is_view_of_input(node):
+        strides = _dense_exprs(exprs)
+    return Layout(exprs, strides)
+
+
+def _dense_exprs(exprs: Sequence[sympy.Expr]) -> list[sympy.Expr]:
+    return [sympy.Mul(*exprs[d + 1 :]) for d in range(len(exprs))]
+
+
+def _is_view_of_input(node: Node) -> bool:
+    """Whether AOTAutograd will make this result anew, as a view of an input."""
+    while node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        returns = node.target._schema.returns
+        if not returns or returns[0].alias_info is None:
+            return False
+        node = node.args[0]  # type: ignore[assignment]
+    return node.op == "placeholder"
+
+
+def _symbols(interface: Any) -> set[sympy.Symbol]:
+    found: set[sympy.Symbol] = set()
+    for node in (*interface.tensors, *interface.outputs):
+        for expr in _exprs(node):
+            found |= expr.free_symbols
+    for node in interface.numbers:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            found |= value.node.expr.free_symbols
+        elif not isinstance(value, int):
+            raise Unbounded(f"{node} is a number that is not a size")
+    return found
+
+
+def _source(
+    symbol: sympy.Symbol, interface: Any, shapes: Sequence[Sequence[sympy.Expr]]
+) -> tuple[int, int | None]:
+    """Where a symbol's value is: (index of a number, None) or (index of a tensor, dim)."""
+    for i, node in enumerate(interface.numbers):
+        value = node.meta["val"]
+        if isinstance(value, torch.SymInt) and value.node.expr == symbol:
+            return i, None
+    for i, exprs in enumerate(shapes):
+        if symbol in exprs:
+            return i, list(exprs).index(symbol)
+    raise Unbounded(f"nothing in the graph's inputs tells the size {symbol}")
+
+
+def _upper(symbol: sympy.Symbol, interface: Any) -> int | None:
+    """The declared largest value of a symbol."""
+    for node in (*interface.tensors, *interface.numbers):
+        value = node.meta["val"]
+        sizes = [value] if isinstance(value, torch.SymInt) else getattr(value, "shape", ())
+        for size in sizes:
+            if isinstance(size, torch.SymInt) and symbol in size.node.expr.free_symbols:
+                upper = size.node.shape_env.var_to_range[symbol].upper
+                return int(upper) if upper.is_Integer and upper < 2**40 else None
+    return None
+
+
+def _number(node: Node) -> Any:
+    value = node.meta["val"]
+    return expression(value) if isinstance(value, torch.SymInt) else value
+
+
+def _kind(node: Node) -> type:
+    dtype = node.meta["val"].dtype
+    return float if dtype.is_floating_point else (bool if dtype is torch.bool else int)
+
+
+def _dense(sizes: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(size, 1)
+    return strides[::-1]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for ops that could see padding, one file per family, joined into one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchtpu_compile.bounded import Rule
+from torchtpu_compile.bounded_rules import (
+    contractions,
+    factories,
+    indexing,
+    joining,
+    losses,
+    normalization,
+    reductions,
+    sequences,
+    views,
+)
+
+#: Overload name to rule. Pointwise ops need none.
+RULES: Mapping[str, Rule] = {
+    **views.RULES,
+    **factories.RULES,
+    **reductions.RULES,
+    **contractions.RULES,
+    **normalization.RULES,
+    **indexing.RULES,
+    **joining.RULES,
+    **sequences.RULES,
+    **losses.RULES,
+}

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for products: what is summed over has zeros in its padding, on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_rules.common import refuse, zeroed
+from torchtpu_compile.padded import Dim, Padded, is_padded, same_dim, true_size
+from torchtpu_compile.symbols import same
+
+
+def _contract(call: Call, left: int, right: int, at: int, bt: int) -> tuple[Padded, Padded]:
+    """The operands at positions `left`, `right`, ready to be summed over dims `at`, `bt`."""
+    a, b = call.args[left], call.args[right]
+    if is_padded(a.dims[at]) or is_padded(b.dims[bt]):
+        if not same_dim(a.dims[at], b.dims[bt]):
+            a, b = call.sizes.compact(a), call.sizes.compact(b)
+        a, b = (
+            call.sizes.filled(a, 0, [at % len(a.dims)]),
+            call.sizes.filled(b, 0, [bt % len(b.dims)]),
+        )
+        call.args[left], call.args[right] = a, b
+    return a, b
+
+
+def _batch(call: Call, a: Padded, b: Padded) -> Dim:
+    if not same_dim(a.dims[0], b.dims[0]):
+        raise refuse(call, "has batches whose padding differs")
+    return a.dims[0]
+
+
+def _product(call: Call) -> Padded:
+    a, b = _contract(call, 0, 1, -1, -2 if len(call.args[1].dims) > 1 else -1)
+    lead: tuple[Dim, ...] = (_batch(call, a, b),) if len(a.dims) == 3 else ()
+    dims = (*lead, *a.dims[len(lead) : -1], *b.dims[len(lead) + 1 :])
+    return Padded(call.run(), dims)
+
+
+def _added_product(call: Call) -> Padded:
+    a, b = _contract(call, 1, 2, -1, -2 if len(call.args[2].dims) > 1 else -1)
+    lead: tuple[Dim, ...] = (_batch(call, a, b),) if len(a.dims) == 3 else ()
+    dims = (*lead, *a.dims[len(lead) : -1], *b.dims[len(lead) + 1 :])
+    addend = call.args[0]
+    for own, dim in zip(reversed(addend.dims), reversed(dims), strict=False):
+        if own != () and is_padded(dim) and not same_dim(own, dim):
+            raise refuse(call, "adds a tensor whose padding differs")
+    return Padded(call.run(), dims)
+
+
+def _attention(call: Call) -> Any:
+    """Fused attention: keys in the padding are hidden by a bias, their values are zero."""
+    q, k, v = (call.sizes.compact(call.args[i]) for i in range(3))
+    k, v = call.sizes.filled(k, 0), call.sizes.filled(v, 0)
+    q = _scaled(call, call.sizes.filled(q, 0, [3]))
+    call.args[:3] = [q, k, v]
+    _hide_keys(call, q, k)
+    results = list(call.run())
+    lead = q.dims[:3]
+    out = [Padded(results[0], (*lead, v.dims[3])), Padded(results[1], lead)]
+    return out + [call.sizes.static(r) if isinstance(r, jax.Array) else r for r in results[2:]]
+
+
+def _scaled(call: Call, x: Padded) -> Padded:
+    """`x` times what makes the row's ``1 / sqrt(width)`` that of the true width."""
+    if not is_padded(x.dims[3]) or call.arg("scale") is not None:
+        return x
+    true = call.sizes.true(true_size(x.dims[3])).astype(np.float32)
+    ratio = jnp.sqrt(np.float32(x.array.shape[3]) / true)
+    return Padded((x.array * ratio).astype(x.array.dtype), x.dims)
+
+
+def _hide_keys(call: Call, q: Padded, k: Padded) -> None:
+    """Add the padding of the keys to the bias; with a causal mask no true query sees it."""
+    if not is_padded(k.dims[2]) or (call.arg("is_causal") and same_dim(q.dims[2], k.dims[2])):
+        return
+    keys = Padded(jnp.zeros((1, 1, 1, k.array.shape[2]), q.array.dtype), ((), (), (), k.dims[2]))
+    bias = call.arg("attn_bias")
+    if bias is None:
+        call.set("attn_bias", call.sizes.filled(keys, -jnp.inf))
+        return
+    bias = call.sizes.compact(bias)
+    ok = call.sizes.valid(keys, [3])
+    hidden = False if bias.array.dtype == bool else -jnp.inf
+    call.set("attn_bias", Padded(jnp.where(ok, bias.array, hidden), bias.dims))
+
+
+def _attention_backward(call: Call) -> Any:
+    """Zeros in all padding, and the keys hidden as in the forward pass."""
+    mask = call.arg("grad_input_mask")
+    if mask is not None and len(mask) > 3 and mask[3]:
+        raise refuse(call, "needs the gradient of an attention mask")
+    names = ("grad_out", "query", "key", "value", "out", "logsumexp")
+    for name in names:
+        call.set(name, call.sizes.compact(call.arg(name)))
+    zeroed(call, *names)
+    q, k, v = (call.arg(n) for n in ("query", "key", "value"))
+    had_bias = call.arg("attn_bias") is not None
+    _hide_keys(call, q, k)
+    for name in ("max_q", "max_k"):
+        call.set(name, 0)  # the row does not use them
+    call.set("query", _scaled(call, q))
+    results = list(call.run())
+    results[0] = _scaled(call, Padded(results[0], q.dims)).array
+    if not had_bias and len(results) > 3:
+        results[3] = None
+    return [Padded(r, x.dims) for r, x in zip(results, (q, k, v), strict=False)] + results[3:]
+
+
+def _convolution(call: Call) -> Padded:
+    x, w = call.sizes.compact(call.args[0]), call.args[1]
+    if w.padded_dims or call.arg("transposed"):
+        raise refuse(call, "is transposed or has a weight of open size")
+    call.args[0] = call.sizes.filled(x, 0, range(1, len(x.dims)))
+    exprs = call.exprs()
+    dims = [x.dims[0], w.dims[0]]
+    for d in range(2, len(x.dims)):
+        same_size = same(true_size(x.dims[d]), exprs[d])
+        dims.append(x.dims[d] if same_size else call.sizes.dim(exprs[d]))
+    return Padded(call.run(), tuple(dims))
+
+
+def _convolution_backward(call: Call) -> Any:
+    if call.arg("transposed"):
+        raise refuse(call, "is transposed")
+    for name in ("grad_output", "input"):
+        call.set(name, call.sizes.compact(call.arg(name)))
+    zeroed(call, "grad_output", "input")
+    x, w = call.arg("input"), call.arg("weight")
+    results = call.run()
+    dims = (x.dims, w.dims, w.dims[:1])
+    return [None if r is None else Padded(r, d) for r, d in zip(results, dims, strict=True)]
+
+
+_ATTENTION = "aten::_scaled_dot_product_fused_attention_overrideable"
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot"), _product),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), _added_product),
+    _ATTENTION: _attention,
+    f"{_ATTENTION}_backward": _attention_backward,
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+}

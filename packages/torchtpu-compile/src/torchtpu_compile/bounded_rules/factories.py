@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for tensors made from sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+from torchtpu_core.lowering import dtypes
+
+from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_rules.common import refuse
+from torchtpu_compile.padded import Padded, padded_size
+from torchtpu_compile.symbols import expression, is_static
+
+
+def _filled(call: Call) -> Padded:
+    """An op whose result has the sizes it was asked for, or those of its operand."""
+    dims = tuple(call.sizes.dim(e) for e in call.exprs())
+    for i, value in enumerate(call.args):
+        if isinstance(value, Padded):
+            call.args[i] = Padded(
+                jnp.zeros([padded_size(d) for d in dims], value.array.dtype), dims
+            )
+    return Padded(call.run(), dims)
+
+
+def _arange(call: Call) -> Padded:
+    schema = [a.name for a in call.node.target._schema.arguments]  # type: ignore[union-attr]
+    start = call.arg("start") if "start" in schema else 0
+    step = call.arg("step") if "step" in schema else 1
+    (expr,) = call.exprs()
+    if is_static(expr) and all(not hasattr(v, "free_symbols") for v in (start, step)):
+        return call.result(call.run())
+    if isinstance(start, float) or isinstance(step, float) or not is_static(expression(step)):
+        raise refuse(call, "counts in steps that are not whole numbers")
+    dtype = dtypes.to_numpy(call.node.meta["val"].dtype)
+    (dim,) = (call.sizes.dim(expr),)
+    count = jnp.arange(padded_size(dim), dtype=np.int64) * np.int64(int(step))
+    return Padded((count + call.sizes.true(expression(start))).astype(dtype), (dim,))
+
+
+_FILLED = (
+    "full",
+    "zeros",
+    "ones",
+    "empty.memory_format",
+    "empty_strided",
+    "full_like",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "new_empty_strided",
+    "rand",
+    "randn",
+    "rand_like",
+    "randn_like",
+    "randint",
+    "randint.low",
+    "randint_like",
+    "randint_like.low_dtype",
+)
+
+
+def _same_draws(call: Call) -> object:
+    """Random ops whose result has the sizes of their operand."""
+    x = call.args[0] = call.sizes.compact(call.args[0])
+    values = call.run()
+    if isinstance(values, (list, tuple)):
+        return [Padded(v, x.dims) for v in values]
+    return Padded(values, x.dims)
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys((f"aten::{name}" for name in _FILLED), _filled),
+    **dict.fromkeys(("aten::arange", "aten::arange.start", "aten::arange.start_step"), _arange),
+    **dict.fromkeys(
+        ("aten::native_dropout", "aten::bernoulli", "aten::bernoulli.p", "aten::uniform"),
+        _same_draws,
+    ),
+}

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for joining tensors and for writing one into another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.promotion import cast
+
+from torchtpu_compile.bounded import Call, Rule, align
+from torchtpu_compile.bounded_rules.common import dim_of, refuse
+from torchtpu_compile.padded import Padded, is_padded, padded_size, same_dim, true_size
+from torchtpu_compile.symbols import expression
+
+
+def _cat(call: Call) -> Padded:
+    parts = [p for p in call.args[0] if not (len(p.dims) == 1 and p.array.size == 0)]
+    dim = dim_of(parts[0], call.arg("dim"))
+    others = [d for d in range(len(parts[0].dims)) if d != dim]
+    alike = all(same_dim(p.dims[d], parts[0].dims[d]) for p in parts for d in others)
+    if not alike or any(len(p.dims[dim]) > 1 for p in parts):
+        parts = [call.sizes.compact(p) for p in parts]
+    dtype = dtypes.to_numpy(call.node.meta["val"].dtype)
+    arrays = [cast(p.array, dtype) for p in parts]
+    expr = call.exprs()[dim]
+    dims = (*parts[0].dims[:dim], call.sizes.dim(expr), *parts[0].dims[dim + 1 :])
+    if not any(is_padded(p.dims[dim]) for p in parts[:-1]):
+        return Padded(lax.concatenate(arrays, dim), dims)
+    shape = list(arrays[0].shape)
+    shape[dim] = sum(a.shape[dim] for a in arrays)
+    whole, at = jnp.zeros(shape, dtype), jnp.zeros((), np.int64)
+    for part, array in zip(parts, arrays, strict=True):
+        # Each part overwrites the padding of the one before it.
+        whole = lax.dynamic_update_slice_in_dim(whole, array, at, dim)
+        at = at + call.sizes.true(true_size(part.dims[dim]))
+    return Padded(lax.slice_in_dim(whole, 0, padded_size(dims[dim]), axis=dim), dims)
+
+
+def _stack(call: Call) -> Padded:
+    parts = align(call.sizes, call.args[0])
+    dim = call.arg("dim")
+    dim = dim + len(parts[0].dims) + 1 if dim < 0 else dim
+    dims = parts[0].dims
+    array = jnp.stack([p.array for p in parts], axis=dim)
+    return Padded(array, (*dims[:dim], call.sizes.dim(len(parts)), *dims[dim:]))
+
+
+def _pad(call: Call) -> Padded:
+    x, widths, value = call.sizes.compact(call.args[0]), call.args[1], call.arg("value")
+    if any(not isinstance(w, int) or w < 0 for w in widths):
+        raise refuse(call, "pads by an open or negative amount")
+    config = [(0, 0)] * len(x.dims)
+    for i in range(len(widths) // 2):
+        config[-1 - i] = (widths[2 * i], widths[2 * i + 1])
+    touched = [d for d, pair in enumerate(config) if pair != (0, 0)]
+    fill = 0 if value is None else value
+    x = call.sizes.filled(x, fill, touched)
+    array = jnp.pad(x.array, config, constant_values=np.asarray(fill).astype(x.array.dtype))
+    dims = list(x.dims)
+    for d in touched:
+        dims[d] = call.sizes.dim(call.exprs()[d])
+    return Padded(array, tuple(dims))
+
+
+def _slice_scatter(call: Call) -> Padded:
+    x, source = call.sizes.compact(call.args[0]), call.sizes.compact(call.args[1])
+    dim = dim_of(x, call.arg("dim"))
+    if call.arg("step") != 1:
+        raise refuse(call, "writes every n-th element")
+    start = call.arg("start")
+    begin = call.sizes.true(expression(0 if start is None else start))
+    size = call.sizes.true(true_size(x.dims[dim]))
+    begin = jnp.clip(jnp.where(begin < 0, begin + size, begin), 0, size)
+    room = source.array.shape[dim]
+    shape = list(x.array.shape)
+    shape[dim] += room
+    placed = lax.dynamic_update_slice_in_dim(
+        jnp.zeros(shape, x.array.dtype), source.array.astype(x.array.dtype), begin, dim
+    )
+    index = lax.broadcasted_iota(np.int64, x.array.shape, dim)
+    written = (index >= begin) & (index < begin + call.sizes.true(true_size(source.dims[dim])))
+    placed = lax.slice_in_dim(placed, 0, x.array.shape[dim], axis=dim)
+    return Padded(jnp.where(written, placed, x.array), x.dims)
+
+
+def _select_scatter(call: Call) -> Padded:
+    x, source = call.sizes.compact(call.args[0]), call.sizes.compact(call.args[1])
+    dim, index = dim_of(x, call.args[2]), call.sizes.true(expression(call.args[3]))
+    index = jnp.where(index < 0, index + call.sizes.true(true_size(x.dims[dim])), index)
+    here = lax.broadcasted_iota(np.int64, x.array.shape, dim) == index
+    return Padded(jnp.where(here, jnp.expand_dims(source.array, dim), x.array), x.dims)
+
+
+RULES: Mapping[str, Rule] = {
+    "aten::cat": _cat,
+    "aten::stack": _stack,
+    "aten::constant_pad_nd": _pad,
+    "aten::slice_scatter": _slice_scatter,
+    "aten::select_scatter": _select_scatter,
+}

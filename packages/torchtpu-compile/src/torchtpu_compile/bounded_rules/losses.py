@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for losses: targets in the padding are ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_rules.common import require_plain
+from torchtpu_compile.padded import Padded, same_dim
+
+
+def _prepared(call: Call) -> tuple[Padded, Padded]:
+    x, target = call.arg("self"), call.arg("target")
+    if x.dims and target.dims and not same_dim(x.dims[0], target.dims[0]):
+        x, target = call.sizes.compact(x), call.sizes.compact(target)
+    if len(x.dims) > 1:
+        require_plain(call, x, [1])
+    x = call.sizes.filled(x, 0)
+    target = call.sizes.filled(target, int(call.arg("ignore_index")))
+    call.set("self", x)
+    call.set("target", target)
+    return x, target
+
+
+def _nll(call: Call) -> Any:
+    _, target = _prepared(call)
+    loss, weight = call.run()
+    each = call.arg("reduction") == 0
+    return [Padded(loss, target.dims if each else ()), Padded(weight, ())]
+
+
+def _nll_backward(call: Call) -> Padded:
+    x, _ = _prepared(call)
+    grad = call.arg("grad_output")
+    call.set("grad_output", call.sizes.filled(grad, 0))
+    return Padded(call.run(), x.dims)
+
+
+def _pointwise_loss(call: Call) -> Padded:
+    """mse_loss and its like: each element on its own, then a sum or a mean."""
+    from torchtpu_compile.bounded import align
+
+    a, b = align(call.sizes, call.args[:2])
+    reduction = call.arg("reduction")
+    call.args[:2] = [a, b]
+    call.set("reduction", 0)
+    values = call.run()
+    each = Padded(jnp.asarray(values), a.dims)
+    if reduction == 0:
+        return each
+    total = jnp.sum(call.sizes.filled(each, 0).array)
+    if reduction == 1:
+        from torchtpu_compile.bounded_rules.reductions import count_of
+
+        total = total / count_of(call, a, list(range(len(a.dims)))).astype(total.dtype)
+    return Padded(total, ())
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("aten::nll_loss_forward", "aten::nll_loss2d_forward"), _nll),
+    **dict.fromkeys(("aten::nll_loss_backward", "aten::nll_loss2d_backward"), _nll_backward),
+    **dict.fromkeys(
+        ("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss", "aten::soft_margin_loss"),
+        _pointwise_loss,
+    ),
+}

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for ops along an order: cumulative ops, sorting, the largest few."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_rules.common import dim_of, highest, lowest, refuse
+from torchtpu_compile.padded import Padded, is_padded
+
+
+def _cumulative(call: Call) -> Any:
+    """What is in front does not see what comes after."""
+    x = call.args[0]
+    dim = dim_of(x, call.arg("dim"))
+    if is_padded(x.dims[dim]):
+        x = call.args[0] = call.sizes.compact(x)
+    values = call.run()
+    if isinstance(values, (list, tuple)):
+        return [Padded(v, x.dims) for v in values]
+    return Padded(values, x.dims)
+
+
+def _sort(call: Call) -> Any:
+    """Padding sorts behind everything; equal elements keep their order, so it stays there."""
+    x = call.sizes.compact(call.args[0])
+    dim, descending = dim_of(x, call.arg("dim")), bool(call.arg("descending"))
+    if is_padded(x.dims[dim]):
+        x = call.sizes.filled(x, _last(x, descending), [dim])
+    call.args[0] = x
+    values, indices = _stable(call, x, dim, descending)
+    return [Padded(values, x.dims), Padded(indices, x.dims)]
+
+
+def _last(x: Padded, descending: bool) -> Any:
+    if descending:
+        return lowest(x.array.dtype)
+    floating = jnp.issubdtype(x.array.dtype, jnp.floating)
+    return jnp.nan if floating else highest(x.array.dtype)
+
+
+def _stable(call: Call, x: Padded, dim: int, descending: bool) -> tuple[Any, Any]:
+    indices = jnp.argsort(x.array, axis=dim, stable=True, descending=False)
+    if descending:
+        # Stable from the other end: flip, sort upwards, flip back.
+        size = x.array.shape[dim]
+        flipped = jnp.flip(x.array, dim)
+        indices = size - 1 - jnp.flip(jnp.argsort(flipped, axis=dim, stable=True), dim)
+    return jnp.take_along_axis(x.array, indices, dim), indices
+
+
+def _topk(call: Call) -> Any:
+    x = call.sizes.compact(call.args[0])
+    dim, largest = dim_of(x, call.arg("dim")), bool(call.arg("largest"))
+    count = call.arg("k")
+    if not isinstance(count, int):
+        raise refuse(call, "asks for an open number of elements")
+    if is_padded(x.dims[dim]):
+        x = call.sizes.filled(x, _last(x, largest), [dim])
+    values, indices = _stable(call, x, dim, largest)
+    front = [slice(None)] * x.array.ndim
+    front[dim] = slice(0, count)
+    dims = (*x.dims[:dim], call.sizes.dim(count), *x.dims[dim + 1 :])
+    return [Padded(values[tuple(front)], dims), Padded(indices[tuple(front)], dims)]
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(
+        ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp", "aten::cummax", "aten::cummin"),
+        _cumulative,
+    ),
+    "aten::sort": _sort,
+    "aten::sort.stable": _sort,
+    "aten::topk": _topk,
+}

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for ops that rearrange dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sympy
+
+from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_rules.common import dim_of, moved, refuse
+from torchtpu_compile.padded import Padded, is_padded, padded_size, true_size
+from torchtpu_compile.symbols import expression, is_static, same
+
+_NO_END = 2**62
+
+
+def _reshape(call: Call) -> Padded:
+    return call.sizes.reshaped(call.args[0], call.exprs())
+
+
+def _permuted(x: Padded, order: Sequence[int]) -> Padded:
+    return Padded(jnp.transpose(x.array, order), tuple(x.dims[d] for d in order))
+
+
+def _permute(call: Call) -> Padded:
+    x = call.args[0]
+    return _permuted(x, [dim_of(x, d) for d in call.args[1]])
+
+
+def _transpose(call: Call) -> Padded:
+    x = call.args[0]
+    order = list(range(len(x.dims)))
+    if call.node.target._schema.name.endswith("::t"):  # type: ignore[union-attr]
+        return _permuted(x, order[::-1])
+    a, b = dim_of(x, call.args[1]), dim_of(x, call.args[2])
+    order[a], order[b] = order[b], order[a]
+    return _permuted(x, order)
+
+
+def _unsqueeze(call: Call) -> Padded:
+    x, dim = call.args[0], call.args[1]
+    dim = dim + len(x.dims) + 1 if dim < 0 else dim
+    return Padded(jnp.expand_dims(x.array, dim), (*x.dims[:dim], (), *x.dims[dim:]))
+
+
+def _squeeze(call: Call) -> Padded:
+    x = call.args[0]
+    wanted = call.args[1] if len(call.args) > 1 else range(len(x.dims))
+    wanted = [wanted] if isinstance(wanted, int) else wanted
+    gone = [d for d in (dim_of(x, w) for w in wanted) if x.dims[d] == ()]
+    dims = tuple(dim for d, dim in enumerate(x.dims) if d not in gone)
+    return Padded(jnp.squeeze(x.array, tuple(gone)), dims)
+
+
+def _expand(call: Call) -> Padded:
+    x, exprs = call.args[0], call.exprs()
+    extra = len(exprs) - len(x.dims)
+    dims = []
+    for d, expr in enumerate(exprs):
+        kept = x.dims[d - extra] if d >= extra else ()
+        dims.append(kept if same(true_size(kept), expr) else call.sizes.dim(expr))
+    shape = [padded_size(dim) for dim in dims]
+    return Padded(jnp.broadcast_to(x.array, shape), tuple(dims))
+
+
+def _select(call: Call) -> Padded:
+    x, dim, index = call.args[0], dim_of(call.args[0], call.args[1]), call.args[2]
+    dims = (*x.dims[:dim], *x.dims[dim + 1 :])
+    from_front = isinstance(index, int) and index >= 0 and len(x.dims[dim]) <= 1
+    if isinstance(index, int) and (from_front or not is_padded(x.dims[dim])):
+        return Padded(jax.lax.index_in_dim(x.array, index, dim, keepdims=False), dims)
+    x = call.sizes.compact(x)
+    dims = (*x.dims[:dim], *x.dims[dim + 1 :])
+    place = _position(call, x, dim, index)
+    return Padded(jax.lax.dynamic_index_in_dim(x.array, place, dim, keepdims=False), dims)
+
+
+def _position(call: Call, x: Padded, dim: int, index: Any) -> jax.Array:
+    """A run-time index along a dimension, negative ones counted from the true end."""
+    value = call.sizes.true(expression(index))
+    return jnp.where(value < 0, value + call.sizes.true(true_size(x.dims[dim])), value)
+
+
+def _slice(call: Call) -> Padded:
+    x = call.args[0]
+    dim = dim_of(x, call.arg("dim"))
+    start, end, step = call.arg("start"), call.arg("end"), call.arg("step")
+    expr = call.exprs()[dim]
+    size = true_size(x.dims[dim])
+    start = 0 if start is None else start
+    if same(expr, size) and step == 1:
+        return x
+    symbolic = [v for v in (start, end) if isinstance(v, sympy.Expr) and not is_static(v)]
+    if not is_padded(x.dims[dim]) and not symbolic:
+        return Padded(call.run(), (*x.dims[:dim], call.sizes.dim(expr), *x.dims[dim + 1 :]))
+    if step != 1:
+        raise refuse(call, "takes every n-th element of a dimension of open size")
+    x = call.sizes.compact(x)
+    room = padded_size(call.sizes.dim(expr))
+    if isinstance(start, int) and start == 0:
+        begin = jnp.zeros((), np.int64)
+    elif isinstance(start, int) and start > 0:
+        begin = jnp.minimum(np.int64(start), call.sizes.true(size))
+    else:
+        begin = jnp.maximum(_position(call, x, dim, start), 0)
+    array = moved(call, x, dim, begin, room)
+    return Padded(array, (*x.dims[:dim], call.sizes.dim(expr), *x.dims[dim + 1 :]))
+
+
+def _along_unpadded(call: Call) -> Any:
+    """Ops that cut a dimension in pieces; the dimension has no padding."""
+    x = call.args[0]
+    name = "dim"
+    dim = dim_of(x, call.arg(name))
+    if is_padded(x.dims[dim]):
+        raise refuse(call, "cuts a dimension of open size into pieces")
+    pieces = call.run()
+    unbind = call.node.target._schema.name.endswith("unbind")  # type: ignore[union-attr]
+    result = []
+    for piece in pieces:
+        middle = () if unbind else (call.sizes.dim(piece.shape[dim]),)
+        result.append(Padded(piece, (*x.dims[:dim], *middle, *x.dims[dim + 1 :])))
+    return result
+
+
+def _same_dims(call: Call) -> Padded:
+    return Padded(call.run(), call.args[0].dims)
+
+
+def _plain_last_two(call: Call) -> Padded:
+    x = call.args[0] = call.sizes.compact(call.args[0])
+    return Padded(call.run(), x.dims)
+
+
+def _flip(call: Call) -> Padded:
+    x = call.sizes.compact(call.args[0])
+    array = x.array
+    for d in (dim_of(x, d) for d in call.args[1]):
+        index = call.sizes.true(true_size(x.dims[d])) - 1 - jnp.arange(array.shape[d])
+        array = jnp.take(array, jnp.maximum(index, 0), axis=d)
+    return Padded(array, x.dims)
+
+
+def _repeat(call: Call) -> Padded:
+    x, times = call.args[0], call.args[1]
+    extra = len(times) - len(x.dims)
+    array = x.array.reshape((1,) * extra + x.array.shape)
+    dims = ((),) * extra + x.dims
+    for d, (dim, n) in enumerate(zip(dims, times, strict=True)):
+        static = is_static(expression(n))
+        if is_padded(dim) and n != 1:
+            raise refuse(call, "repeats a dimension of open size")
+        if not static and dim != ():
+            raise refuse(call, "repeats a dimension an open number of times")
+        del d
+    plain = [1 if not is_static(expression(n)) else int(n) for n in times]
+    array = jnp.tile(array, plain)
+    exprs = call.exprs()
+    out = tuple(
+        dim if is_padded(dim) else call.sizes.dim(e) for dim, e in zip(dims, exprs, strict=True)
+    )
+    return Padded(jnp.broadcast_to(array, [padded_size(d) for d in out]), out)
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(
+        ("aten::view", "aten::_unsafe_view", "aten::reshape", "aten::view_copy"), _reshape
+    ),
+    "aten::permute": _permute,
+    "aten::transpose.int": _transpose,
+    "aten::t": _transpose,
+    "aten::unsqueeze": _unsqueeze,
+    **dict.fromkeys(("aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"), _squeeze),
+    "aten::expand": _expand,
+    "aten::select.int": _select,
+    "aten::slice.Tensor": _slice,
+    **dict.fromkeys(
+        ("aten::split.Tensor", "aten::split_with_sizes", "aten::unbind.int"), _along_unpadded
+    ),
+    **dict.fromkeys(
+        (
+            "aten::clone",
+            "aten::detach",
+            "aten::alias",
+            "aten::lift_fresh_copy",
+            "aten::_to_copy",
+            "aten::contiguous",
+            "prims::convert_element_type",
+            "prims::inductor_force_stride_order",
+        ),
+        _same_dims,
+    ),
+    **dict.fromkeys(("aten::tril", "aten::triu"), _plain_last_two),
+    "aten::flip": _flip,
+    "aten::repeat": _repeat,
+}

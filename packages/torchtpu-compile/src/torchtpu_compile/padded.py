@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays that are larger than the tensors they stand for.
+
+A dimension is a product of *factors*, outermost first; each has a true size, known when
+the program runs, and a padded size, known when it is compiled. Data that counts lies
+where every factor's index is below its true size; what lies elsewhere is unspecified. A
+dimension of one factor has its data in front; ``[B, T, D]`` viewed as ``[B*T, D]`` has
+two factors and moves no data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sympy
+from jax import lax
+
+from torchtpu_compile.symbols import (
+    Unbounded,
+    evaluate,
+    expression,
+    grows,
+    is_static,
+    quotient,
+    same,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One factor of a dimension.
+
+    Attributes:
+        expr: its true size.
+        size: its padded size.
+    """
+
+    expr: sympy.Expr
+    size: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether the true size may be smaller."""
+        return not is_static(self.expr)
+
+
+Dim: TypeAlias = tuple[Factor, ...]
+
+
+def normal(factors: Iterable[Factor]) -> Dim:
+    """Factors without ones, neighbouring static ones joined."""
+    result: list[Factor] = []
+    for factor in factors:
+        if factor.size == 1 and not factor.padded:
+            continue
+        if result and not factor.padded and not result[-1].padded:
+            last = result.pop()
+            factor = Factor(last.expr * factor.expr, last.size * factor.size)
+        result.append(factor)
+    return tuple(result)
+
+
+def is_padded(dim: Dim) -> bool:
+    """Whether a dimension has padding."""
+    return any(factor.padded for factor in dim)
+
+
+def true_size(dim: Dim) -> sympy.Expr:
+    """The true size of a dimension."""
+    return sympy.Mul(*(factor.expr for factor in dim))
+
+
+def padded_size(dim: Dim) -> int:
+    """The padded size of a dimension."""
+    return math.prod(factor.size for factor in dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """An array and what its dimensions mean.
+
+    Attributes:
+        array: as large as the padded sizes.
+        dims: one per dimension.
+    """
+
+    array: jax.Array
+    dims: tuple[Dim, ...]
+
+    @property
+    def padded_dims(self) -> list[int]:
+        """Indices of the dimensions with padding."""
+        return [i for i, dim in enumerate(self.dims) if is_padded(dim)]
+
+
+class Sizes:
+    """The symbols of one program: their padded values and, as arrays, their true ones."""
+
+    def __init__(
+        self, padded: Mapping[sympy.Symbol, int], true: Mapping[sympy.Symbol, jax.Array]
+    ) -> None:
+        self.padded_values = padded
+        self.true_values = true
+
+    def padded(self, expr: sympy.Expr) -> int:
+        """The padded size of an expression.
+
+        Raises:
+            Unbounded: the expression may shrink when a symbol grows.
+        """
+        if not grows(expr):
+            raise Unbounded(f"the size {expr} does not grow with its symbols")
+        return int(evaluate(expr, self.padded_values))
+
+    def true(self, expr: sympy.Expr) -> jax.Array:
+        """The true value of an expression, an int64 scalar of the program."""
+        return jnp.asarray(evaluate(expr, self.true_values), np.int64)
+
+    def dim(self, size: Any) -> Dim:
+        """A dimension of one factor."""
+        expr = expression(size)
+        return normal([Factor(expr, int(expr) if is_static(expr) else self.padded(expr))])
+
+    def static(self, array: jax.Array) -> Padded:
+        """An array without padding."""
+        return Padded(array, tuple(self.dim(n) for n in array.shape))
+
+    def valid(self, x: Padded, dims: Iterable[int]) -> jax.Array | None:
+        """Bool, broadcastable to `x`: where data counts along `dims`; None: everywhere."""
+        result = None
+        for d in dims:
+            if not is_padded(x.dims[d]):
+                continue
+            index = lax.iota(np.int64, x.array.shape[d])
+            ok = jnp.ones((), bool)
+            for factor in reversed(x.dims[d]):
+                if factor.padded:
+                    ok = ok & (index % factor.size < self.true(factor.expr))
+                index = index // factor.size
+            shape = [1] * x.array.ndim
+            shape[d] = -1
+            ok = ok.reshape(shape)
+            result = ok if result is None else result & ok
+        return result
+
+    def filled(self, x: Padded, fill: Any, dims: Iterable[int] | None = None) -> Padded:
+        """`x` with `fill` in the padding of `dims` (all)."""
+        ok = self.valid(x, range(len(x.dims)) if dims is None else dims)
+        if ok is None:
+            return x
+        return Padded(jnp.where(ok, x.array, jnp.asarray(fill, x.array.dtype)), x.dims)
+
+    def reshaped(self, x: Padded, exprs: Sequence[sympy.Expr]) -> Padded:
+        """`x` with dimensions of the given true sizes, in row-major order of its data."""
+        dims = _regrouped([f for dim in x.dims for f in dim], exprs)
+        if dims is not None:
+            return Padded(x.array.reshape([padded_size(d) for d in dims]), dims)
+        return self._gathered(x, exprs)
+
+    def compact(self, x: Padded) -> Padded:
+        """`x` with one factor per dimension."""
+        if all(len(dim) <= 1 for dim in x.dims):
+            return x
+        return self._gathered(x, [true_size(dim) for dim in x.dims])
+
+    def _gathered(self, x: Padded, exprs: Sequence[sympy.Expr]) -> Padded:
+        """A reshape that must move data: each element looks up its source."""
+        dims = tuple(self.dim(e) for e in exprs)
+        shape = [padded_size(d) for d in dims]
+        flat, stride = jnp.zeros((), np.int64), jnp.ones((), np.int64)
+        for d in reversed(range(len(dims))):
+            flat = flat + lax.broadcasted_iota(np.int64, shape, d) * stride
+            stride = stride * self.true(exprs[d])
+        source, step = jnp.zeros((), np.int64), 1
+        for factor in reversed([f for dim in x.dims for f in dim]):
+            true = self.true(factor.expr)
+            source = source + (flat % true) * step
+            flat, step = flat // true, step * factor.size
+        values = x.array.reshape(-1).at[source].get(mode="clip")
+        return Padded(values.reshape(shape), dims)
+
+
+def _regrouped(factors: Sequence[Factor], exprs: Sequence[sympy.Expr]) -> tuple[Dim, ...] | None:
+    """The factors in groups whose true sizes multiply to `exprs`; None: data must move."""
+    queue = [f for f in factors if f.size != 1 or f.padded]
+    dims: list[Dim] = []
+    for expr in exprs:
+        group: list[Factor] = []
+        need = expr
+        while need != 1:
+            if not queue:
+                return None
+            factor = queue.pop(0)
+            rest = quotient(need, factor.expr)
+            if rest is None:
+                parts = _split(factor, need)
+                if parts is None:
+                    return None
+                factor, remaining = parts
+                queue.insert(0, remaining)
+                rest = sympy.Integer(1)
+            group.append(factor)
+            need = rest
+        dims.append(normal(group))
+    return None if queue else tuple(dims)
+
+
+def _split(factor: Factor, outer: sympy.Expr) -> tuple[Factor, Factor] | None:
+    """A factor as an outer one of a given size and a static inner one."""
+    inner = quotient(factor.expr, outer)
+    if inner is None or not is_static(inner) or inner < 1 or factor.size % int(inner):
+        return None
+    return Factor(outer, factor.size // int(inner)), Factor(inner, int(inner))
+
+
+def same_dim(a: Dim, b: Dim) -> bool:
+    """Whether two dimensions have their data in the same places."""
+    return len(a) == len(b) and all(
+        f.size == g.size and same(f.expr, g.expr) for f, g in zip(a, b, strict=True)
+    )

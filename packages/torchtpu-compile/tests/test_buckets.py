@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which padded sizes are chosen."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torchtpu_compile.buckets import BucketPolicy, coarse, fine
+
+
+@given(st.integers(1, 10**6))
+def test_buckets_hold_the_size_and_the_fine_one_wastes_at_most_an_eighth(size: int) -> None:
+    assert coarse(size) >= size
+    assert size <= fine(size) <= max(size * 1.125, size)
+
+
+def test_sweep_over_lengths_and_batches_needs_few_programs() -> None:
+    sizes = [(batch, length) for batch in range(1, 17) for length in range(1, 129)]
+    random.Random(0).shuffle(sizes)
+    policy = BucketPolicy()
+    found = {policy.padded(size, (None, None)) for size in sizes}
+    assert len(found) <= 10
+
+
+def test_growing_length_needs_few_programs() -> None:
+    policy = BucketPolicy()
+    assert len({policy.padded((n,), (None,)) for n in range(2, 1025)}) <= 8
+
+
+def test_size_that_repeats_earns_a_tight_bucket_within_the_budget() -> None:
+    policy = BucketPolicy(limit=3)
+    found = {}
+    for size in (300, 700, 1100, 2100):
+        for _ in range(20):
+            found[size] = policy.padded((size,), (None,))[0]
+    assert found[300] <= 300 * 1.125
+    assert len(set(policy.chosen.values())) <= 4
+
+
+def test_declared_maximum_bounds_the_bucket() -> None:
+    assert BucketPolicy().padded((70,), (100,)) == (100,)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, 8), (8, 8), (9, 16)])
+def test_bucket_size_rounds_to_a_multiple(size: int, expected: int) -> None:
+    assert BucketPolicy(multiple=8).padded((size,), (None,)) == (expected,)
