@@ -264,6 +264,18 @@ def test_link_bytes_are_those_of_the_algorithm() -> None:
     np.testing.assert_allclose(used, 2 * size * (15 / 16) / 4)
 
 
+@pytest.mark.parametrize("name", ["v5p:4x4x4", "v5e:4x4"])
+def test_link_loads_are_the_same_with_and_without_symmetry(name) -> None:
+    network = Network.of(parse_slice(name))
+    job = (CollectiveKind.ALL_GATHER, MIB, whole(network))
+    once = LinkLevel(network).link_loads(*job)
+    every = LinkLevel(network, symmetric=False).link_loads(*job)
+    assert once.shape == (network.chips, 2 * len(network.slice_.torus.shape))
+    np.testing.assert_allclose(once, every)
+    # What all links carry is what all chips take in: all but their own shard, once.
+    assert once.sum() == pytest.approx(network.chips * (network.chips - 1) * MIB)
+
+
 def test_all_reduce_between_slices_agrees_with_the_closed_form() -> None:
     network = Network.of(parse_slice("v5p:4x4x4"), 4)
     times = [

@@ -142,6 +142,19 @@ class LinkLevel:
             for number in range(len(collectives))
         )
 
+    def link_loads(self, kind: CollectiveKind, operand_bytes: float, span: Span) -> Floats:
+        """Bytes on every ICI link of a slice, `[chips, 2 axes]`: up and down each axis.
+
+        Zero on links that the groups do not use, and where there is none.
+        """
+        torus = self.network.slice_.torus
+        columns = 2 * len(torus.shape)
+        load = self.simulate(kind, operand_bytes, span).link_bytes
+        if len(load) == columns:
+            return np.tile(load, (torus.chips, 1))
+        result: Floats = load[: torus.chips * columns].reshape(torus.chips, columns)
+        return result
+
     def simulate(
         self,
         kind: CollectiveKind,
