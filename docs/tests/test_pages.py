@@ -16,6 +16,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     ROOT / "docs" / "how-to" / "simulate-the-network.md",
+    ROOT / "docs" / "how-to" / "eager-modes.md",
 ]
 
 

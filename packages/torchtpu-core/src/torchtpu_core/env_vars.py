@@ -204,7 +204,7 @@ _CORE_ROWS = (
     EnvVar(
         "TORCH_TPU_EAGER_MODE",
         _parse_eager_mode,
-        EagerMode.STRICT,
+        EagerMode.FUSED,
         f"{_one_of(EagerMode)} (also {', '.join(name.upper() for name in EAGER_MODE_ALIASES)})",
         "The eager mode a process starts in.",
     ),

@@ -23,9 +23,9 @@ _SHOW = """
 @pytest.mark.parametrize(
     ("target", "shown"),
     [
-        ("v5e:2x2", "4 STRICT v5e:2x2"),
-        ("v5p:2x2x1", "4 STRICT v5p:2x2x1"),
-        ("cpu", "1 STRICT cpu"),
+        ("v5e:2x2", "4 FUSED v5e:2x2"),
+        ("v5p:2x2x1", "4 FUSED v5p:2x2x1"),
+        ("cpu", "1 FUSED cpu"),
     ],
 )
 def test_target_decides_the_devices(run_python, target, shown):
@@ -75,7 +75,7 @@ def test_fallback_error_names_the_op_and_line(run_python):
 
 
 def test_log_of_compiles_names_programs(run_python):
-    err = run_python(_SHOW, TORCH_TPU_LOG="compiles").stderr
+    err = run_python(_SHOW, TORCH_TPU_LOG="compiles", TORCH_TPU_EAGER_MODE="strict").stderr
     assert "<TorchTpu/compiles> add" in err
 
 
@@ -119,7 +119,7 @@ def test_log_of_recompiles_names_the_op_and_its_operands() -> None:
     script = "import torch\nfor n in (2, 3): torch.ones(n, device='tpu').cosh_()"
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "TORCH_TPU_LOG": "recompiles"},
+        env={**os.environ, "TORCH_TPU_LOG": "recompiles", "TORCH_TPU_EAGER_MODE": "strict"},
         capture_output=True,
         text=True,
     )
