@@ -29,7 +29,8 @@ def test_settings_of_an_empty_environment_are_the_defaults(monkeypatch) -> None:
     settings = env_vars.settings()
     assert settings == env_vars.Settings(
         target=None,
-        eager_mode=EagerMode.STRICT,
+        eager_mode=EagerMode.FUSED,
+        fused_background=True,
         fallback=Fallback.WARN,
         numerics=Numerics.EXACT,
         disable_plugins=frozenset(),
