@@ -39,6 +39,21 @@ for step, index in enumerate(loader):
     print(step, loss.item(), int(index.sum()) >= 0)
 assert False, "the plan ends the script before"
 """
+DDP = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group()
+model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64)).to("tpu")
+model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64).to("tpu")).square().mean().backward()
+    optimizer.step()
+"""
 NOTHING = "import torch\ntorch.ones(3).sum()\n"
 
 
@@ -76,6 +91,15 @@ def test_fsdp_script_is_planned_with_reports(tmp_path) -> None:
     assert "<script src=" not in page
     events = json.loads((tmp_path / "plan.trace").read_text())["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "C"}
+
+
+def test_ddp_script_sums_every_gradient_once(tmp_path) -> None:
+    done = _run(tmp_path, DDP, "--target", "v5e:2x2", "--json", "plan.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    found = plan["communication"]["collectives"]["all_reduce of 4 ranks"]
+    assert found["bytes_per_rank"] == 4 * (64 * 512 + 512 + 512 * 64 + 64)
+    assert plan["hbm"]["at_peak"]["parameters"] == found["bytes_per_rank"]
 
 
 def test_script_without_the_device_says_so(tmp_path) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import runpy
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from torch import distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from torchtpu_core.errors import PlanError
+from torchtpu_core.errors import PlanError, TorchTPUError
 from torchtpu_core.ici.slices import Slice
+from torchtpu_core.plan import ddp
 from torchtpu_core.plan.recorder import Recorder
 from torchtpu_core.plan.records import Category, Phase, Recording
 
@@ -57,6 +59,13 @@ def record(script: Path, arguments: Sequence[str], where: Slice, slices: int) ->
         except (_Enough, SystemExit) as ended:
             if isinstance(ended, SystemExit) and ended.code not in (0, None):
                 raise PlanError(f"{script} ended with {ended.code}.") from ended
+        except TorchTPUError:
+            raise
+        except Exception as error:
+            traceback.print_exception(error)
+            raise PlanError(
+                f"{script} failed while it ran without values: {type(error).__name__}: {error}"
+            ) from error
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -111,6 +120,7 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
         stack.enter_context(_loading_in_process())
         stack.enter_context(_data_assignable())
         stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", _swap))
+        ddp.replace(stack)
         torch.__future__.set_swap_module_params_on_conversion(True)
         try:
             yield
@@ -150,9 +160,37 @@ def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
 
     The fake mode's memory of converted tensors is a weak reference, and harmless here.
     """
+    slots = [(name, _taken(first, name), _taken(second, name)) for name in _slots(first, second)]
     first.__class__, second.__class__ = second.__class__, first.__class__
     first.__dict__, second.__dict__ = second.__dict__, first.__dict__
+    for name, of_first, of_second in slots:
+        for tensor, value in ((first, of_second), (second, of_first)):
+            if value is not _MISSING:
+                setattr(tensor, name, value)
     torch._C._swap_tensor_impl(first, second)
+
+
+_MISSING = object()
+
+
+def _slots(*tensors: torch.Tensor) -> set[str]:
+    """Names of the slots of the tensors' classes, as DTensor has."""
+    return {
+        name
+        for tensor in tensors
+        for cls in type(tensor).__mro__
+        for name in getattr(cls, "__slots__", ())
+        if name not in ("__dict__", "__weakref__")
+    }
+
+
+def _taken(tensor: torch.Tensor, name: str) -> Any:
+    """The value of a slot, taken out of it."""
+    value = getattr(tensor, name, _MISSING)
+    if value is not _MISSING:
+        with contextlib.suppress(AttributeError):
+            delattr(tensor, name)
+    return value
 
 
 def _data_assignable() -> Any:
