@@ -83,6 +83,10 @@ def environment_page() -> str:
     )
 
 
+#: Fields of a chip that its page leaves out: names, and shapes by the dozen.
+NOT_FIGURES = ("aliases", "pjrt_device_kinds", "slice_shapes")
+
+
 def chips_page() -> str:
     """Every chip record, with the source of each figure."""
     parts = [
@@ -97,10 +101,21 @@ def chips_page() -> str:
             if isinstance(value, Sourced):
                 number = f"{value.value:g}" if isinstance(value.value, float) else value.value
                 rows.append((f"`{field.name}`", number, value.status, value.source))
+            elif value and type(value) in (int, tuple) and field.name not in NOT_FIGURES:
+                rows.append((f"`{field.name}`", _shown(value), "count", "as above"))
         counts = f"Counts and shapes: {chip.geometry_source}."
         parts += [f"## {chip.name}\n", f"{counts}\n"]
         parts.append(markdown_table(["figure", "value", "status", "source"], rows))
     return "\n".join(parts)
+
+
+def _shown(value: object) -> str:
+    """A count, a shape such as 16x16, or names."""
+    if not isinstance(value, tuple):
+        return str(value)
+    if all(isinstance(part, int) for part in value):
+        return "x".join(map(str, value))
+    return ", ".join(_shown(part) for part in value)
 
 
 def hooks_page() -> str:

@@ -151,6 +151,16 @@ def test_traffic_overrides_what_is_usual() -> None:
     assert made.span("data").slices == 1
 
 
+@pytest.mark.parametrize(("by", "links"), [(1, 1), (3, 3)])
+def test_shift_along_a_ring_loads_each_link_once_per_hop(by, links) -> None:
+    made = topology_aware_mesh(parse_slice("v5e:16x16"), {"context": 16, "tensor": 16})
+    messages = made.shift("context", 1000, by)
+    assert len(messages) == 256
+    assert sorted(m.source for m in messages) == sorted(m.target for m in messages)
+    time = network_model(made.network).messages_time(messages)
+    assert time.busiest_link_bytes == links * 1000
+
+
 def test_span_of_two_axes_together_is_their_torus() -> None:
     made = topology_aware_mesh(parse_slice("v5e:16x16"), {"fsdp": 16, "tensor": 16})
     assert made.span("fsdp", "tensor").torus.shape == (16, 16)

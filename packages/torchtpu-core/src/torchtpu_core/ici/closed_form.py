@@ -37,7 +37,7 @@ from torchtpu_core.ici.lattice import farthest_alone, link_shares
 from torchtpu_core.ici.messages import messages_bound
 from torchtpu_core.ici.model import CollectiveTime, Message, array_bytes
 from torchtpu_core.ici.network import Network
-from torchtpu_core.ici.span import Span, SpanAxis
+from torchtpu_core.ici.span import NO_AXIS, Span, SpanAxis
 from torchtpu_core.units import seconds_to_ps
 
 MODEL = "closed form"
@@ -155,13 +155,17 @@ class ClosedForm:
             + (late_ps if model == MODEL else 0),
             latency_ps=seconds_to_ps(sum(stage.latency_s for _, stage in stages)),
             busiest_link_bytes=max(by_axis.values(), default=0),
-            busiest_link=f"axis {busiest}" if slowest == "ici" else slowest,
+            busiest_link=_label(busiest) if slowest == "ici" else slowest,
             axis_bytes=by_axis,
             dcn_bytes=round(sum(between.load.values())),
             schedule=" + ".join(names),
             engine=algorithm.engine,
             model=model,
         )
+
+
+def _label(axis: int | None) -> str:
+    return "" if axis is None else "line" if axis == NO_AXIS else f"axis {axis}"
 
 
 def gather(whole: float, colours: Sequence[Colour], network: Network) -> Stage:

@@ -19,6 +19,7 @@ from torchtpu_core.errors import MeshShapeError, did_you_mean
 from torchtpu_core.ici.fabric import Ints
 from torchtpu_core.ici.groups import grid_axis, whole_axes
 from torchtpu_core.ici.layouts import CORES, SLICES, Digit, best_layout
+from torchtpu_core.ici.model import Message
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.ici.span import Span
@@ -90,6 +91,20 @@ class Mesh:
         return span_of_digits(
             self.network, tuple(d for name in dict.fromkeys(names) for d in self.digits[name])
         )
+
+    def shift(self, name: str, size_bytes: float, by: int = 1) -> list[Message]:
+        """The messages of a permute along a logical axis: each device to the one `by` further.
+
+        The last goes to the first, as in ring attention; a pipeline leaves those out.
+
+        Raises:
+            MeshShapeError: the mesh has no axis of this name.
+        """
+        self.span(name)
+        axis = list(self.sizes).index(name)
+        targets = np.roll(self.devices, -by, axis=axis)
+        ends = zip(self.devices.ravel().tolist(), targets.ravel().tolist(), strict=True)
+        return [Message(source, target, size_bytes) for source, target in ends if source != target]
 
     def describe(self) -> str:
         """The layout for people, one line per logical axis."""

@@ -49,9 +49,15 @@ def collective_time(collective: Collective, model: NetworkModel, devices: int) -
             if source != target
         ]
         return model.messages_time(messages)
-    group = collective.groups[0] if collective.groups else tuple(range(devices))
-    span = span_of(group, model.network)
-    return model.collective_time(collective.kind, collective.operand_bytes, span)
+    # Groups are alike but for irregular ones, of which the first and the last are looked at.
+    groups = {collective.groups[0], collective.groups[-1]} if collective.groups else None
+    times = [
+        model.collective_time(
+            collective.kind, collective.operand_bytes, span_of(group, model.network)
+        )
+        for group in groups or {tuple(range(devices))}
+    ]
+    return max(times, key=lambda time: time.time_ps)
 
 
 def model_of(slice_: Slice) -> NetworkModel:
