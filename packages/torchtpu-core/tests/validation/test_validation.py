@@ -31,6 +31,7 @@ def small(tmp_path: Path) -> tuple[Path, Path]:
 def test_public_rows_are_predicted_within_the_promised_errors() -> None:
     found = compare(read_rows(PUBLISHED / "rows.csv"), read_specs(PUBLISHED / "specs"))
     assert len(found) == 127
+    assert all(item.predicted is not None for item in found)
     for figures in (by_row(found), by_configuration(found)):
         assert figures.median <= 0.10
         assert figures.within >= 0.9

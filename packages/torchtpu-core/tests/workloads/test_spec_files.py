@@ -64,6 +64,26 @@ def test_wrong_spec_says_what_and_where(tmp_path, text, message) -> None:
         read_spec(_write(tmp_path / "a.toml", text))
 
 
+def test_global_batch_is_shared_out_to_the_chips_of_all_slices(tmp_path) -> None:
+    text = """
+    [hardware]
+    chip = "v5e"
+    topology = "4x4"
+    slices = 2
+    [model]
+    layers = 1
+    emb = 128
+    heads = 1
+    mlp = 128
+    [train]
+    sequence = 128
+    global_batch = 48
+    """
+    train = read_spec(_write(tmp_path / "a.toml", text)).train
+    assert train is not None
+    assert train.batch_per_chip == 1.5
+
+
 def test_specs_of_a_folder_are_found_by_row_and_by_name(tmp_path) -> None:
     _write(tmp_path / "one.toml", GOOD)
     _write(tmp_path / "deep/two.toml", "rows = ['A', 'B']\n" + GOOD)

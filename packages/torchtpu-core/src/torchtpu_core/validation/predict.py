@@ -14,7 +14,10 @@ from dataclasses import replace
 from torchtpu_core.errors import SpecError
 from torchtpu_core.hardware.registry import chips
 from torchtpu_core.ici import collectives as ici
-from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.ici.groups import whole
+from torchtpu_core.ici.kinds import CollectiveKind
+from torchtpu_core.ici.model import network_model
+from torchtpu_core.ici.slices import Slice, parse_slice
 from torchtpu_core.ici.torus import Torus
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.rates import Rates
@@ -49,6 +52,9 @@ def predict(spec: Spec, metric: str, unit: str) -> float:
         raise NotModelledError(spec.unmodelled)
     if spec.train is not None:
         return _training(spec, metric, unit)
+    if metric == "speedup" and spec.compare_topology:
+        other = replace(spec, hardware=replace(spec.hardware, topology=spec.compare_topology))
+        return _micro(other)[0] / _micro(spec)[0]
     seconds, moved = _micro(spec)
     if metric == "time" or metric.endswith("_time"):
         return seconds * _unit(_SECONDS, unit, metric)
@@ -135,8 +141,10 @@ def _collective(spec: Spec, run: CollectiveRun) -> tuple[float, float]:
         ring = 2 * (slices - 1) / slices * (1.0 if run.kind == "all_reduce" else 0.5)
         return ring * run.bytes / (rate * cal.DCN_ACHIEVED.value), counted
     link = ici.IciLink.of(chip)
-    whole = parse_slice(f"{spec.hardware.chip}:{spec.hardware.topology}").torus
-    torus = _span(run.span) if run.span else whole
+    slice_ = parse_slice(f"{spec.hardware.chip}:{spec.hardware.topology}")
+    if slice_.torus.twisted:
+        return _on_twisted(slice_, run), counted
+    torus = _span(run.span) if run.span else slice_.torus
     moved = run.bytes * run.devices_share_links
     if run.kind == "permute":
         return cal.COLLECTIVE_START_S.value + ici.permute_s(moved, 1, link), counted
@@ -144,6 +152,17 @@ def _collective(spec: Spec, run: CollectiveRun) -> tuple[float, float]:
         raise NotModelledError(f"the collective {run.kind!r} is not one of {', '.join(_FORMS)}")
     seconds = _FORMS[run.kind](moved, torus, link)
     return cal.COLLECTIVE_START_S.value + seconds, counted
+
+
+def _on_twisted(slice_: Slice, run: CollectiveRun) -> float:
+    """Seconds of a collective of all chips of a twisted torus."""
+    if run.kind not in _FORMS or run.span:
+        raise NotModelledError(f"{run.kind} over {run.span or 'a twisted torus'} is not modelled")
+    kind = CollectiveKind(run.kind) if run.kind != "broadcast" else CollectiveKind.BROADCAST
+    model, span = network_model(slice_), whole(slice_)
+    share = span.devices if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL) else 1
+    found = model.collective_time(kind, run.bytes / share, span)
+    return cal.COLLECTIVE_START_S.value + found.time_s
 
 
 def _span(text: str) -> Torus:

@@ -151,7 +151,17 @@ REMAT_POLICIES: dict[str, tuple[str, ...]] = {
     "none": REMAT_NAMES,
     "save_qkv": ("qkv",),
     "save_attention": ("qkv", "context", "out_proj"),
+    # MaxText's names.
+    "minimal_offloaded": ("qkv", "out_proj", "gate_up", "down", "router"),
+    "minimal_with_context": REMAT_NAMES,
+    "save_qkv_proj": ("qkv",),
+    "qkv_proj_offloaded": ("qkv",),
+    "save_dot_except_mlp": ("qkv", "out_proj"),
+    "save_dot_with_context_except_mlp": ("qkv", "context", "out_proj"),
+    "save_out_proj": ("out_proj",),
 }
+#: Policies that a sweep tries.
+SWEPT_POLICIES = ("full", "minimal", "none", "save_qkv", "save_attention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +169,14 @@ class Train:
     """How it is trained.
 
     Attributes:
-        batch_per_chip: sequences per chip and step; below one when a sequence is split.
         sequence: tokens of a sequence.
+        batch_per_chip: sequences per chip and step; below one when a sequence is split.
+        global_batch: sequences per step of all chips, in place of `batch_per_chip`.
         dtype: of activations and matrix products: bf16 or f32.
         quantization: none, int8 or fp8: the type of the layers' products, gradients too.
         quantized_gather: weights travel in eight bits too.
-        remat: a policy (full, minimal, none, save_qkv, save_attention), or empty: `saved`.
+        remat: a policy (full, minimal, none, save_qkv, save_attention, or MaxText's name of
+            one), or empty: `saved`.
         saved: results kept from the forward pass: qkv, context, out_proj, gate_up, down.
         offload: what is kept waits in the host's memory.
         optimizer: adam, adafactor or sgd.
@@ -175,8 +187,9 @@ class Train:
         backward: whether there is a backward pass and an update.
     """
 
-    batch_per_chip: float
     sequence: int
+    batch_per_chip: float = 0.0
+    global_batch: float = 0.0
     dtype: str = "bf16"
     quantization: str = "none"
     quantized_gather: bool = False
@@ -191,6 +204,8 @@ class Train:
     backward: bool = True
 
     def __post_init__(self) -> None:
+        if (self.batch_per_chip > 0) == (self.global_batch > 0):
+            raise ValueError("give batch_per_chip or global_batch, above zero, and not both.")
         if self.remat and self.remat not in REMAT_POLICIES:
             raise ValueError(
                 f"remat = {self.remat!r} is not a policy.{did_you_mean(self.remat, REMAT_POLICIES)}"
@@ -312,6 +327,7 @@ class Spec:
         metric: how its figures were counted.
         benchmark: blocks of steps and evaluations, if those were timed.
         compare_slices: a speed-up is over this many slices (of the same size).
+        compare_topology: a speed-up of a collective is over this topology.
         collective, copy, matmul: a microbenchmark instead.
         unmodelled: why the model cannot answer; the rows are listed with it.
         notes: what was assumed where the publication is silent.
@@ -325,6 +341,7 @@ class Spec:
     metric: Metric = field(default_factory=Metric)
     benchmark: Benchmark | None = None
     compare_slices: int = 0
+    compare_topology: str = ""
     collective: CollectiveRun | None = None
     copy: Copy | None = None
     matmul: Matmul | None = None

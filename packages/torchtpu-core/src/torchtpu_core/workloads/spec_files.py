@@ -8,8 +8,10 @@ a model's dimensions are written once.
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,17 @@ def read_spec(path: Path) -> Spec:
         SpecError: it cannot be read, or says something that no spec says.
         MissingExtraError: it is YAML and PyYAML is not installed.
     """
-    return build(Spec, _tables(path, ()), str(path))
+    return _per_chip(build(Spec, _tables(path, ()), str(path)))
+
+
+def _per_chip(spec: Spec) -> Spec:
+    """The spec with its global batch shared out to the chips."""
+    if spec.train is None or not spec.train.global_batch:
+        return spec
+    sides = spec.hardware.topology.partition("_")[0].split("x")
+    chips = math.prod(map(int, sides)) * spec.hardware.slices
+    share = spec.train.global_batch / chips
+    return replace(spec, train=replace(spec.train, batch_per_chip=share, global_batch=0.0))
 
 
 def read_specs(folder: Path) -> dict[str, Spec]:

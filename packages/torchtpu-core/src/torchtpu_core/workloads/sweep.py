@@ -18,7 +18,7 @@ from torchtpu_core.ici.slices import possible_shapes, shape_name
 from torchtpu_core.workloads.memory import limit_bytes, memory_of
 from torchtpu_core.workloads.meshes import slice_of
 from torchtpu_core.workloads.prediction import StepPrediction
-from torchtpu_core.workloads.spec import REMAT_POLICIES, Parallel, Spec
+from torchtpu_core.workloads.spec import SWEPT_POLICIES, Parallel, Spec
 from torchtpu_core.workloads.training import predict_step
 
 TENSOR_SIZES = (1, 2, 4, 8, 16, 32)
@@ -71,7 +71,7 @@ def choices(spec: Spec) -> Iterator[Choice]:
     tensors = [n for n in TENSOR_SIZES if count % n == 0 and model.heads % n == 0]
     most = model.experts.count if model.experts else 1
     experts = [n for n in (1, 4, 8, 16) if count % n == 0 and n <= most]
-    policies = [train.remat, *(name for name in REMAT_POLICIES if name != train.remat)]
+    policies = [train.remat, *(name for name in SWEPT_POLICIES if name != train.remat)]
     for tensor, expert, factor, policy in itertools.product(
         tensors, experts, BATCH_FACTORS, policies
     ):
