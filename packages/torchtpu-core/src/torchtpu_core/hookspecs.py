@@ -98,7 +98,7 @@ def torchtpu_cli_commands(app: typer.Typer) -> None:
 
 @hookspec
 def torchtpu_after_compile(name: str, stablehlo: str, seconds: float) -> None:
-    """Called after each compilation.
+    """Called after each compilation; not for programs found by the key of their trace.
 
     Args:
         name: the program's name.

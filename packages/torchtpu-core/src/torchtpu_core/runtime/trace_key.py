@@ -17,15 +17,12 @@ from torchtpu_core.runtime.trace_lowering import Description
 
 _NOT_OF_NODES = frozenset({"row", "line"})
 _NOT_OF_TRACES = frozenset({"nodes", "device"})
-#: Who implements one of these wants to see the StableHLO of every program.
-_WATCHERS = ("torchtpu_after_compile", "torchtpu_cost_model")
 
 
 def trace_key(description: Description) -> str | None:
     """The key, or None if the trace has to be lowered to know what it does."""
-    hooks = plugins.manager().hook
-    if any(getattr(hooks, name).get_hookimpls() for name in _WATCHERS):
-        return None
+    if plugins.manager().hook.torchtpu_cost_model.get_hookimpls():
+        return None  # it prices the StableHLO of every program
     text = canonical_text(description)
     if text is None:
         return None
