@@ -47,7 +47,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group()
 model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64)).to("tpu")
-model = DistributedDataParallel(model)
+model = torch.compile(DistributedDataParallel(model))
+names = [None] * dist.get_world_size()
+dist.all_gather_object(names, "rank")
+assert names == ["rank"] * 4
+q, k = torch.randn(1, 8, 64, 64, device="tpu"), torch.randn(1, 2, 64, 64, device="tpu")
+assert nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True).shape == q.shape
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
     optimizer.zero_grad()

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from torchtpu_core.errors import PlanError, TorchTPUError
 from torchtpu_core.ici.slices import Slice
-from torchtpu_core.plan import ddp
+from torchtpu_core.plan import ddp, stand_ins
 from torchtpu_core.plan.recorder import Recorder
 from torchtpu_core.plan.records import Category, Phase, Recording
 
@@ -117,7 +117,7 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
             mock.patch.object(dist.distributed_c10d, "init_process_group", dist.init_process_group)
         )
         stack.enter_context(_resizing(recorder))
-        stack.enter_context(_loading_in_process())
+        stand_ins.enter_all(stack)
         stack.enter_context(_data_assignable())
         stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", _swap))
         ddp.replace(stack)
@@ -208,20 +208,6 @@ def _data_assignable() -> Any:
 
     whole = property(lambda self: real.__get__(self), assign)
     return mock.patch.object(torch.Tensor, "data", whole, create=True)
-
-
-def _loading_in_process() -> Any:
-    """Data loaders make no processes: a child would run without the recorder."""
-    real = torch.utils.data.DataLoader.__init__
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs["num_workers"] = 0
-        for name in ("persistent_workers", "prefetch_factor", "multiprocessing_context"):
-            kwargs.pop(name, None)
-        kwargs["pin_memory"] = False
-        real(self, *args, **kwargs)
-
-    return mock.patch.object(torch.utils.data.DataLoader, "__init__", __init__)
 
 
 def _optimizer_hooks(recorder: Recorder) -> list[Any]:
