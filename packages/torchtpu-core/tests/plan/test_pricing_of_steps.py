@@ -134,3 +134,11 @@ def test_advice_on_narrow_heads_is_silent_where_they_fill_the_unit() -> None:
         ops = [op("sdpa", Work.ATTENTION, (1,), (2,), scores=1e10, head_dims=(width, width))]
         titles = [item.title for item in make_plan(recording(ops, {}), V5P, 1, "high").advice]
         assert any("heads" in title for title in titles) is said
+
+
+def test_advice_on_a_mesh_off_the_torus_names_the_collective() -> None:
+    for group, said in ((tuple(range(8)), False), ((0, 1, 2, 7, 9, 30, 41, 63), True)):
+        ops = _collective(1)
+        ops[0].group = group
+        titles = [item.title for item in make_plan(recording(ops, {}), V5P, 1, "high").advice]
+        assert any("along the torus" in title for title in titles) is said

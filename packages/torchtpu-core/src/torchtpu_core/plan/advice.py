@@ -286,6 +286,67 @@ def _optimizer(step: _Step) -> Iterator[_Found]:
     )
 
 
+def _larger_batch(step: _Step) -> Iterator[_Found]:
+    """Twice the batch: weights, their communication and the update are shared by more tokens."""
+    if not any(op.phase is Phase.BACKWARD for op in step.ops):
+        return
+    at_peak = step.memory.at_peak
+    grown = at_peak.get(Category.ACTIVATIONS, 0) + at_peak.get(Category.TEMPORARIES, 0)
+    room = step.memory.limit_bytes - step.memory.peak_bytes
+    if grown > room:
+        return
+    ops, moved = [], []
+    for op, size in zip(step.ops, step.fusion.moved_bytes, strict=True):
+        doubled, bytes_ = _doubled(op, size)
+        ops.append(doubled)
+        moved.append(bytes_)
+    yield (
+        "Double the batch of each rank",
+        f"HBM has room: {format_bytes(grown)} more of {format_bytes(room)} free; the gain is for "
+        "the same tokens",
+        (),
+        step.seconds_of(ops, moved) / 2,
+    )
+
+
+def _doubled(op: Op, moved_bytes: float) -> tuple[Op, float]:
+    """An operator with twice the tokens, and its bytes."""
+    if op.phase is Phase.OPTIMIZER or op.name.startswith(("_allgather", "_reduce_scatter")):
+        return op, moved_bytes
+    if op.products:
+        weights = 2 * min(k * n for _, _, k, n in op.products)
+        # A weight's gradient sums over twice the tokens; its work doubles as well.
+        rows = tuple((batch, 2 * m, k, n) for batch, m, k, n in op.products)
+        return replace(op, products=rows), moved_bytes + max(0.0, moved_bytes - weights)
+    if op.collective:
+        tokens = op.name not in ("allreduce_", "allreduce_coalesced_")
+        return replace(op, moved_bytes=op.moved_bytes * (2 if tokens else 1)), moved_bytes
+    return replace(op, scores=2 * op.scores), 2 * moved_bytes
+
+
+def _off_the_axes(step: _Step) -> Iterator[_Found]:
+    """Groups of ranks that are no part of the torus, priced as if they were."""
+    off = [
+        i
+        for i, op in enumerate(step.ops)
+        if op.work is Work.COLLECTIVE and step.pricer.is_irregular(op)
+    ]
+    if not off:
+        return
+    chosen = set(off)
+    ops = [
+        replace(op, group=tuple(range(len(op.group)))) if i in chosen else op
+        for i, op in enumerate(step.ops)
+    ]
+    yield (
+        "Lay the mesh along the torus",
+        f"{len(off)} collectives run over ranks that form no grid of the slice; order the mesh "
+        "so that its innermost axis is a torus axis",
+        step.lines(off),
+        step.seconds_of(ops),
+    )
+
+
 RULES: tuple[Callable[[_Step], Iterator[_Found]], ...] = (
     _float32,
     _head_width,
@@ -294,4 +355,6 @@ RULES: tuple[Callable[[_Step], Iterator[_Found]], ...] = (
     _communication,
     _host_reads,
     _optimizer,
+    _larger_batch,
+    _off_the_axes,
 )

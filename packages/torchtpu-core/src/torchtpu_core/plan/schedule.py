@@ -55,6 +55,12 @@ class Pricer:
             self._times[key] = self._collective(op)
         return self._times[key]
 
+    def is_irregular(self, op: Op) -> bool:
+        """Whether the ranks of a collective form no grid of the slice."""
+        if self.network is None or len(op.group) < 2:
+            return False
+        return self._span(op.group).members is not None
+
     def _matrix(self, op: Op) -> tuple[float, float]:
         if op.work is Work.ATTENTION:
             keys, values = op.head_dims
