@@ -64,3 +64,20 @@ def test_unique_consecutive_rows_gives_cpu_values(dim: int) -> None:
     expected = torch.ops.aten.unique_dim_consecutive(x, dim, True, True)
     actual = unique._unique_consecutive(x, True, True, dim)
     torch.testing.assert_close(actual, tuple(expected))
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
+def test_unique_slices_give_cpu_values(dim: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 2, (6, 3, 2), generator=generator).to(dtype)
+    expected = torch.ops.aten.unique_dim(x, dim, True, True, True)
+    torch.testing.assert_close(unique._unique_dim(x, dim, True, True, True), tuple(expected))
+
+
+def test_unique_slices_of_empty_operands_do_as_cpu() -> None:
+    none = torch.zeros(0, 3)
+    expected = torch.ops.aten.unique_dim(none, 0, True, True, True)
+    torch.testing.assert_close(unique._unique_dim(none, 0, True, True, True), tuple(expected))
+    with pytest.raises(RuntimeError, match="0 sized dimensions"):
+        unique._unique_dim(none, 1)

@@ -17,7 +17,7 @@ import torch
 from jax import lax
 
 from torchtpu_core.lowering import dims, indexing
-from torchtpu_core.lowering.table import Lowering, composite, host, native
+from torchtpu_core.lowering.table import Lowering, composite, native
 
 
 def _nonzero_static(self: jax.Array, *, size: int, fill_value: int = -1) -> jax.Array:
@@ -141,7 +141,29 @@ def _unique_dim_consecutive(
     return self.index_select(dim, starts), run, counts
 
 
-_BY_ROWS = "rows are compared as a whole, and XLA sorts by a fixed number of keys only"
+def _unique_dim(
+    self: torch.Tensor,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Slices in lexicographic order; inverse and counts are returned, asked for or not."""
+    if self.size(dim) == 0:
+        return self.clone(), _no_index(self), _no_index(self)
+    if self.numel() == 0:
+        raise RuntimeError(
+            "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied"
+        )
+    rows = self.movedim(dim, 0).reshape(self.size(dim), -1)
+    order = torch.arange(rows.size(0), device=self.device)
+    for column in reversed(range(rows.size(1))):  # least significant first: each sort is stable
+        step = rows.select(1, column).index_select(0, order).argsort(stable=True)
+        order = order.index_select(0, step)
+    starts, run, counts = _runs(_changes(rows.index_select(0, order)), return_counts=True)
+    inverse = torch.empty_like(run).scatter(0, order, run)
+    return self.index_select(dim, order.index_select(0, starts)), inverse, counts
+
 
 TABLE: tuple[Lowering, ...] = (
     native("aten::nonzero_static", _nonzero_static),
@@ -151,5 +173,5 @@ TABLE: tuple[Lowering, ...] = (
     composite("aten::_unique", _unique),
     composite("aten::unique_consecutive", _unique_consecutive),
     composite("aten::unique_dim_consecutive", _unique_dim_consecutive),
-    host("aten::unique_dim", _BY_ROWS),
+    composite("aten::unique_dim", _unique_dim),
 )

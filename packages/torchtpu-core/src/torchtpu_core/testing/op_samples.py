@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -88,30 +89,45 @@ def inplace(op: Any, sample: Any) -> Any:
     return [returned, written]
 
 
-def out(op: Any, sample: Any) -> Any:
-    """The out= form: outputs that fit, that have other strides, and that must be resized.
+@dataclass(frozen=True, slots=True)
+class Outs:
+    """What a call left in its ``out=``.
 
-    Returns:
-        Results, their strides, and whether a warning of a resize was given.
+    Attributes:
+        results: the outputs.
+        strides: of the outputs that were not resized.
+        warned: whether a call that resized said so; CPU's older kernels do not, the device
+            always does.
     """
+
+    results: list[torch.Tensor]
+    strides: list[tuple[int, ...]]
+    warned: list[bool]
+
+
+def out(op: Any, sample: Any) -> Outs | None:
+    """The out= form: outputs that fit, that have other strides, and that must be resized."""
     if not op.supports_out:
         return None
     with torch.no_grad():
         return _out_forms(op, sample.transform(_without_grad))
 
 
-def _out_forms(op: Any, sample: Any) -> Any:
+def _out_forms(op: Any, sample: Any) -> Outs:
     made = op(sample.input, *sample.args, **sample.kwargs)
     results = [r for r in pytree.tree_leaves(made) if isinstance(r, torch.Tensor)]
-    collected: list[Any] = []
+    collected = Outs([], [], [])
     for prepare in (_fitting, _transposed, _empty, _longer):
         outs = [prepare(r) for r in results]
-        given = outs[0] if isinstance(made, torch.Tensor) else tuple(outs)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            given = outs[0] if isinstance(made, torch.Tensor) else tuple(outs)
             op(sample.input, *sample.args, **sample.kwargs, out=given)
-        resized = any("resized" in str(w.message) for w in caught)
-        collected += [*outs, *(str(o.stride()) for o in outs), resized]
+        collected.results.extend(outs)
+        if prepare in (_fitting, _transposed):
+            collected.strides.extend(o.stride() for o in outs)
+        else:
+            collected.warned.append(any("resized" in str(w.message) for w in caught))
     return collected
 
 
@@ -124,7 +140,7 @@ def _without_grad(x: Any) -> Any:
 
 
 def _fitting(result: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(result)
+    return torch.zeros(result.shape, dtype=result.dtype, device=result.device)
 
 
 def _transposed(result: torch.Tensor) -> torch.Tensor:
