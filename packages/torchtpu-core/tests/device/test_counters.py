@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torchtpu_core.lowering import linalg
+from torchtpu_core.runtime import fallbacks
 
 
 def _compiles(work):
@@ -110,3 +112,10 @@ def test_fallback_is_counted_by_overload():
     assert y.device.type == "tpu"
     assert y.tolist() == [2.0, 2.0]
     assert torch.tpu.counters()["fallbacks"] == {"torchtpu_test_counters::host_only": 1}
+
+
+@pytest.mark.parametrize("form", ["aten::geqrf", "aten::geqrf.a", "aten::linalg_ldl_solve.out"])
+def test_fallback_of_every_form_gives_the_reason_of_the_row(form: str) -> None:
+    base = form.partition(".")[0]
+    row = next(r for r in linalg.TABLE if r.overload == base)
+    assert fallbacks.reason_of(form) == row.reason

@@ -123,3 +123,28 @@ def test_write_to_conjugate_view_matches_cpu():
             write(x.conj())
             results.append(x.tolist())
         assert results[0] == results[1]
+
+
+def test_out_of_a_kernel_that_writes_through_an_unsafe_view_is_written():
+    a, b = torch.arange(1.0, 5.0).reshape(2, 2), torch.arange(6.0).reshape(3, 2)
+    out = torch.zeros(6, 4, device="tpu")
+    torch.kron(a.to("tpu"), b.to("tpu"), out=out)
+    torch.testing.assert_close(out.cpu(), torch.kron(a, b))
+
+
+def test_unsafe_view_and_split_share_the_storage_as_on_cpu():
+    x = torch.zeros(2, 4, device="tpu")
+    flat = torch.ops.aten._unsafe_view(x, [8])
+    first, _ = torch.unsafe_split(x, 2, dim=1)
+    flat[1] = 5.0
+    assert x[0, 1].item() == 5.0
+    assert first[0, 1].item() == 5.0
+    assert first.stride() == (4, 1)
+
+
+def test_histogram_into_out_of_another_size_resizes_both():
+    x = torch.tensor([0.0, 1.0, 1.0, 4.0])
+    hist, edges = torch.zeros(0, device="tpu"), torch.zeros(2, 3, device="tpu")
+    with pytest.warns(UserWarning, match="resized"):
+        torch.histogram(x.to("tpu"), 4, out=(hist, edges))
+    torch.testing.assert_close((hist.cpu(), edges.cpu()), tuple(torch.histogram(x, 4)))

@@ -23,11 +23,16 @@ class FallbackWarning(UserWarning):
 
 
 def reason_of(overload: str) -> str:
-    """Why an overload runs on the host."""
-    row = tables.current().get(overload)
+    """Why an overload runs on the host; a row's reason holds for its out= and in-place forms."""
+    row = tables.current().get(overload) or tables.current().get(_functional(overload))
     if row is not None and row.kind is Kind.HOST:
         return row.reason
     return "it has no lowering for the device yet"
+
+
+def _functional(overload: str) -> str:
+    """The name without what tells a form: ``aten::geqrf`` of ``aten::geqrf.a``."""
+    return overload.partition(".")[0].removesuffix("_")
 
 
 def on_fallback(overload: str, line: str) -> None:

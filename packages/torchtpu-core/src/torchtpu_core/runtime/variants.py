@@ -44,12 +44,20 @@ def is_only_out(schema: Any) -> bool:
     return _has_out(schema)
 
 
+#: Views without saying so: PyTorch's own kernels write through them (``kron`` with ``out=``).
+_UNSAID_VIEWS = frozenset(
+    {"aten::_unsafe_view", "aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"}
+)
+
+
 def is_left_to_torch(overload: str, schema: Any) -> bool:
     """Whether eager calls use PyTorch's own kernel although a row exists for graphs.
 
     That holds for views (metadata over the same storage), for factories that PyTorch
     composes (they honour a ``device`` argument other than ours), and for what C++ does.
     """
+    if overload in _UNSAID_VIEWS:
+        return True
     if overload == "aten::copy_":  # also copies to and from the host: csrc/copies.cpp
         return True
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

@@ -67,7 +67,7 @@ UNSPECIFIED: Mapping[str, Callable[[Any], frozenset[int]]] = {
 }
 
 #: CPU's kernel writes an ``out=`` as if it were contiguous; there is nothing to compare with.
-CPU_IGNORES_OUT_STRIDES = frozenset({"nn.functional.avg_pool3d"})
+CPU_IGNORES_OUT_STRIDES = frozenset({"nn.functional.avg_pool3d", "narrow_copy"})
 
 #: Positional arguments that PyTorch wants on the CPU, whatever the device.
 ON_CPU: Mapping[str, frozenset[int]] = {"tensor_split": frozenset({0})}
