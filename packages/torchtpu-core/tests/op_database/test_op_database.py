@@ -22,7 +22,9 @@ from torchtpu_core.testing.op_database import entry_name, sweep_entry, sweep_sam
 
 _ALLOWED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("allowed.json").read_text())
 _ALLOWED_NAMES = {
-    row["entry"] for row in _ALLOWED if row["dtype"] == "float32" and row["sample"] == 0
+    row["entry"]
+    for row in _ALLOWED
+    if (row["dtype"], row.get("form", "plain"), row["sample"]) == ("float32", "plain", 0)
 }
 _SHARDS = 40
 
@@ -50,7 +52,7 @@ def _is_host(overload: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("row", _ALLOWED, ids=lambda row: row["entry"])
+@pytest.mark.parametrize("row", _ALLOWED, ids=lambda row: row["entry"] + row.get("form", ""))
 def test_allowed_sample_still_differs(row: dict[str, Any]) -> None:
     op = next(op for op in op_db if entry_name(op) == row["entry"])
     dtype = getattr(torch, row["dtype"])
