@@ -3,6 +3,7 @@
 #include "device.h"
 #include "signature.h"
 
+#include <ATen/Context.h>
 #include <c10/core/WrapDimMinimal.h>
 
 #include <algorithm>
@@ -306,6 +307,9 @@ void canonicalise(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Call& call,
   Reader reader(op, call, specs);
   for (size_t i = 0; i < args.size(); ++i) {
     reader.read(op.args[i], args[i]);
+  }
+  if (op.contracts) {  // the last word of the key: describe.cpp reads it there
+    call.key.push_back(static_cast<int64_t>(at::globalContext().float32MatmulPrecision()));
   }
   if (call.device < 0) {
     call.device = current_device();

@@ -86,6 +86,8 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
   info->random = info->row.attr("random").cast<bool>();
   info->structural = options.contains("structural");
   info->unstated = options.contains("unstated");
+  info->contracts = options.contains("contracts");
+  info->separate_out = options.contains("separate_out");
   info->uploads = options.contains("uploads");
   info->only_out = options.contains("only_out");
   info->prepare = (options.contains("prepare") ? py::object(options["prepare"]) : py::none()).release();

@@ -52,6 +52,16 @@ bool run_prepared(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit:
   return true;
 }
 
+// CPU's kernels of these ops refuse an out= that is also an operand.
+void require_separate_outs(c10::ArrayRef<at::Tensor> written,
+                           c10::ArrayRef<const at::Tensor*> operands) {
+  for (const at::Tensor& out : written) {
+    for (const at::Tensor* operand : operands) {
+      at::assert_no_overlap(out, *operand);
+    }
+  }
+}
+
 void resize_outs(const OpInfo& op, c10::ArrayRef<at::Tensor> written, const Signature& signature) {
   for (size_t i = 0; i < written.size(); ++i) {
     const TensorSpec& spec = signature.written[i];
@@ -124,6 +134,9 @@ c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
   c10::SmallVector<at::Tensor, 2> written;
   if (!op.written.empty()) {
     written = written_tensors(op, args);
+    if (op.separate_out) {
+      require_separate_outs(written, call.tensors);
+    }
     resize_outs(op, written, signature);
   }
   Recording recording(signature, call.device);

@@ -21,21 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
-from torchtpu_core.lowering.matmul import precision
+from torchtpu_core.lowering import dtypes, matmul
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, native
 
 
 def _batched(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype) -> jax.Array:
     """Contract one dimension of two `(B, H, ., .)` values."""
-    return lax.dot_general(
-        x,
-        y,
-        (((x_dim,), (y_dim,)), ((0, 1), (0, 1))),
-        precision=precision(),
-        preferred_element_type=out,
-    )
+    return matmul.general(x, y, (((x_dim,), (y_dim,)), ((0, 1), (0, 1))), out)
 
 
 def _grouped(x: jax.Array, heads: int) -> jax.Array:

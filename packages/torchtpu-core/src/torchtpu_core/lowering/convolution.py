@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering.matmul import accumulator, precision
+from torchtpu_core.lowering import matmul, mxu
+from torchtpu_core.lowering.matmul import accumulator
 from torchtpu_core.lowering.table import Lowering, native
 
 
@@ -72,6 +73,8 @@ def _zeros(shape: Sequence[int], dtype: np.dtype) -> jax.Array:
 
 def _is_depthwise(weight: jax.Array, g: Geometry) -> bool:
     """Whether each group has one input channel and the kernel is small."""
+    if mxu.simulated():
+        return False  # the sums of products would not be rounded as the MXU's are
     return g.groups > 1 and weight.shape[1] == 1 and math.prod(weight.shape[2:]) <= _MAX_TAPS
 
 
@@ -116,17 +119,34 @@ def forward(x: jax.Array, weight: jax.Array, g: Geometry) -> jax.Array:
         return _zeros((x.shape[0], weight.shape[0], *sizes), x.dtype)
     if _is_depthwise(weight, g):
         return _depthwise(x, weight, g)
-    return lax.conv_general_dilated(
-        x,
-        weight,
-        g.stride,
-        g.padding,
-        rhs_dilation=g.dilation,
-        dimension_numbers=_numbers((0, 1), x.ndim),
-        feature_group_count=g.groups,
-        precision=precision(),
-        preferred_element_type=accumulator(x.dtype),
-    )
+    return _convolve(x, weight, g)
+
+
+def _convolve(
+    x: jax.Array,
+    weight: jax.Array,
+    g: Geometry,
+    *,
+    spread: tuple[int, ...] | None = None,
+    out: np.dtype | None = None,
+) -> jax.Array:
+    """The convolution of a geometry; `spread` dilates `x`, `out` is the result's dtype."""
+
+    def product(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(
+            x,
+            weight,
+            g.stride,
+            g.padding,
+            lhs_dilation=spread,
+            rhs_dilation=g.dilation,
+            dimension_numbers=_numbers((0, 1), x.ndim),
+            feature_group_count=g.groups,
+            precision=mxu.precision(),
+            preferred_element_type=out or accumulator(x.dtype),
+        )
+
+    return mxu.multiply(product, x, weight)
 
 
 def _swap_groups(weight: jax.Array, groups: int) -> jax.Array:
@@ -166,18 +186,8 @@ def input_gradient(
             flipped,
             Geometry(stride=ones, padding=tuple(pads), dilation=g.dilation, groups=g.groups),
         )
-    return lax.conv_general_dilated(
-        grad,
-        flipped,
-        (1,) * len(pads),
-        pads,
-        lhs_dilation=strides,
-        rhs_dilation=g.dilation,
-        dimension_numbers=_numbers((0, 1), grad.ndim),
-        feature_group_count=g.groups,
-        precision=precision(),
-        preferred_element_type=accumulator(grad.dtype),
-    )
+    whole = replace(g, stride=(1,) * len(pads), padding=tuple(pads))
+    return _convolve(grad, flipped, whole, spread=tuple(strides))
 
 
 def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geometry) -> jax.Array:
@@ -188,20 +198,16 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
     (n, c, *sizes), o, compute = x.shape, grad.shape[1], accumulator(x.dtype)
     if 0 in grad.shape or 0 in x.shape:
         return _zeros((o, c // g.groups, *kernel), x.dtype)
-    if c == g.groups > 1 and math.prod(kernel) <= _MAX_TAPS:
+    if c == g.groups > 1 and math.prod(kernel) <= _MAX_TAPS and not mxu.simulated():
         wide = jnp.repeat(x, o // c, axis=1).astype(compute)
         parts = _taps(wide, kernel, grad.shape[2:], g)
         over = (0, *range(2, x.ndim))
         sums = [jnp.sum(part * grad.astype(compute), axis=over) for part in parts]
         return jnp.stack(sums, axis=-1).reshape((o, 1, *kernel))
     if g.groups == 1 and math.prod(kernel) == 1 and sizes == list(grad.shape[2:]):
-        return jnp.einsum(
-            "nos,ncs->oc",
-            grad.reshape((n, o, -1)),
-            x.reshape((n, c, -1)),
-            precision=precision(),
-            preferred_element_type=compute,
-        ).reshape((o, c, *kernel))
+        rows, columns = grad.reshape((n, o, -1)), x.reshape((n, c, -1))
+        product = matmul.general(rows, columns, (((0, 2), (0, 2)), ((), ())), compute)
+        return product.reshape((o, c, *kernel))
     pads = []
     for i, size in enumerate(kernel):
         reach = (size - 1) * g.dilation[i] + 1
@@ -209,16 +215,11 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
         low = g.padding[i][0]
         pads.append((low, reach + spread - 1 - x.shape[2 + i] - low))
     grouped = jnp.swapaxes(x.reshape((n, g.groups, c // g.groups, *sizes)), 0, 2)
-    out = lax.conv_general_dilated(
+    out = _convolve(
         grouped.reshape((c // g.groups, g.groups * n, *sizes)),
         jnp.swapaxes(grad, 0, 1),
-        g.dilation,
-        pads,
-        rhs_dilation=g.stride,
-        dimension_numbers=_numbers((0, 1), x.ndim),
-        feature_group_count=g.groups,
-        precision=precision(),
-        preferred_element_type=compute,
+        replace(g, stride=g.dilation, padding=tuple(pads), dilation=g.stride),
+        out=compute,
     )
     return jnp.swapaxes(out, 0, 1)
 

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
-from torchtpu_core.lowering.matmul import precision
+from torchtpu_core.lowering import dtypes, mxu
 from torchtpu_core.lowering.table import Lowering, native
 
 #: ``torch.cdist``'s compute modes, and from how many rows on the default one multiplies.
@@ -40,7 +39,11 @@ def _reduced(size: jax.Array, p: float) -> jax.Array:
 
 def _by_product(x1: jax.Array, x2: jax.Array) -> jax.Array:
     """Euclidean distances from one matrix product."""
-    cross = jnp.einsum("...pm,...rm->...pr", x1, x2, precision=precision())
+
+    def product(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.einsum("...pm,...rm->...pr", x, y, precision=mxu.precision())
+
+    cross = mxu.multiply(product, x1, x2)
     first = jnp.sum(x1 * x1, axis=-1)[..., :, None]
     second = jnp.sum(x2 * x2, axis=-1)[..., None, :]
     squares = first + second - x1.dtype.type(2) * cross

@@ -19,12 +19,17 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, native
 
 
-def _check_probabilities(p: jax.Array, total: jax.Array) -> None:
-    checks.require(
-        jnp.isfinite(p) & (p >= 0),
-        RuntimeError,
-        "probability tensor contains either `inf`, `nan` or element < 0",
-    )
+def _check_probabilities(p: jax.Array, total: jax.Array, replacement: bool) -> None:
+    if replacement:
+        head = "invalid multinomial distribution (encountering probability entry "
+        checks.require(~(p < 0), RuntimeError, head + "< 0)")
+        checks.require(jnp.isfinite(p), RuntimeError, head + "= infinity or NaN)")
+    else:
+        checks.require(
+            jnp.isfinite(p) & (p >= 0),
+            RuntimeError,
+            "probability tensor contains either `inf`, `nan` or element < 0",
+        )
     checks.require(
         total > 0,
         RuntimeError,
@@ -39,7 +44,7 @@ def _multinomial(
     p = self.astype(compute_dtype(self.dtype))
     cumulative = lax.cumsum(p, axis=p.ndim - 1)
     total = lax.slice_in_dim(cumulative, p.shape[-1] - 1, None, axis=p.ndim - 1)
-    _check_probabilities(p, total)
+    _check_probabilities(p, total, replacement)
     if not replacement or num_samples == 1:
         race = p / -jnp.log(open_unit(rng, p.shape, p.dtype))
         return lax.top_k(race, num_samples)[1].astype(np.int64)

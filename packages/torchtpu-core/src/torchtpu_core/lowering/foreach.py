@@ -16,7 +16,16 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import arithmetic, comparison, copies, division, dtypes, special, unary
+from torchtpu_core.lowering import (
+    arithmetic,
+    comparison,
+    copies,
+    division,
+    dtypes,
+    matmul,
+    special,
+    unary,
+)
 from torchtpu_core.lowering.extrema import amax
 from torchtpu_core.lowering.norms import sum_of_powers, vector_norm
 from torchtpu_core.lowering.promotion import Operand, cast
@@ -140,7 +149,7 @@ def _zero(self: Tensors) -> list[jax.Array]:
 
 
 def _mm(self: Tensors, mat2: Tensors) -> list[jax.Array]:
-    return [lax.dot(x, y, preferred_element_type=x.dtype) for x, y in zip(self, mat2, strict=True)]
+    return [matmul.mm(x, y) for x, y in zip(self, mat2, strict=True)]
 
 
 _UNARY = (

@@ -18,7 +18,7 @@ import torch
 from jax import lax
 from jax.scipy.linalg import expm
 
-from torchtpu_core.lowering import checks, dims, shape
+from torchtpu_core.lowering import checks, dims, dtypes, shape
 from torchtpu_core.lowering.factories import identity
 from torchtpu_core.lowering.table import Lowering, host, native
 
@@ -211,7 +211,8 @@ def _triangular_solve(
 def _matrix_exp(self: jax.Array) -> jax.Array:
     if self.size == 0:
         return self
-    return expm(self)
+    compute = dtypes.opmath(self.dtype)
+    return expm(self.astype(compute)).astype(self.dtype)
 
 
 _UNSYMMETRIC = "XLA has no eigensolver for unsymmetric matrices on TPU"

@@ -11,7 +11,7 @@ Legend: B batch, M rows of the result, N columns of the result, K contracted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import jax
@@ -20,23 +20,16 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dtypes, layout
+from torchtpu_core.lowering import dtypes, layout, mxu
 from torchtpu_core.lowering.promotion import Operand, Scalar, cast, result_type
 from torchtpu_core.lowering.table import Lowering, native
 
 #: Two operands and the dtype of the product.
 Product: TypeAlias = Callable[[jax.Array, jax.Array, np.dtype], jax.Array]
-
-_PRECISION = {
-    "highest": lax.Precision.HIGHEST,
-    "high": lax.Precision.HIGH,
-    "medium": lax.Precision.DEFAULT,
-}
-
-
-def precision() -> lax.Precision:
-    """What ``torch.get_float32_matmul_precision()`` asks of the MXU (XLA:CPU is always exact)."""
-    return _PRECISION[torch.get_float32_matmul_precision()]
+#: Contracted and batch dimensions, as ``lax.dot_general`` takes them.
+Dimensions: TypeAlias = tuple[
+    tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]
+]
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
@@ -55,13 +48,18 @@ def contract(
     x, x_dim = _untransposed(x, x_dim, batch)
     y, y_dim = _untransposed(y, y_dim, batch)
     batches = tuple(range(batch))
-    return lax.dot_general(
-        x,
-        y,
-        (((x_dim,), (y_dim,)), (batches, batches)),
-        precision=precision(),
-        preferred_element_type=out,
-    )
+    return general(x, y, (((x_dim,), (y_dim,)), (batches, batches)), out)
+
+
+def general(x: jax.Array, y: jax.Array, dimensions: Dimensions, out: np.dtype) -> jax.Array:
+    """``lax.dot_general`` of dtype `out`, at the precision asked for."""
+
+    def product(x: jax.Array, y: jax.Array) -> jax.Array:
+        return lax.dot_general(
+            x, y, dimensions, precision=mxu.precision(), preferred_element_type=out
+        )
+
+    return mxu.multiply(product, x, y)
 
 
 def _untransposed(x: jax.Array, dim: int, batch: int) -> tuple[jax.Array, int]:
@@ -87,13 +85,7 @@ def _bmm(x: jax.Array, y: jax.Array, out: np.dtype) -> jax.Array:
 
 def _addbmm(x: jax.Array, y: jax.Array, out: np.dtype) -> jax.Array:
     """`(B, M, K)`, `(B, K, N)` -> `(M, N)`: the products are summed over the batches."""
-    return lax.dot_general(
-        x,
-        y,
-        (((0, 2), (0, 1)), ((), ())),
-        precision=precision(),
-        preferred_element_type=out,
-    )
+    return general(x, y, (((0, 2), (0, 1)), ((), ())), out)
 
 
 def _mv(x: jax.Array, y: jax.Array, out: np.dtype) -> jax.Array:
@@ -295,7 +287,7 @@ def _trilinear(
     compute = accumulator(i1.dtype)
     terms = [x.astype(compute) for x in (i1, i2, i3)]
     operands = [o for pair in zip(terms, dims, strict=True) for o in pair]
-    out = jnp.einsum(*operands, kept, precision=precision())
+    out = jnp.einsum(*operands, kept, precision=mxu.precision())
     return out.astype(i1.dtype)
 
 
@@ -317,11 +309,13 @@ def _grouped_mm(
         out = _bmm(self, mat2, compute)
     elif self.ndim == 2 and mat2.ndim == 3:
         sizes = jnp.diff(offs, prepend=0).astype(np.int32)
-        out = lax.ragged_dot(self, mat2, sizes, precision(), compute)
+        out = mxu.multiply(
+            lambda x, y: lax.ragged_dot(x, y, sizes, mxu.precision(), compute), self, mat2
+        )
     elif self.ndim == 2:
         member = _members(offs, self.shape[1])[:, None, :]
         split = jnp.where(member, self[None], jnp.zeros((), self.dtype))
-        out = jnp.einsum("gmk,kn->gmn", split, mat2, precision=precision()).astype(compute)
+        out = general(split, mat2, (((2,), (0,)), ((), ())), compute)
     else:
         member = _members(offs, mat2.shape[1])[:, None, :]
         split = jnp.where(member, mat2[None], jnp.zeros((), mat2.dtype))

@@ -90,6 +90,11 @@ def _normal_tensor(mean: Operand, std: Operand = 1.0, *, rng: Rng) -> jax.Array:
 def _uniform(self: jax.Array, from_: Operand = 0.0, to: Operand = 1.0, *, rng: Rng) -> jax.Array:
     compute = compute_dtype(self.dtype)
     low, high = promotion.cast(from_, compute), promotion.cast(to, compute)
+    checks.require(
+        low <= high,
+        RuntimeError,
+        "uniform_ expects to return a [from, to) range, but found from > to",
+    )
     return _unit(rng, self.shape, self.dtype) * (high - low) + low
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from torchtpu_core.lowering import refused_shapes
+
 Arguments = Mapping[str, Any]
 Check = Callable[[Arguments], None]
 
@@ -162,8 +164,7 @@ _CLAMP = _refused(
     "self", _is_complex, "clamp is not supported for complex types", NotImplementedError
 )
 
-#: Checks by the op's name, for all its overloads.
-CHECKS: dict[str, Check] = {
+_OPERANDS: dict[str, Check] = {
     "aten::mm": _same_dtype(
         "self", ("mat2",), "expected m1 and m2 to have the same dtype, but got: {} != {}"
     ),
@@ -217,4 +218,10 @@ CHECKS: dict[str, Check] = {
     "aten::nanmedian": _reduces_nothing("nanmedian", whole=False),
     "aten::kthvalue": _reduces_nothing("kthvalue", whole=True),
     "aten::mode": _reduces_nothing("mode", whole=True),
+}
+
+#: Checks by the op's name, for all its overloads.
+CHECKS: dict[str, Check] = {
+    name: _all(*(t[name] for t in (_OPERANDS, refused_shapes.CHECKS) if name in t))
+    for name in {**_OPERANDS, **refused_shapes.CHECKS}
 }

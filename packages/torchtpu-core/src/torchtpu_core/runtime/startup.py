@@ -12,10 +12,11 @@ import torch
 
 from torchtpu_core import _C, env_vars, plugins
 from torchtpu_core.errors import EnvironmentVariableError, LoweringTableError
+from torchtpu_core.lowering import mxu
 from torchtpu_core.lowering.indexing import expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.runtime import clients, modes, tables
-from torchtpu_core.runtime.current import target
+from torchtpu_core.runtime.current import TargetKind, target
 from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schemas_of
 
 #: Ops that work without an execution mode: core can create, copy and print tensors.
@@ -31,6 +32,17 @@ _UNSTATED = (
     "aten::_thnn_fused_lstm_cell",
     "aten::multilabel_margin_loss_forward",
 )
+#: CPU refuses an ``out=`` of these that shares memory with an operand.
+_SEPARATE_OUT = ("aten::cat", "aten::gather", "aten::index_select", "aten::kthvalue", "aten::take")
+#: Families whose products follow ``torch.set_float32_matmul_precision``: it is part of
+#: their programs' key.
+_CONTRACTING = frozenset(
+    f"torchtpu_core.lowering.{family}"
+    for family in (
+        *("attention", "convolution", "distances", "foreach", "matmul", "recurrent"),
+        "transformer",
+    )
+)
 _AUTOGRAD_GRACE_S = 0.03
 _libraries: dict[str, torch.library.Library] = {}
 
@@ -40,7 +52,7 @@ def start() -> None:
     atexit.register(_let_autograd_finish)
     plugins.manager()  # may declare variables of their own
     env_vars.check_names()
-    _refuse_what_is_not_built()
+    _choose_numerics()
     clients.client()
     tables.clear()
     tables.add(tables.core_rows(), tables.CORE)
@@ -69,18 +81,27 @@ def _let_autograd_finish() -> None:
     time.sleep(_AUTOGRAD_GRACE_S)
 
 
-def _refuse_what_is_not_built() -> None:
-    """Raise for settings that this version knows and cannot honour.
+def _choose_numerics() -> None:
+    """Round as an MXU does if the user asks for it and the device is simulated.
 
     Raises:
-        EnvironmentVariableError: names the variable and what to do.
+        EnvironmentVariableError: the target has no chip to imitate.
     """
-    chosen = env_vars.settings()
-    if chosen.numerics is env_vars.Numerics.TPU:
+    if env_vars.settings().numerics is not env_vars.Numerics.TPU:
+        return
+    if target().target.kind is TargetKind.CPU:
         raise EnvironmentVariableError(
-            "TORCH_TPU_NUMERICS=tpu is not available in this version: a simulated device "
-            "computes with the CPU's rounding. Unset it, or set TORCH_TPU_NUMERICS=exact."
+            "TORCH_TPU_NUMERICS=tpu imitates the rounding of a chip, and the target 'cpu' has "
+            "none. Set TORCH_TPU_TARGET to a simulated slice such as v5e:1x1, or unset "
+            "TORCH_TPU_NUMERICS."
         )
+    mxu.simulate(target().simulated)
+
+
+def _contracts(row: Lowering) -> bool:
+    """Whether the row makes, or may be made of, matrix products."""
+    module = getattr(row.function, "__module__", "")
+    return row.kind is Kind.DECOMPOSITION or module in _CONTRACTING
 
 
 def register(row: Lowering) -> None:
@@ -106,6 +127,10 @@ def register(row: Lowering) -> None:
         base = name.partition(".")[0].rstrip("_")
         if base in _TAKES_MASKS:
             options["prepare"] = _with_integer_indices
+        if _contracts(row):
+            options["contracts"] = True
+        if base in _SEPARATE_OUT and name != row.overload:
+            options["separate_out"] = True
         if base in _UNSTATED:
             options["unstated"] = True
         if base in _UPLOADS:

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu_core.errors import LoweringTableError
-from torchtpu_core.lowering import checks, dtypes, layout, storage_views
+from torchtpu_core.lowering import checks, dtypes, layout, mxu, storage_views
 from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar, cast
 from torchtpu_core.lowering.rng import Rng
@@ -250,7 +250,8 @@ def _lower_node(
 ) -> list[jax.Array]:
     scalars = words.take(node["scalars"])
     args, kwargs = _arguments(node, values, scalars)
-    returned = run_row(node["row"], args, kwargs, tables.current())
+    with mxu.using(node.get("precision")):
+        returned = run_row(node["row"], args, kwargs, tables.current())
     fresh, written = _split_returns(node, returned)
     results = []
     for value, (sizes, _, dtype) in zip(fresh + written, _result_specs(node), strict=True):

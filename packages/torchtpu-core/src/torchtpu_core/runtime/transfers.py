@@ -7,6 +7,7 @@ at once. What comes down is read in place where the device's memory is host memo
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,16 +23,19 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.storage_views import Geometry, _flat
 from torchtpu_core.runtime import clients
 
-_CARRIER = {1: torch.uint8, 2: torch.int16}
+_MOST_DIMS = 64  # of PyTorch's reductions, and of NumPy, which reads the host's memory
 
 
 def to_device(tensor: torch.Tensor, device: int) -> jax.Array:
     """A contiguous CPU tensor as an array on a device; the tensor may be written afterwards."""
-    target = dtypes.to_numpy(tensor.dtype)
-    if tensor.dtype == torch.bfloat16 or (tensor.is_floating_point() and tensor.itemsize == 1):
-        host = tensor.view(_CARRIER[target.itemsize]).numpy().view(target)
-    else:
-        host = tensor.numpy()
+    if tensor.ndim > _MOST_DIMS:
+        raise RuntimeError(
+            f"only tensors with up to {_MOST_DIMS} dims are supported on tpu, got {tensor.ndim}: "
+            "reshape it before it is copied to the device"
+        )
+    # Not tensor.numpy(): from then on PyTorch would refuse to resize the user's tensor.
+    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    host: np.ndarray = np.ndarray(tensor.shape, dtypes.to_numpy(tensor.dtype), memory)
     return put(host, device)
 
 

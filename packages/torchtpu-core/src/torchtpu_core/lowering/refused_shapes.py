@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes and counts that PyTorch's meta kernels accept and its CPU kernels refuse.
+
+As `torchtpu_core.lowering.refusals`, whose table takes these checks in: metadata and
+compile-time arguments only, CPU's class and words. Values are checked on the device
+(`torchtpu_core.lowering.checks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+Arguments = Mapping[str, Any]
+
+_TOO_MANY_CATEGORIES = 2**24
+
+
+def _name(dtype: torch.dtype) -> str:
+    return {
+        torch.float64: "Double",
+        torch.float32: "Float",
+        torch.float16: "Half",
+        torch.bfloat16: "BFloat16",
+        torch.complex64: "ComplexFloat",
+        torch.complex128: "ComplexDouble",
+        torch.complex32: "ComplexHalf",
+        torch.int64: "Long",
+        torch.int32: "Int",
+        torch.uint8: "Byte",
+    }.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def _inside_storage(arguments: Arguments) -> None:
+    """`as_strided` may not reach beyond the storage."""
+    tensor, sizes, strides = arguments["self"], arguments["size"], arguments["stride"]
+    if 0 in sizes:
+        return
+    offset = arguments.get("storage_offset") or 0
+    last = offset + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    needed, held = (last + 1) * tensor.itemsize, tensor.numel() * tensor.itemsize
+    if needed > held:
+        raise RuntimeError(
+            f"setStorage: sizes {list(sizes)}, strides {list(strides)}, storage offset {offset}, "
+            f"and itemsize {tensor.itemsize} requiring a storage size of {needed} are out of "
+            f"bounds for storage of size {held}"
+        )
+
+
+def _padding(arguments: Arguments) -> None:
+    padding = arguments["padding"]
+    if isinstance(padding, (list, tuple)) and any(p < 0 for p in padding):
+        raise RuntimeError("negative padding is not supported")
+
+
+def _multilabel_target(arguments: Arguments) -> None:
+    tensor, target = arguments["self"], arguments["target"]
+    fits = target.shape == tensor.shape or (tensor.ndim <= 1 and target.numel() == tensor.numel())
+    if not fits:
+        raise RuntimeError(
+            f"inconsistent target size: {list(target.shape)} for input of size: "
+            f"{list(tensor.shape)}"
+        )
+
+
+def _index_add_source(arguments: Arguments) -> None:
+    tensor, source, dim = arguments["self"], arguments["source"], arguments["dim"]
+    if source.ndim == 0 or tensor.ndim == 0:
+        return
+
+    def rest(x: torch.Tensor) -> list[int]:
+        return [n for i, n in enumerate(x.shape) if i != dim % tensor.ndim]
+
+    if source.ndim != tensor.ndim or rest(tensor) != rest(source):
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {list(tensor.shape)} source.shape = {list(source.shape)}"
+        )
+
+
+def _multinomial(arguments: Arguments) -> None:
+    tensor, count = arguments["self"], arguments["num_samples"]
+    if not tensor.is_floating_point():
+        raise RuntimeError(
+            f"multinomial only supports floating-point dtypes for input, got: {_name(tensor.dtype)}"
+        )
+    out = arguments.get("out")
+    if out is not None and out.dtype != torch.int64:
+        raise RuntimeError(f"multinomial expects Long tensor out, got: {_name(out.dtype)}")
+    if count <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if tensor.ndim and tensor.shape[-1] > _TOO_MANY_CATEGORIES:
+        raise RuntimeError("number of categories cannot exceed 2^24")
+
+
+def _boundaries(arguments: Arguments) -> None:
+    boundaries = arguments["boundaries"]
+    if boundaries.ndim != 1:
+        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
+
+
+def _parts(first: str, second: str) -> Callable[[Arguments], None]:
+    """The two real operands of a complex number, and the dtype of its ``out=``."""
+
+    def check(arguments: Arguments) -> None:
+        left, right, out = arguments[first].dtype, arguments[second].dtype, arguments.get("out")
+        if left != right:
+            raise RuntimeError(
+                f"Expected object of scalar type {_name(left)} but got scalar type "
+                f"{_name(right)} for second argument"
+            )
+        if out is not None and left.is_floating_point and out.dtype != left.to_complex():
+            raise RuntimeError(
+                f"Expected object of scalar type {_name(left.to_complex())} but got scalar type "
+                f"{_name(out.dtype)} for argument 'out'"
+            )
+
+    return check
+
+
+def _extrema_outs(arguments: Arguments) -> None:
+    for name in ("min", "max"):
+        out = arguments.get(name)
+        if isinstance(out, torch.Tensor) and out.dtype != arguments["self"].dtype:
+            wanted, got = (_name(d).lower() for d in (arguments["self"].dtype, out.dtype))
+            raise RuntimeError(f"Expected out tensor to have dtype {wanted}, but got {got} instead")
+
+
+def _mask_is_bool(arguments: Arguments) -> None:
+    mask = arguments["mask"]
+    if mask.dtype != torch.bool:
+        raise RuntimeError(
+            "masked_scatter_ only supports boolean masks, but got mask with dtype "
+            f"{_name(mask.dtype)}"
+        )
+
+
+#: Checks by the op's name, for all its overloads.
+CHECKS: dict[str, Callable[[Arguments], None]] = {
+    "aten::as_strided_scatter": _inside_storage,
+    "aten::convolution": _padding,
+    "aten::_convolution": _padding,
+    "aten::convolution_overrideable": _padding,
+    "aten::multilabel_margin_loss_forward": _multilabel_target,
+    "aten::index_add": _index_add_source,
+    "aten::multinomial": _multinomial,
+    "aten::bucketize": _boundaries,
+    "aten::complex": _parts("real", "imag"),
+    "aten::polar": _parts("abs", "angle"),
+    "aten::aminmax": _extrema_outs,
+    "aten::masked_scatter": _mask_is_bool,
+}
