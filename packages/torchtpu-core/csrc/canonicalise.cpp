@@ -7,6 +7,7 @@
 #include <c10/core/WrapDimMinimal.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace torchtpu {
 namespace {
@@ -90,7 +91,16 @@ class Reader {
     return type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::TensorType;
   }
 
-  static bool is_runtime_scalar(const OpArg& arg, const c10::IValue& value) {
+  bool is_special(const c10::IValue& value) const {
+    return !op_.special.empty() &&
+           std::find(op_.special.begin(), op_.special.end(), value.toScalar().toDouble()) !=
+               op_.special.end();
+  }
+
+  bool is_runtime_scalar(const OpArg& arg, const c10::IValue& value) const {
+    if (is_number(value) && is_special(value)) {
+      return false;
+    }
     if (arg.role == ArgRole::kRuntime) {
       return is_number(value);
     }
@@ -105,6 +115,9 @@ class Reader {
   }
 
   static bool is_runtime_list(const OpArg& arg, const c10::IValue& value) {
+    if (arg.role == ArgRole::kRuntime) {
+      return value.isIntList() || value.isDoubleList();
+    }
     if (!arg.number || arg.role != ArgRole::kValue || !value.isList()) {
       return false;
     }
@@ -281,6 +294,34 @@ class Reader {
   std::vector<ArgSpec>* specs_;
 };
 
+// Adds how many elements a range has: its start, end and step are no part of the key.
+void push_count(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Call& call) {
+  at::Scalar start = 0, end = 0, step = 1;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& name = op.args[i].name;
+    at::Scalar* place = name == "start" ? &start : name == "end" ? &end
+                        : name == "step" ? &step : nullptr;
+    if (place != nullptr && args[i].isScalar()) {
+      *place = args[i].toScalar();
+    }
+  }
+  if (start.isComplex() || end.isComplex() || step.isComplex()) {
+    return;  // such a number is a constant, and in the key
+  }
+  double count = (end.toDouble() - start.toDouble()) / step.toDouble();
+  if (!(count >= 0 && count < 9e15)) {  // a mistake: it is found when the signature is made
+    call.key.append({bits_of(start.toDouble()), bits_of(end.toDouble()), bits_of(step.toDouble())});
+    return;
+  }
+  call.key.append({static_cast<int64_t>(std::floor(count)), static_cast<int64_t>(std::ceil(count))});
+  // An integer range of fractions: each is cut first.
+  int64_t whole_step = step.isFloatingPoint() ? static_cast<int64_t>(step.toDouble()) : step.toLong();
+  if (whole_step != 0 && (start.isFloatingPoint() || end.isFloatingPoint())) {
+    call.key.push_back((static_cast<int64_t>(end.toDouble()) -
+                        static_cast<int64_t>(start.toDouble())) / whole_step);
+  }
+}
+
 }  // namespace
 
 ScalarWords pack_bits(uint64_t bits) {
@@ -307,6 +348,9 @@ void canonicalise(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Call& call,
   Reader reader(op, call, specs);
   for (size_t i = 0; i < args.size(); ++i) {
     reader.read(op.args[i], args[i]);
+  }
+  if (op.ranged) {
+    push_count(op, args, call);
   }
   if (op.contracts) {  // the last word of the key: describe.cpp reads it there
     call.key.push_back(static_cast<int64_t>(at::globalContext().float32MatmulPrecision()));

@@ -86,6 +86,8 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
   info->random = info->row.attr("random").cast<bool>();
   info->structural = options.contains("structural");
   info->unstated = options.contains("unstated");
+  info->special = info->row.attr("special").cast<std::vector<double>>();
+  info->ranged = options.contains("ranged");
   info->contracts = options.contains("contracts");
   info->separate_out = options.contains("separate_out");
   info->uploads = options.contains("uploads");

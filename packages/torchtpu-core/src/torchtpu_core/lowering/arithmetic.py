@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import checks, dtypes
 from torchtpu_core.lowering.elementwise import (
     constant,
     elementwise,
@@ -22,7 +24,7 @@ from torchtpu_core.lowering.elementwise import (
     round_numbers,
     rows,
 )
-from torchtpu_core.lowering.promotion import Operand, cast, promote, result_type
+from torchtpu_core.lowering.promotion import Operand, Scalar, cast, promote, result_type
 from torchtpu_core.lowering.table import Lowering, native
 
 
@@ -69,8 +71,25 @@ def _exact_power(x: jax.Array, exponent: int) -> jax.Array | None:
     return x * x * x if exponent == 3 else None
 
 
-def pow_static(self: jax.Array, exponent: int | float | complex) -> jax.Array:
-    """``self ** exponent`` for a constant exponent: squares and roots need no logarithm."""
+#: Exponents that `pow_static` knows a shorter way for.
+_EXPONENTS = (0.0, 1.0, 2.0, 3.0, 0.5, -0.5, -1.0, -2.0)
+
+
+def pow_scalar(self: jax.Array, exponent: Operand) -> jax.Array:
+    """``self ** exponent``; a constant square or root needs no logarithm."""
+    if isinstance(exponent, Scalar):
+        if exponent.kind is int and not dtypes.is_inexact(self.dtype):
+            checks.require(
+                exponent.to(np.dtype(np.int64)) >= 0,
+                RuntimeError,
+                "Integers to negative integer powers are not allowed.",
+            )
+        return power(self, exponent)
+    return pow_static(self, exponent)
+
+
+def pow_static(self: jax.Array, exponent: Any) -> jax.Array:
+    """``self ** exponent`` for a constant exponent."""
     result = result_type(self, exponent)
     x = cast(self, dtypes.opmath(result))
     if is_bool(x):
@@ -240,7 +259,7 @@ TABLE: tuple[Lowering, ...] = (
     *(native(f"aten::lerp.{kind}", lerp) for kind in ("Tensor", "Scalar")),
     *rows(_PAIRS, elementwise),
     *rows(_FLOAT_PAIRS, _floating),
-    native("aten::pow.Tensor_Scalar", pow_static, static=("exponent",)),
+    native("aten::pow.Tensor_Scalar", pow_scalar, special=_EXPONENTS),
     native("aten::addcmul", addcmul),
     native("aten::addcdiv", addcdiv),
     native("aten::ldexp.Tensor", _ldexp),

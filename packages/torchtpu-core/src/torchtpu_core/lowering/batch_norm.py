@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu_core.lowering import dtypes
-from torchtpu_core.lowering.normalization import Gradients, moments
+from torchtpu_core.lowering.normalization import USUAL_EPS, Gradients, moments
 from torchtpu_core.lowering.promotion import Operand, cast
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -79,7 +79,7 @@ def _train(
     bias: Maybe,
     running: tuple[Maybe, Maybe],
     momentum: Operand,
-    eps: float,
+    eps: Operand,
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[Maybe, Maybe]]:
     """(output, mean, invstd) from the batch, and the new running statistics."""
     x = _compute(input)
@@ -96,7 +96,7 @@ def _evaluate(
     bias: Maybe,
     running_mean: jax.Array,
     running_var: jax.Array,
-    eps: float,
+    eps: Operand,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(output, mean, invstd) from the running statistics."""
     x = _compute(input)
@@ -105,8 +105,8 @@ def _evaluate(
     return out.astype(input.dtype), mean, invstd
 
 
-def _invstd(variance: jax.Array, eps: float) -> jax.Array:
-    return lax.rsqrt(variance + variance.dtype.type(eps))
+def _invstd(variance: jax.Array, eps: Operand) -> jax.Array:
+    return lax.rsqrt(variance + cast(eps, variance.dtype))
 
 
 def native_batch_norm(
@@ -117,7 +117,7 @@ def native_batch_norm(
     running_var: Maybe,
     training: bool,
     momentum: Operand,
-    eps: float,
+    eps: Operand,
 ) -> tuple[Any, ...]:
     """Output, mean, invstd and, when training, the new running statistics."""
     if training or running_mean is None or running_var is None:
@@ -135,7 +135,7 @@ def native_batch_norm_legit_functional(
     running_var: jax.Array,
     training: bool,
     momentum: Operand,
-    eps: float,
+    eps: Operand,
 ) -> tuple[Any, ...]:
     """As `native_batch_norm`; the running statistics are always returned."""
     results = native_batch_norm(
@@ -150,7 +150,7 @@ def native_batch_norm_legit_no_stats(
     bias: Maybe,
     training: bool,
     momentum: Operand,
-    eps: float,
+    eps: Operand,
 ) -> tuple[Any, ...]:
     return _train(input, weight, bias, (None, None), momentum, eps)[0]
 
@@ -162,7 +162,7 @@ def native_batch_norm_legit_no_training(
     running_mean: jax.Array,
     running_var: jax.Array,
     momentum: Operand,
-    eps: float,
+    eps: Operand,
 ) -> tuple[Any, ...]:
     return _evaluate(input, weight, bias, running_mean, running_var, eps)
 
@@ -179,7 +179,7 @@ def batch_norm_with_update(
     running_mean: Maybe,
     running_var: Maybe,
     momentum: Operand,
-    eps: float,
+    eps: Operand,
 ) -> tuple[Any, ...]:
     """Output, mean, invstd, an empty reserve and the new running statistics."""
     running = (running_mean, running_var)
@@ -194,7 +194,7 @@ def batch_norm_no_update(
     running_mean: Maybe,
     running_var: Maybe,
     momentum: Operand,
-    eps: float,
+    eps: Operand,
 ) -> tuple[Any, ...]:
     results = native_batch_norm(
         input, weight, bias, running_mean, running_var, False, momentum, eps
@@ -211,7 +211,7 @@ def native_batch_norm_backward(
     save_mean: Maybe,
     save_invstd: Maybe,
     train: bool,
-    eps: float,
+    eps: Operand,
     output_mask: Sequence[bool],
     *_: object,
 ) -> Gradients:
@@ -242,7 +242,7 @@ def native_batch_norm_backward(
     return d_input, d_weight, d_bias
 
 
-def batch_norm_stats(input: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
+def batch_norm_stats(input: jax.Array, eps: Operand) -> tuple[jax.Array, jax.Array]:
     """`(N, C, *S)` -> mean and invstd `(C,)` of this rank's share of the batch."""
     x = _compute(input)
     mean, _, invstd = moments(x, _axes(x), eps)
@@ -255,7 +255,7 @@ def batch_norm_elemt(
     bias: Maybe,
     mean: jax.Array,
     invstd: jax.Array,
-    eps: float,
+    eps: Operand,
 ) -> jax.Array:
     x = _compute(input)
     return _affine((x - _lane(mean, x)) * _lane(invstd, x), weight, bias).astype(input.dtype)
@@ -268,7 +268,7 @@ def batch_norm_gather_stats_with_counts(
     running_mean: Maybe,
     running_var: Maybe,
     momentum: Operand,
-    eps: float,
+    eps: Operand,
     counts: jax.Array,
 ) -> tuple[Any, ...]:
     """Joins `(R, C)` statistics of R ranks with `(R,)` counts; then the new running ones."""
@@ -276,7 +276,7 @@ def batch_norm_gather_stats_with_counts(
     weights = counts.astype(mean.dtype).reshape((-1, 1))
     total = jnp.sum(weights)
     joint = jnp.sum(mean * weights, axis=0) / total
-    variances = 1 / (invstd * invstd) - mean.dtype.type(eps)
+    variances = 1 / (invstd * invstd) - cast(eps, mean.dtype)
     squares = jnp.sum((variances + lax.square(mean - joint)) * weights, axis=0)
     unbiased = squares / (total - mean.dtype.type(1))
     new = _moved(running_mean, joint, momentum), _moved(running_var, unbiased, momentum)
@@ -290,7 +290,7 @@ def batch_norm_gather_stats(
     running_mean: Maybe,
     running_var: Maybe,
     momentum: Operand,
-    eps: float,
+    eps: Operand,
     count: int,
 ) -> tuple[Any, ...]:
     counts = jnp.full((mean.shape[0],), count, mean.dtype)
@@ -360,7 +360,8 @@ def _row(
     return native(
         f"aten::{overload}",
         function,
-        runtime={"momentum"},
+        runtime={"momentum", "eps"},
+        special=USUAL_EPS,
         mutates=_RUNNING if writes else (),
         mutates_if=when,
     )

@@ -324,7 +324,8 @@ def _kaiser_window(
     return window[:window_length]
 
 
-#: The numbers of a range decide its length, so they are constants even with ``out=``.
+#: The numbers of a range decide its length. In graphs they are constants; with ``out=``,
+#: as eager calls make a range, the recorder keeps the length apart from the numbers.
 _RANGE = ("start", "end", "step")
 _ENDS = ("start", "end")
 
@@ -361,10 +362,10 @@ TABLE: tuple[Lowering, ...] = (
     native("aten::arange", _arange, static=("end",)),
     native("aten::arange.start", _arange_start, static=_ENDS),
     native("aten::arange.start_step", _arange_step, static=_RANGE),
-    native("aten::arange.start_out", _ramp_out, static=_RANGE),
+    native("aten::arange.start_out", _ramp_out),
     native("aten::range", _range, static=_ENDS),
     native("aten::range.step", _range, static=_RANGE),
-    native("aten::range.out", _ramp_out, static=_RANGE),
+    native("aten::range.out", _ramp_out),
     native("aten::linspace", _linspace, static=_ENDS),
     native("aten::linspace.Tensor_Tensor", _linspace),
     native("aten::linspace.Tensor_Scalar", _linspace),

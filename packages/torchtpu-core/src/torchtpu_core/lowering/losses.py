@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu_core.lowering import checks, dtypes
+from torchtpu_core.lowering.promotion import Operand, Scalar, cast
 from torchtpu_core.lowering.table import Lowering, native
 
 _NONE, MEAN = 0, 1
@@ -54,28 +55,28 @@ def _square(d: jax.Array) -> jax.Array:
     return d * d
 
 
-def _smooth_l1(d: jax.Array, beta: float) -> jax.Array:
-    size, b = lax.abs(d), d.dtype.type(beta)
-    if beta == 0:
+def _smooth_l1(d: jax.Array, beta: Operand) -> jax.Array:
+    size, b = lax.abs(d), cast(beta, d.dtype)
+    if not isinstance(beta, Scalar) and beta == 0:
         return size
     half = d.dtype.type(0.5)
     return jnp.where(size < b, half * d * d / b, size - half * b)
 
 
-def _smooth_l1_slope(d: jax.Array, beta: float) -> jax.Array:
-    b = d.dtype.type(beta)
-    if beta == 0:
+def _smooth_l1_slope(d: jax.Array, beta: Operand) -> jax.Array:
+    b = cast(beta, d.dtype)
+    if not isinstance(beta, Scalar) and beta == 0:
         return lax.sign(d)
     return jnp.where(d <= -b, d.dtype.type(-1), jnp.where(d >= b, d.dtype.type(1), d / b))
 
 
-def _huber(d: jax.Array, delta: float) -> jax.Array:
-    size, limit, half = lax.abs(d), d.dtype.type(delta), d.dtype.type(0.5)
+def _huber(d: jax.Array, delta: Operand) -> jax.Array:
+    size, limit, half = lax.abs(d), cast(delta, d.dtype), d.dtype.type(0.5)
     return jnp.where(size <= limit, half * d * d, limit * (size - half * limit))
 
 
-def _huber_slope(d: jax.Array, delta: float) -> jax.Array:
-    limit = d.dtype.type(delta)
+def _huber_slope(d: jax.Array, delta: Operand) -> jax.Array:
+    limit = cast(delta, d.dtype)
     return jnp.where(d <= -limit, -limit, jnp.where(d >= limit, limit, d))
 
 
@@ -83,7 +84,7 @@ def _distance_loss(function: Callable[..., jax.Array]) -> Callable[..., jax.Arra
     """A loss of the difference: `function(difference, *parameters)`."""
 
     def run(
-        self: jax.Array, target: jax.Array, reduction: int = MEAN, *parameters: float
+        self: jax.Array, target: jax.Array, reduction: int = MEAN, *parameters: Operand
     ) -> jax.Array:
         a, b, result = pair(self, target)
         return reduced(function(a - b, *parameters), reduction).astype(result)
@@ -99,7 +100,7 @@ def _distance_gradient(slope: Callable[..., jax.Array]) -> Callable[..., jax.Arr
         self: jax.Array,
         target: jax.Array,
         reduction: int,
-        *parameters: float,
+        *parameters: Operand,
     ) -> jax.Array:
         a, b, result = pair(self, target)
         grad = per_element(grad_output, a.size, reduction)
@@ -111,7 +112,7 @@ def _distance_gradient(slope: Callable[..., jax.Array]) -> Callable[..., jax.Arr
 def _with_beta(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """Gives the loss's parameter the default 1, as ``beta`` and ``delta`` have."""
 
-    def run(d: jax.Array, parameter: float = 1.0) -> jax.Array:
+    def run(d: jax.Array, parameter: Operand = 1.0) -> jax.Array:
         return function(d, parameter)
 
     return run
@@ -253,9 +254,15 @@ _DISTANCES: tuple[tuple[str, Any, Any], ...] = (
     ("huber_loss", _with_beta(_huber), _huber_slope),
 )
 
+
+def _distance_row(name: str, function: Any) -> Lowering:
+    """Where the loss changes its form is a run-time operand, unless it is nowhere."""
+    return native(f"aten::{name}", function, runtime=("beta", "delta"), special=(0.0,))
+
+
 TABLE: tuple[Lowering, ...] = (
-    *(native(f"aten::{name}", _distance_loss(loss)) for name, loss, _ in _DISTANCES),
-    *(native(f"aten::{name}_backward", _distance_gradient(s)) for name, _, s in _DISTANCES),
+    *(_distance_row(name, _distance_loss(loss)) for name, loss, _ in _DISTANCES),
+    *(_distance_row(f"{name}_backward", _distance_gradient(s)) for name, _, s in _DISTANCES),
     native("aten::binary_cross_entropy", binary_cross_entropy),
     native("aten::binary_cross_entropy_backward", binary_cross_entropy_backward),
     native("aten::binary_cross_entropy_with_logits", binary_cross_entropy_with_logits),

@@ -15,6 +15,7 @@ Datatype For Higher-Precision Computations", ARITH 2019.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 
@@ -85,12 +86,13 @@ def multiply(
     passes = PASSES[precision()]
     count = 1 + max(i for i, _ in passes)
     lefts, rights = parts(x, count), parts(y, count)
-    total: jax.Array | None = None
-    for i, j in passes:
-        term = product(lefts[i], rights[j])
-        total = term if total is None else total + term
-    assert total is not None
-    return total
+    *small, largest = [product(lefts[i], rights[j]) for i, j in passes]
+    if not small:
+        return largest
+    correction = functools.reduce(lambda total, term: total + term, small)
+    # Infinity times a part that is zero is no correction.
+    correction = jnp.where(jnp.isnan(correction), jnp.zeros((), correction.dtype), correction)
+    return correction + largest
 
 
 def parts(x: jax.Array, count: int) -> list[jax.Array]:

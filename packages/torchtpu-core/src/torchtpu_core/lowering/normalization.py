@@ -22,17 +22,19 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import Operand, cast
 from torchtpu_core.lowering.table import Lowering, native
 
+#: Compiled as constants; any other epsilon is a run-time operand.
+USUAL_EPS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
 Gradients: TypeAlias = "tuple[jax.Array | None, ...]"
 
 
 def moments(
-    x: jax.Array, axes: tuple[int, ...], eps: float
+    x: jax.Array, axes: tuple[int, ...], eps: Operand
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Mean, variance and reciprocal deviation of `x` over `axes`, which stay with length 1."""
     count = math.prod(x.shape[a] for a in axes)
     mean = jnp.sum(x, axis=axes, keepdims=True) / x.dtype.type(count or 1)
     variance = jnp.sum(lax.square(x - mean), axis=axes, keepdims=True) / x.dtype.type(count or 1)
-    return mean, variance, lax.rsqrt(variance + x.dtype.type(eps))
+    return mean, variance, lax.rsqrt(variance + cast(eps, x.dtype))
 
 
 def _compute(x: jax.Array) -> jax.Array:
@@ -48,7 +50,7 @@ def native_layer_norm(
     normalized_shape: Sequence[int],
     weight: jax.Array | None,
     bias: jax.Array | None,
-    eps: float,
+    eps: Operand,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`(*outer, *normalized_shape)` -> the same, and mean and rstd `(*outer, 1, ...)`."""
     x = _compute(input)
@@ -109,7 +111,7 @@ def native_group_norm(
     C: int,
     HxW: int,
     group: int,
-    eps: float,
+    eps: Operand,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`(N, C, *S)` -> the same, and mean and rstd `(N, G)`."""
     x = _compute(input).reshape((N, group, C // group, HxW))
@@ -248,9 +250,9 @@ def renorm(self: jax.Array, p: float, dim: int, maxnorm: Operand) -> jax.Array:
 
 
 TABLE: tuple[Lowering, ...] = (
-    native("aten::native_layer_norm", native_layer_norm),
+    native("aten::native_layer_norm", native_layer_norm, runtime=("eps",), special=USUAL_EPS),
     native("aten::native_layer_norm_backward", native_layer_norm_backward),
-    native("aten::native_group_norm", native_group_norm),
+    native("aten::native_group_norm", native_group_norm, runtime=("eps",), special=USUAL_EPS),
     native("aten::native_group_norm_backward", native_group_norm_backward),
     native("aten::_fused_rms_norm", fused_rms_norm),
     native("aten::_fused_rms_norm_backward", fused_rms_norm_backward),

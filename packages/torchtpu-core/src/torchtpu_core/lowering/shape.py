@@ -18,6 +18,7 @@ import torch
 from jax import lax
 
 from torchtpu_core.lowering import dims, dtypes, promotion, view_ops
+from torchtpu_core.lowering.promotion import Operand, Scalar
 from torchtpu_core.lowering.table import Lowering, composite, native
 
 
@@ -53,8 +54,14 @@ def _flip(self: jax.Array, dims_: Sequence[int]) -> jax.Array:
     return lax.rev(self, dims.wrap_all(dims_, self.ndim)) if self.ndim and dims_ else self
 
 
-def _roll_one(x: jax.Array, shift: int, dim: int) -> jax.Array:
+def _roll_one(x: jax.Array, shift: int | Scalar, dim: int) -> jax.Array:
     length = x.shape[dim]
+    if isinstance(shift, Scalar):
+        if length == 0:
+            return x
+        cut = -shift.to(np.dtype(np.int64)) % np.int64(length)
+        twice = lax.concatenate([x, x], dim)
+        return lax.dynamic_slice_in_dim(twice, cut, length, dim)
     cut = -shift % length if length else 0
     if cut == 0:
         return x
@@ -63,7 +70,7 @@ def _roll_one(x: jax.Array, shift: int, dim: int) -> jax.Array:
     return lax.concatenate([tail, head], dim)
 
 
-def _roll(self: jax.Array, shifts: Sequence[int], dims_: Sequence[int] = ()) -> jax.Array:
+def _roll(self: jax.Array, shifts: Sequence[int | Scalar], dims_: Sequence[int] = ()) -> jax.Array:
     if not dims_:
         flat = lax.reshape(self, (self.size,))
         return lax.reshape(_roll_one(flat, shifts[0], 0), self.shape)
@@ -95,21 +102,22 @@ def _rot90(self: jax.Array, k: int = 1, dims_: Sequence[int] = (0, 1)) -> jax.Ar
     return lax.rev(self, (a, b)) if turns == 2 else self
 
 
-def triangle(shape: Sequence[int], diagonal: int, *, upper: bool) -> jax.Array:
+def triangle(shape: Sequence[int], diagonal: Operand, *, upper: bool) -> jax.Array:
     """Bool mask of the last two dimensions of `shape`: on and above (or below) `diagonal`."""
     plane = tuple(shape[-2:])
     column_minus_row = dims.iota(plane, 1) - dims.iota(plane, 0)
-    edge = np.int32(max(min(diagonal, 2**31 - 1), -(2**31)))
+    wide = promotion.cast(diagonal, np.dtype(np.int64))
+    edge = jnp.clip(wide, -(2**31), 2**31 - 1).astype(np.int32)
     mask = column_minus_row >= edge if upper else column_minus_row <= edge
     return lax.broadcast_in_dim(mask, tuple(shape), (len(shape) - 2, len(shape) - 1))
 
 
-def _tril(self: jax.Array, diagonal: int = 0) -> jax.Array:
+def _tril(self: jax.Array, diagonal: Operand = 0) -> jax.Array:
     mask = triangle(self.shape, diagonal, upper=False)
     return lax.select(mask, self, dims.zeros(self.shape, self.dtype))
 
 
-def _triu(self: jax.Array, diagonal: int = 0) -> jax.Array:
+def _triu(self: jax.Array, diagonal: Operand = 0) -> jax.Array:
     mask = triangle(self.shape, diagonal, upper=True)
     return lax.select(mask, self, dims.zeros(self.shape, self.dtype))
 
@@ -305,11 +313,11 @@ TABLE: tuple[Lowering, ...] = (
     native("aten::_stack", stack),
     native("aten::_chunk_cat", _chunk_cat),
     native("aten::flip", _flip),
-    native("aten::roll", _roll),
+    native("aten::roll", _roll, runtime=("shifts",)),
     native("aten::repeat", _repeat),
     native("aten::rot90", _rot90),
-    native("aten::tril", _tril),
-    native("aten::triu", _triu),
+    native("aten::tril", _tril, runtime=("diagonal",)),
+    native("aten::triu", _triu, runtime=("diagonal",)),
     native("aten::diag_embed", _diag_embed),
     native("aten::diagonal_backward", _diagonal_backward),
     native("aten::diagonal_scatter", _diagonal_scatter),

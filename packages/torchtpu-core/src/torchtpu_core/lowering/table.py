@@ -38,8 +38,11 @@ class Lowering:
         reason: host only: why it cannot run on the device.
         static: names of ``Scalar`` arguments compiled as constants instead of
             passed as run-time operands.
-        runtime: names of ``float`` and ``int`` arguments passed as run-time
-            operands instead of compiled as constants (a learning rate).
+        runtime: names of ``float``, ``int``, ``float[]`` and ``int[]`` arguments
+            passed as run-time operands instead of compiled as constants (a
+            learning rate).
+        special: values of run-time numbers that the function treats apart (a
+            square, a root): with one of these the number is a constant.
         random: the function takes ``rng`` (`torchtpu_core.lowering.rng.Rng`)
             as a keyword and the recorder advances the generator.
         mutates: arguments that are written although the schema does not say
@@ -73,6 +76,7 @@ class Lowering:
     reason: str = ""
     static: frozenset[str] = frozenset()
     runtime: frozenset[str] = frozenset()
+    special: tuple[float, ...] = ()
     random: bool = False
     mutates: tuple[str, ...] = ()
     mutates_if: str | None = None
@@ -96,6 +100,7 @@ def native(
     *,
     static: Iterable[str] = (),
     runtime: Iterable[str] = (),
+    special: tuple[float, ...] = (),
     random: bool = False,
     mutates: tuple[str, ...] = (),
     mutates_if: str | None = None,
@@ -108,6 +113,7 @@ def native(
         function=function,
         static=frozenset(static),
         runtime=frozenset(runtime),
+        special=special,
         random=random,
         mutates=mutates,
         mutates_if=mutates_if,

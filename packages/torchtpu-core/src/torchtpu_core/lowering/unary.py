@@ -23,7 +23,7 @@ from torchtpu_core.lowering.elementwise import (
     isnan,
     rows,
 )
-from torchtpu_core.lowering.promotion import cast
+from torchtpu_core.lowering.promotion import Operand, cast
 from torchtpu_core.lowering.table import Lowering, native
 
 
@@ -112,9 +112,9 @@ def _angle(self: jax.Array) -> jax.Array:
 
 def _nan_to_num(
     self: jax.Array,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
+    nan: Operand | None = None,
+    posinf: Operand | None = None,
+    neginf: Operand | None = None,
 ) -> jax.Array:
     """NaN and infinities replaced; by default by zero and the largest finite numbers."""
     if dtypes.is_complex(self.dtype):
@@ -123,11 +123,11 @@ def _nan_to_num(
     if not dtypes.is_floating(self.dtype):
         return self
     largest = jnp.finfo(self.dtype)
-    high = largest.max if posinf is None else posinf
-    low = largest.min if neginf is None else neginf
-    result = jnp.where(isnan(self), constant(nan or 0.0, self), self)
-    result = jnp.where(self == constant(math.inf, self), constant(high, self), result)
-    return jnp.where(self == constant(-math.inf, self), constant(low, self), result)
+    high = float(largest.max) if posinf is None else posinf
+    low = float(largest.min) if neginf is None else neginf
+    result = jnp.where(isnan(self), cast(0.0 if nan is None else nan, self.dtype), self)
+    result = jnp.where(self == constant(math.inf, self), cast(high, self.dtype), result)
+    return jnp.where(self == constant(-math.inf, self), cast(low, self.dtype), result)
 
 
 def _signbit(self: jax.Array) -> jax.Array:
@@ -214,7 +214,7 @@ TABLE: tuple[Lowering, ...] = (
     native("aten::abs", _absolute),
     native("aten::round.decimals", _round_decimals),
     native("aten::angle", _angle),
-    native("aten::nan_to_num", _nan_to_num),
+    native("aten::nan_to_num", _nan_to_num, runtime=("nan", "posinf", "neginf")),
     native("aten::signbit", _signbit),
     native("aten::isinf", _isinf),
     native("aten::isposinf", _is_value(math.inf)),

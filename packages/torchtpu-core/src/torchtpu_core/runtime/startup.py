@@ -32,6 +32,8 @@ _UNSTATED = (
     "aten::_thnn_fused_lstm_cell",
     "aten::multilabel_margin_loss_forward",
 )
+#: Their numbers decide the size of the result and are operands nevertheless.
+_RANGES = ("aten::arange", "aten::range")
 #: CPU refuses an ``out=`` of these that shares memory with an operand.
 _SEPARATE_OUT = ("aten::cat", "aten::gather", "aten::index_select", "aten::kthvalue", "aten::take")
 #: Families whose products follow ``torch.set_float32_matmul_precision``: it is part of
@@ -127,6 +129,8 @@ def register(row: Lowering) -> None:
         base = name.partition(".")[0].rstrip("_")
         if base in _TAKES_MASKS:
             options["prepare"] = _with_integer_indices
+        if base in _RANGES and row.overload == name:
+            options["ranged"] = True
         if _contracts(row):
             options["contracts"] = True
         if base in _SEPARATE_OUT and name != row.overload:
