@@ -211,7 +211,9 @@ def commands_page() -> str:
     from typer.testing import CliRunner
 
     app = make_app()
-    names = sorted(getattr(get_command(app), "commands", {}))
+    names = []
+    for name, command in sorted(getattr(get_command(app), "commands", {}).items()):
+        names += [name, *(f"{name} {part}" for part in sorted(getattr(command, "commands", {})))]
     parts = ["# Commands\n"]
     for name in ["", *names]:
         shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"TERM": "dumb"})
@@ -276,7 +278,49 @@ def validation_page() -> str:
     )
 
 
+def numerics_page() -> str:
+    """Tolerances, their exceptions, and the precision of matrix products."""
+    from torchtpu_core.lowering.mxu import PASSES
+    from torchtpu_core.testing.op_rules import EXCEPTIONS
+    from torchtpu_core.testing.tolerance import TOLERANCE
+
+    def shown(name: object) -> str:
+        return f"`{name}`".replace("torch.", "")
+
+    tolerances = [(shown(d), f"{r:g}", f"{a:g}") for d, (r, a) in TOLERANCE.items()]
+    names = {"DEFAULT": "medium", "HIGH": "high", "HIGHEST": "highest"}
+    passes = [(shown(names[p.name]), shown(p.name), len(pairs)) for p, pairs in PASSES.items()]
+    exceptions = [
+        (what, ", ".join(shown(n) for n in sorted(entries)), why)
+        for what, entries, why in EXCEPTIONS
+    ]
+    return "\n".join(
+        (
+            "# Numerics\n",
+            "## Tolerances\n",
+            "How far one operator may be from CPU PyTorch: one row per dtype, the same for all "
+            "operators; integers and bools are exact. The sweep over PyTorch's operator database "
+            "allows ten times as much, since an entry is made of several roundings, or, where a "
+            "sample is badly conditioned, an error as large as the CPU's own against double "
+            "precision.\n",
+            markdown_table(["dtype", "relative", "absolute"], tolerances),
+            "## Exceptions\n",
+            markdown_table(["what", "entries of the operator database", "why"], exceptions),
+            "## Matrix products\n",
+            "`torch.set_float32_matmul_precision` chooses how many bfloat16 passes a TPU's matrix "
+            "unit makes of a float32 product or convolution. It takes effect on the next call, "
+            "and is part of a program's key.\n",
+            markdown_table(["setting", "StableHLO precision", "passes"], passes),
+            "XLA:CPU, which computes the values of a simulated device, multiplies in float32 "
+            "whatever the setting. With `TORCH_TPU_NUMERICS=tpu` a simulated device splits its "
+            "operands and makes the passes, so its results are as far from float32 as the "
+            "hardware's; the order of the sums is not modelled.\n",
+        )
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "numerics": numerics_page,
     "operators": operators_page,
     "database": lambda: database_page(markdown_table),
     "environment": environment_page,

@@ -10,6 +10,8 @@ import pytest
 from torchtpu_core import env_vars
 from torchtpu_core.hardware.records import RECORDS
 from torchtpu_core.lowering import matmul
+from torchtpu_core.testing import op_rules
+from torchtpu_core.testing.tolerance import TOLERANCE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import generate
@@ -61,3 +63,13 @@ def test_functions_page_documents_every_public_name_of_torch_tpu() -> None:
 def test_commands_page_has_doctor_and_plugins() -> None:
     page = generate.commands_page()
     assert "## torchtpu doctor\n" in page and "## torchtpu plugins\n" in page
+
+
+def test_numerics_page_states_a_tolerance_per_dtype_and_every_exception() -> None:
+    page = generate.numerics_page()
+    for dtype, (rtol, atol) in TOLERANCE.items():
+        name = str(dtype).removeprefix("torch.")
+        assert f"| `{name}` | {rtol:g} | {atol:g} |" in page
+    for _, names, reason in op_rules.EXCEPTIONS:
+        assert reason in page
+        assert all(f"`{name}`" in page for name in names)

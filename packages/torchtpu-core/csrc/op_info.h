@@ -52,12 +52,12 @@ struct OpInfo {
   // op in another form, or None to record it as it is.
   py::handle prepare;
   bool unstated = false;    // PyTorch's meta kernel refuses calls that the row serves
+  bool uploads = false;     // host tensors among its operands are copied to the device
+  int64_t uid = 0;
   std::vector<double> special;  // values of run-time numbers that are compiled as constants
   bool ranged = false;      // start, end and step are operands; their count is in the key
   bool contracts = false;   // its products follow torch.set_float32_matmul_precision
   bool separate_out = false; // out= may not share memory with an operand
-  bool uploads = false;     // host tensors among its operands are copied to the device
-  int64_t uid = 0;
 };
 
 // Built from Python: see recorder registration in bindings.cpp.

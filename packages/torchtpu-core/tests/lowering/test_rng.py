@@ -7,6 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from torchtpu_core.errors import LoweringTableError
+from torchtpu_core.lowering import random
+from torchtpu_core.lowering.interpreter import run_overload
 from torchtpu_core.lowering.rng import Rng, philox
 
 #: Known answers of the authors' Random123 library: counter, key, output.
@@ -53,3 +57,37 @@ def test_every_bit_is_set_half_of_the_time(dtype: type[np.unsignedinteger]) -> N
         words = np.asarray(rng(3, 0).bits((count,), np.dtype(dtype))).astype(np.uint64)
     share = [(words >> np.uint64(bit) & np.uint64(1)).mean() for bit in range(width)]
     assert np.abs(np.array(share) - 0.5).max() < 5 * 0.5 / np.sqrt(count)
+
+
+def test_philox_of_elements_beyond_32_bits_differs_from_the_first_ones() -> None:
+    with jax.enable_x64(True):
+        index = jnp.array([5, 5 + 2**32, 5 + 2**33], np.uint64)
+        left, _ = philox(index, jnp.uint64(7))
+    assert len(set(left.tolist())) == 3
+
+
+@pytest.mark.parametrize("size", [2**31, 2**32 + 3])
+@pytest.mark.parametrize("name", ["random", "bernoulli.p", "uniform", "randperm"])
+def test_draw_of_more_than_2_31_elements_is_lowered(name: str, size: int) -> None:
+    row = next(r for r in random.TABLE if r.overload == f"aten::{name}")
+    target = jax.ShapeDtypeStruct((size,), np.uint8 if name == "random" else np.float16)
+
+    def draw(like: jax.Array, stream: jax.Array) -> jax.Array:
+        drawn = Rng(stream, stream)
+        return (
+            row.function(size, rng=drawn) if name == "randperm" else row.function(like, rng=drawn)
+        )
+
+    with jax.enable_x64(True):
+        stream = jax.ShapeDtypeStruct((), np.uint64)
+        made = jax.eval_shape(draw, target, stream)
+        assert made.shape == (size,)
+        if name == "random":
+            text = jax.jit(draw).lower(target, stream).as_text()
+            assert f"tensor<{size}xui64>" in text  # elements are counted in 64 bits
+
+
+def test_random_op_inside_a_row_that_is_not_random_is_refused() -> None:
+    tables = {row.overload: row for row in random.TABLE}
+    with pytest.raises(LoweringTableError, match="random=True"):
+        run_overload(torch.ops.aten.rand_like.default, [jnp.zeros(3)], {}, tables)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import typer
 
 from torchtpu_core import plugins
-from torchtpu_core.cli import cache
+from torchtpu_core.cli import cache, ops
 from torchtpu_core.cli.coverage import coverage
 from torchtpu_core.cli.doctor import doctor
 from torchtpu_core.cli.environment import env
@@ -35,6 +35,7 @@ def make_app() -> typer.Typer:
     app.command()(sweep)
     app.command()(scale)
     app.add_typer(cache.app, name="cache")
+    app.add_typer(ops.app, name="ops")
     plugins.collect("torchtpu_cli_commands", app=app)
     return app
 

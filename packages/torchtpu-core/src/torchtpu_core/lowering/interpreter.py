@@ -49,6 +49,7 @@ def run_overload(
 
     Raises:
         UnsupportedOpError: no table has a device row for it.
+        LoweringTableError: it is random and there is no `rng`.
     """
     name = overload_name(op)
     row = tables.get(name)
@@ -66,7 +67,12 @@ def run_overload(
         else:
             positional.append(value)
     if row.random:
-        keywords["rng"] = rng or Rng(jnp.uint64(0), jnp.uint64(0))
+        if rng is None:
+            raise LoweringTableError(
+                f"{name} draws random numbers inside an operator whose row is not marked random: "
+                "it would draw the same ones at every call. Mark that row with random=True."
+            )
+        keywords["rng"] = rng
     return run_row(row, positional, keywords, tables)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -130,7 +131,10 @@ def register(row: Lowering) -> None:
         if base in _TAKES_MASKS:
             options["prepare"] = _with_integer_indices
         if base in _RANGES and row.overload == name:
-            options["ranged"] = True
+            if hasattr(_C, "counts_ranges"):
+                options["ranged"] = True
+            else:  # an extension built before: the numbers stay in the key
+                row = replace(row, static=frozenset({"start", "end", "step"}))
         if _contracts(row):
             options["contracts"] = True
         if base in _SEPARATE_OUT and name != row.overload:

@@ -121,6 +121,9 @@ class _Trial:
         """The part of a result that PyTorch specifies."""
         if self.op.name in op_rules.UP_TO_PHASE:
             return self.sample.output_process_fn_grad(result)
+        if self.op.name in op_rules.WIDE_STATISTICS and self.form != "out":
+            first, *statistics = result
+            result = (first, *(s.to(first.dtype) for s in statistics))
         if self.op.name in op_rules.UNSPECIFIED:
             unspecified = op_rules.UNSPECIFIED[self.op.name](self.sample)
             return [r for i, r in enumerate(result) if i not in unspecified]

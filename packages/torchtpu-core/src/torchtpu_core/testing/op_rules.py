@@ -69,6 +69,17 @@ UNSPECIFIED: Mapping[str, Callable[[Any], frozenset[int]]] = {
 #: CPU's kernel writes an ``out=`` as if it were contiguous; there is nothing to compare with.
 CPU_IGNORES_OUT_STRIDES = frozenset({"nn.functional.avg_pool3d", "narrow_copy"})
 
+#: For 16-bit input the mean and the reciprocal deviation are float32, as PyTorch's own
+#: decompositions state for every device but the CPU, which rounds them to 16 bits.
+WIDE_STATISTICS = frozenset(
+    {
+        "native_layer_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_batch_norm_with_update",
+    }
+)
+
 #: Positional arguments that PyTorch wants on the CPU, whatever the device.
 ON_CPU: Mapping[str, frozenset[int]] = {"tensor_split": frozenset({0})}
 
@@ -76,3 +87,40 @@ ON_CPU: Mapping[str, frozenset[int]] = {"tensor_split": frozenset({0})}
 NOT_TRIED: Mapping[str, str] = {
     "chalf": "complex32 does not exist on the device: XLA has no such type",
 }
+
+#: What is compared otherwise, of which entries, and why: printed in the docs.
+EXCEPTIONS: tuple[tuple[str, frozenset[str], str], ...] = (
+    (
+        "values are not compared",
+        VALUE_FREE,
+        "random numbers are the device's own (their distributions are tested), and "
+        "uninitialised memory has no value",
+    ),
+    (
+        "values are not compared where the sample draws random numbers",
+        frozenset(SOMETIMES_VALUE_FREE),
+        "dropout masks and random slopes are the device's own",
+    ),
+    ("compared up to phase", UP_TO_PHASE, "eigenvectors and singular vectors are so defined"),
+    (
+        "any position of equal elements is right",
+        frozenset(TIES),
+        "PyTorch does not say which one is meant; what the position points at is compared",
+    ),
+    (
+        "statistics of an evaluation are not compared",
+        frozenset(UNSPECIFIED),
+        "unused there: CPU leaves them empty, PyTorch's meta kernel does not",
+    ),
+    (
+        "statistics of 16-bit input are rounded before they are compared",
+        WIDE_STATISTICS,
+        "they are float32, as PyTorch's decompositions state for every device but the CPU",
+    ),
+    (
+        "strides of out= are not compared",
+        CPU_IGNORES_OUT_STRIDES,
+        "CPU's kernel writes an out= as if it were contiguous: there is nothing to compare with",
+    ),
+    *(("not tried", frozenset({name}), reason) for name, reason in NOT_TRIED.items()),
+)
