@@ -82,7 +82,7 @@ def test_optimizer_with_a_schedule_compiles_nothing_after_its_second_step():
 @pytest.mark.parametrize(
     ("start", "end", "step"), [(3, 20, 4), (0.5, 7.25, 0.75), (9, -3, -2), (5, 5, 1), (0, 7, 3)]
 )
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+@pytest.mark.parametrize("dtype", [None, torch.float64])
 def test_arange_of_the_same_length_as_one_before_has_its_own_numbers(start, end, step, dtype):
     torch.arange(start + 2, end + 2, step, device="tpu", dtype=dtype)
     actual = torch.arange(start, end, step, device="tpu", dtype=dtype)
@@ -91,7 +91,7 @@ def test_arange_of_the_same_length_as_one_before_has_its_own_numbers(start, end,
 
 def test_arange_with_a_wrong_sign_after_a_right_one_raises():
     torch.arange(0, 5, 1, device="tpu")
-    with pytest.raises(RuntimeError, match="larger bound"):
+    with pytest.raises(RuntimeError, match="step sign"):
         torch.arange(0, 5, -1, device="tpu")
 
 

@@ -29,19 +29,21 @@ def how_it_runs(overload: str, rows: dict[str, tuple[str, Any]]) -> tuple[str, s
 
     from torchtpu_core.runtime.variants import is_left_to_torch, schemas_of
 
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+
+    def on_device(name: str) -> bool:
+        return bool(has_kernel(name, "PrivateUse1"))
+
     for base, (_, row) in rows.items():
         name = overload.partition(".")[0]
         if base != overload and base.partition(".")[0] not in (name, name.removesuffix("_")):
             continue
         for served, schema in schemas_of(base):
-            if served == overload and not (
-                served != base and (served in rows or is_left_to_torch(served, schema))
-            ):
+            if served != overload or (served != base and served in rows):
+                continue
+            if served == base or on_device(served) or not is_left_to_torch(served, schema):
                 return row.kind.value, base, why(row)
-    implicit = torch._C._dispatch_has_kernel_for_dispatch_key(
-        overload, "CompositeImplicitAutograd"
-    ) or torch._C._dispatch_has_kernel_for_dispatch_key(overload, "CompositeExplicitAutograd")
-    if implicit:
+    if any(has_kernel(overload, f"Composite{how}Autograd") for how in ("Implicit", "Explicit")):
         return "composed", "", "PyTorch composes it of other operators"
     return "host", "", "it has no lowering for the device yet"
 

@@ -90,7 +90,8 @@ def make_scaffold(overload: str, family: str) -> Scaffold:
 
 
 def _function(name: str, schema: Any) -> str:
-    positional, keywords = [], []
+    positional: list[str] = []
+    keywords: list[str] = []
     for argument in schema.arguments:
         if argument.name in _DROPPED or argument.is_out:
             continue
