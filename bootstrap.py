@@ -120,7 +120,8 @@ def make_environment() -> None:
 def build_inputs() -> list[Path]:
     """The files whose change makes a reinstall of the packages necessary."""
     packages = ROOT / "packages"
-    patterns = ("*/pyproject.toml", "*/setup.py", "*/csrc/**/*.cpp", "*/csrc/**/*.h")
+    builds = ("*/pyproject.toml", "*/setup.py", "*/compiled_part.py")
+    patterns = (*builds, "*/csrc/**/*.cpp", "*/csrc/**/*.h")
     return [ROOT / "VERSION", *(p for pattern in patterns for p in packages.glob(pattern))]
 
 

@@ -59,7 +59,7 @@ def test_environment_drops_what_would_install_elsewhere(
 
 def test_build_inputs_are_the_sources_of_the_compiled_part(bootstrap: ModuleType) -> None:
     names = {path.name for path in bootstrap.build_inputs()}
-    assert {"VERSION", "pyproject.toml", "setup.py", "bindings.cpp"} <= names
+    assert {"VERSION", "pyproject.toml", "setup.py", "compiled_part.py", "bindings.cpp"} <= names
 
 
 def test_missing_compiler_is_an_error_with_the_remedy() -> None:

@@ -1,0 +1,1 @@
+../../tools/compiled_part.py
