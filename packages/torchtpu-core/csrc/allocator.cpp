@@ -178,6 +178,12 @@ Slot* slot_of(const c10::Storage& storage) {
   return slot;
 }
 
+void require_contents(const at::TensorBase& tensor, const Slot& slot) {
+  TORCH_CHECK(slot.nbytes() > 0 || tensor.numel() == 0, "A tensor of ", tensor.sizes(),
+              " is read but its storage holds 0 bytes: it was freed with resize_(0). Give it its "
+              "size back and write it before it is read.");
+}
+
 void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
   Slot* old = slot_of(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)));
   c10::DataPtr data = new_data_ptr(old->device(), nbytes);

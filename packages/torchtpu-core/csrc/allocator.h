@@ -24,6 +24,17 @@ c10::Allocator* device_allocator();
 Slot* slot_of(const c10::Storage& storage);
 inline Slot* slot_of(const at::TensorBase& tensor) { return slot_of(tensor.storage()); }
 
+// Where a tensor begins in its slot, in elements: its storage offset, and what lies before its
+// storage if that came through DLPack, which hands over the address of the first element.
+inline int64_t offset_in_slot(const at::TensorBase& tensor, const Slot& slot) {
+  auto before = static_cast<const char*>(tensor.storage().data()) -
+                static_cast<const char*>(slot.address());
+  return tensor.storage_offset() + before / static_cast<int64_t>(tensor.itemsize());
+}
+
+// Throws if a tensor has elements and its storage has none (Storage.resize_(0)).
+void require_contents(const at::TensorBase& tensor, const Slot& slot);
+
 // Changes a storage's size and keeps its contents (torch.Storage.resize_).
 void resize_storage(c10::StorageImpl* storage, size_t nbytes);
 

@@ -29,8 +29,9 @@ void copy_within_device(const at::Tensor& from, const at::Tensor& to) {
 }
 
 bool covers_storage(const at::Tensor& tensor) {
-  return tensor.storage_offset() == 0 && tensor.numel() > 0 &&
-         tensor.nbytes() == slot_of(tensor)->nbytes() && is_dense(tensor.sizes(), tensor.strides());
+  const Slot& slot = *slot_of(tensor);
+  return offset_in_slot(tensor, slot) == 0 && tensor.numel() > 0 &&
+         tensor.nbytes() == slot.nbytes() && is_dense(tensor.sizes(), tensor.strides());
 }
 
 // Gives `to` the contents of an array of its shape and dtype.
@@ -135,8 +136,10 @@ void set_copy_op(std::unique_ptr<OpInfo> info) { copy_op() = info.release(); }
 at::Tensor host_view(const at::Tensor& tensor, py::object& keep_alive) {
   ensure_started();
   auto options = tensor.options().device(c10::kCPU).requires_grad(false);
-  ValuePtr value = slot_of(tensor)->get();
+  Slot& slot = *slot_of(tensor);
+  ValuePtr value = slot.get();
   if (!value || tensor.numel() == 0) {
+    require_contents(tensor, slot);
     return at::empty_strided(tensor.sizes(), tensor.strides(), options).zero_();
   }
   if (Trace* producer = value->trace.load()) {
@@ -168,7 +171,7 @@ at::Tensor host_view(const at::Tensor& tensor, py::object& keep_alive) {
                                                options).clone()
                                : flat.view(tensor.scalar_type());
     }
-    seen = flat.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+    seen = flat.as_strided(tensor.sizes(), tensor.strides(), offset_in_slot(tensor, slot));
   }
   return tensor.is_neg() ? seen._neg_view() : tensor.is_conj() ? seen.conj() : seen;
 }
@@ -176,9 +179,10 @@ at::Tensor host_view(const at::Tensor& tensor, py::object& keep_alive) {
 py::object array_of(const at::Tensor& tensor) {
   ensure_started();
   at::Tensor whole = tensor;
+  const Slot& slot = *slot_of(tensor);
   ValuePtr value = slot_of(tensor)->get();
   bool identity = value && value->geometry->row_major &&
-                  plan_view(value->geometry, tensor.sizes(), tensor.strides(), tensor.storage_offset(),
+                  plan_view(value->geometry, tensor.sizes(), tensor.strides(), offset_in_slot(tensor, slot),
                             tensor.scalar_type()).kind == PlanKind::kIdentity;
   if (!identity || tensor.is_conj() || tensor.is_neg()) {
     py::gil_scoped_release release;

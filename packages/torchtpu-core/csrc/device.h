@@ -52,6 +52,10 @@ void stream_wait_until(c10::Stream stream, int64_t time_ps);
 void add_device_time(c10::DeviceIndex device, int64_t duration_ps);
 // Moves the stream's clock by 1 ps and returns it: an event, so that later ones are later.
 int64_t tick(c10::Stream stream);
+
+// Whether the target has a chip model, and so simulated device time.
+bool models_time();
+int64_t host_clock_ps();
 // The host has seen the device at `time_ps`; what it issues from now on starts no earlier.
 void host_waited_until(int64_t time_ps);
 // The latest clock of all streams of the device.

@@ -4,6 +4,7 @@
 #include "device.h"
 #include "recorder.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -35,6 +36,12 @@ void check_options(std::optional<c10::ScalarType> dtype, std::optional<c10::Layo
   }
 }
 
+// With deterministic algorithms, PyTorch fills what nobody has written with NaN or the largest integer.
+bool fills_the_unwritten() {
+  return at::globalContext().deterministicAlgorithms() &&
+         at::globalContext().deterministicFillUninitializedMemory();
+}
+
 at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype,
                                std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                                std::optional<bool> pin_memory,
@@ -53,7 +60,7 @@ at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<c10::Scalar
   if (format != c10::MemoryFormat::Contiguous) {
     tensor.unsafeGetTensorImpl()->empty_tensor_restride(format);
   }
-  return tensor;
+  return fills_the_unwritten() ? at::native::fill_empty_deterministic_(tensor) : tensor;
 }
 
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
@@ -61,8 +68,9 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
                          std::optional<c10::Device> device, std::optional<bool> pin_memory) {
   check_options(dtype, layout, pin_memory);
   at::detail::check_size_nonnegative(sizes);
-  return new_tensor(chosen_device(device), sizes, strides,
-                    dtype.value_or(c10::get_default_dtype_as_scalartype()));
+  at::Tensor tensor = new_tensor(chosen_device(device), sizes, strides,
+                                 dtype.value_or(c10::get_default_dtype_as_scalartype()));
+  return fills_the_unwritten() ? at::native::fill_empty_deterministic_(tensor) : tensor;
 }
 
 void grow_storage(const at::Tensor& self, size_t needed) {
@@ -74,6 +82,7 @@ void grow_storage(const at::Tensor& self, size_t needed) {
 const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef size,
                           std::optional<c10::MemoryFormat> memory_format) {
   auto* impl = self.unsafeGetTensorImpl();
+  auto old_nbytes = static_cast<int64_t>(self.storage().nbytes());
   if (self.sizes() != size) {
     impl->set_sizes_contiguous(size);
     grow_storage(self, at::detail::computeStorageNbytesContiguous(
@@ -82,6 +91,9 @@ const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef size,
   if (memory_format.has_value()) {
     TORCH_CHECK(*memory_format != c10::MemoryFormat::Preserve, "Unsupported memory format ", *memory_format);
     impl->empty_tensor_restride(*memory_format);
+  }
+  if (fills_the_unwritten()) {
+    at::native::fill_resize_deterministic_(self, old_nbytes);
   }
   return self;
 }

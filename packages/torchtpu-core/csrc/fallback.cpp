@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops without a lowering run on the host: visibly, counted, refusable.
+// Ops without a lowering run on the host: visibly, counted, refusable. Layouts the device does not
+// have are refused.
 #include "device.h"
 #include "recorder.h"
 
@@ -27,8 +28,24 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
+void refuse_layout(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, op.schema().name(), ": sparse and quantized tensors do not exist on device 'tpu', which "
+      "holds dense (strided) ones. Keep the tensor on the CPU, or make it dense there first: "
+      "x.to_dense() or x.dequantize(), then .to('tpu').");
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
+}
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
+}
+TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
 }
 
 }  // namespace

@@ -14,13 +14,6 @@
 #include <chrono>
 
 namespace torchtpu {
-namespace {
-
-struct Event {
-  int64_t time_ps = 0;
-  c10::DeviceIndex device = 0;  // of the stream that recorded it
-};
-
 bool models_time() {
   static const bool simulated = [] {
     py::gil_scoped_acquire gil;
@@ -33,6 +26,13 @@ int64_t host_clock_ps() {
   auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() * 1000;
 }
+
+namespace {
+
+struct Event {
+  int64_t time_ps = 0;
+  c10::DeviceIndex device = 0;  // of the stream that recorded it
+};
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kTpu; }

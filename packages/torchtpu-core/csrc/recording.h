@@ -24,10 +24,12 @@ class Recording {
   }
 
   void add_input(const at::Tensor& tensor) {
-    ValuePtr value = slot_of(tensor)->get();
+    Slot* slot = slot_of(tensor);
+    ValuePtr value = slot->get();
     Plan plan = plan_view(value ? value->geometry : nullptr, tensor.sizes(), tensor.strides(),
-                          tensor.storage_offset(), tensor.scalar_type());
+                          offset_in_slot(tensor, *slot), tensor.scalar_type());
     if (plan.kind == PlanKind::kUnset) {
+      require_contents(tensor, *slot);
       value = ValuePtr();
     }
     node_.inputs.push_back({std::move(value), std::move(plan), false});
@@ -63,8 +65,8 @@ class Recording {
       const Geometry* base = old ? old->geometry
                                  : flat_geometry(static_cast<int64_t>(slot->nbytes()) / itemsize,
                                                  tensor.scalar_type());
-      output.plan = plan_view(base, tensor.sizes(), tensor.strides(), tensor.storage_offset(),
-                              tensor.scalar_type());
+      output.plan = plan_view(base, tensor.sizes(), tensor.strides(),
+                              offset_in_slot(tensor, *slot), tensor.scalar_type());
       output.value = c10::make_intrusive<Value>(base, device_);
       if (int earlier = own_output(old); earlier >= 0) {
         output.base = kOwnOutput - earlier;
@@ -130,7 +132,7 @@ class Recording {
   }
 
   static bool covers(const at::Tensor& tensor, const Slot& slot) {
-    return tensor.storage_offset() == 0 &&
+    return offset_in_slot(tensor, slot) == 0 &&
            tensor.numel() * static_cast<int64_t>(tensor.element_size()) ==
                static_cast<int64_t>(slot.nbytes()) &&
            is_dense(tensor.sizes(), tensor.strides());

@@ -120,11 +120,17 @@ void add_written(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& s
   }
 }
 
+// Fills take their value from a 0-d tensor of any device; PyTorch's meta kernels want it on meta.
+bool is_fill(const OpInfo& op) {
+  return op.name.rfind("aten::masked_fill", 0) == 0 || op.name.rfind("aten::index_fill", 0) == 0;
+}
+
 // Runs the op on meta tensors; errors are those of CPU, from the same checks.
 void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
   torch::jit::Stack stack;
   for (const c10::IValue& value : args) {
-    stack.push_back(to_meta(value));
+    bool filler = is_fill(op) && value.isTensor() && value.toTensor().dim() == 0;
+    stack.push_back(filler ? value.toTensor().to(c10::kMeta) : to_meta(value));
   }
   torch::jit::Stack operands = stack;  // shares the tensors: sees out= resized
   {

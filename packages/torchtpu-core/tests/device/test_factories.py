@@ -80,3 +80,19 @@ def test_like_factory_of_another_device_goes_there():
 def test_sparse_layout_is_refused_clearly():
     with pytest.raises((NotImplementedError, RuntimeError), match=r"(?i)sparse"):
         torch.zeros(2, 2, device="tpu", layout=torch.sparse_coo)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32])
+def test_unwritten_memory_with_deterministic_algorithms_holds_what_cpu_has(dtype):
+    torch.use_deterministic_algorithms(True)
+    try:
+        for make in (
+            lambda device: torch.empty(3, dtype=dtype, device=device),
+            lambda device: torch.empty_strided((2, 2), (1, 2), dtype=dtype, device=device),
+            lambda device: torch.ones(2, dtype=dtype, device=device).resize_(4),
+        ):
+            torch.testing.assert_close(
+                make("tpu").cpu(), make("cpu"), rtol=0, atol=0, equal_nan=True
+            )
+    finally:
+        torch.use_deterministic_algorithms(False)

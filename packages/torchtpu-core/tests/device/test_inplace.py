@@ -148,3 +148,23 @@ def test_histogram_into_out_of_another_size_resizes_both():
     with pytest.warns(UserWarning, match="resized"):
         torch.histogram(x.to("tpu"), 4, out=(hist, edges))
     torch.testing.assert_close((hist.cpu(), edges.cpu()), tuple(torch.histogram(x, 4)))
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda x, value: x.masked_fill(x > 3, value),
+        lambda x, value: x.masked_fill_(x > 3, value),
+        lambda x, value: x.index_fill(0, torch.tensor([1], device=x.device), value),
+        lambda x, value: x.__setitem__(x > 3, value),
+        lambda x, value: x.__setitem__(torch.tensor([True, False]), value),
+        lambda x, value: x.index_put_((torch.tensor([0, 0], device=x.device),), value, True),
+    ],
+)
+def test_number_in_a_cpu_tensor_fills_a_tensor_of_the_device(fill):
+    expected, actual = _pair(2, 3)
+    value = torch.tensor(7.0)
+    results = fill(expected, value), fill(actual, value)
+    torch.testing.assert_close(actual.cpu(), expected)
+    if results[0] is not None:
+        torch.testing.assert_close(results[1].cpu(), results[0])

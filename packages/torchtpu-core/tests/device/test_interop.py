@@ -62,3 +62,41 @@ def test_dlpack_capsule_returns_the_same_tensor():
 
 def test_dlpack_of_a_host_copy_reaches_numpy():
     assert np.from_dlpack(torch.ones(2, device="tpu").cpu()).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x[1:], lambda x: x.t()[1:], lambda x: x[1:, 2:], lambda x: x.flatten()[5]]
+)
+def test_dlpack_capsule_of_a_view_with_an_offset_is_that_view(view):
+    host = torch.arange(12.0).reshape(3, 4)
+    x = host.to("tpu")
+    y = torch.from_dlpack(torch.utils.dlpack.to_dlpack(view(x)))
+    assert torch.equal(y.cpu(), view(host))
+    y.mul_(2)
+    view(host).mul_(2)
+    assert torch.equal(x.cpu(), host)
+    y.copy_(torch.ones(y.shape))
+    view(host).fill_(1)
+    assert torch.equal(x.cpu(), host)
+
+
+@pytest.mark.parametrize("source", [np.arange(3), torch.arange(3)], ids=["numpy", "torch"])
+def test_dlpack_to_the_device_copies(source):
+    x = torch.from_dlpack(source, device="tpu")
+    source[0] = 9
+    assert x.is_tpu
+    assert x.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(2).to_sparse().to("tpu"),
+        lambda: torch.sparse_coo_tensor([[0], [0]], [1.0], (2, 2), device="tpu"),
+        lambda: torch.eye(2).to_sparse_csr().to("tpu").to_dense(),
+    ],
+    ids=["to", "new", "csr"],
+)
+def test_sparse_tensor_on_the_device_is_an_error_with_the_remedy(make):
+    with pytest.raises(NotImplementedError, match=r"to_dense\(\)"):
+        make()

@@ -120,3 +120,13 @@ def test_out_of_memory_leaves_the_tensors_as_they_were(little_room):
 def test_out_of_memory_is_caught_as_cuda_code_catches_it(little_room):
     with pytest.raises(RuntimeError):
         torch.zeros(256, 256).to("tpu")
+
+
+def test_memory_summary_names_the_largest_values_and_the_line_that_made_them():
+    x = torch.ones(1024, 256, device="tpu")
+    torch.tpu.synchronize()
+    text = torch.tpu.memory_summary()
+    assert f"{torch.tpu.memory_allocated():,}" in text
+    row = next(line for line in text.splitlines() if "[1024, 256] torch.float32" in line)
+    assert f"{x.nbytes:,}" in row and "test_memory.py" in row
+    assert "[1024, 256]" not in torch.tpu.memory_summary(abbreviated=True)

@@ -54,3 +54,16 @@ def test_tensor_cannot_be_sent_to_another_process():
 
     with pytest.raises(RuntimeError, match="only available on CPU"):
         ForkingPickler.dumps(torch.zeros(4, device="tpu"))
+
+
+def test_freed_storage_is_an_error_to_read_and_usable_after_it_is_written():
+    x = torch.ones(4, device="tpu")
+    storage = x.untyped_storage()
+    nbytes = storage.nbytes()
+    storage.resize_(0)
+    for read in (x.cpu, lambda: x + 1):
+        with pytest.raises(RuntimeError, match="freed with resize_"):
+            read()
+    storage.resize_(nbytes)
+    x.fill_(2)
+    assert x.tolist() == [2.0] * 4

@@ -20,7 +20,7 @@ import torch
 from jax import lax
 
 from torchtpu_core.lowering import addressing, checks, dims, dtypes, promotion
-from torchtpu_core.lowering.promotion import Operand
+from torchtpu_core.lowering.promotion import Operand, Scalar
 from torchtpu_core.lowering.table import Lowering, native
 
 _MASKS = (torch.bool, torch.uint8)
@@ -141,11 +141,13 @@ def mask_ranks(mask: jax.Array) -> jax.Array:
 def _write(
     self: jax.Array,
     indices: Sequence[jax.Array | None],
-    values: jax.Array,
+    values: jax.Array | Scalar,
     accumulate: bool,
     *,
     check: bool,
 ) -> jax.Array:
+    if isinstance(values, Scalar):  # a 0-d tensor of the CPU
+        values = values.to(self.dtype)
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     if len(given) == 1 and _is_mask(given[0][1]):
         return _put_through_mask(self, given[0][0], given[0][1], values, accumulate)

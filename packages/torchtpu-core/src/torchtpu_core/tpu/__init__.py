@@ -7,8 +7,10 @@ it.
 
 from __future__ import annotations
 
+from torch import OutOfMemoryError
+
 from torchtpu_core.tpu import distributed, memory, random
-from torchtpu_core.tpu.amp import get_amp_supported_dtype
+from torchtpu_core.tpu.amp import get_amp_supported_dtype, is_bf16_supported
 from torchtpu_core.tpu.counters import counters, reset_counters
 from torchtpu_core.tpu.devices import (
     DeviceProperties,
@@ -38,6 +40,8 @@ from torchtpu_core.tpu.memory import (
     memory_allocated,
     memory_reserved,
     memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
 from torchtpu_core.tpu.random import (
@@ -78,6 +82,7 @@ __all__ = [
     "EagerMode",
     "Event",
     "Explanation",
+    "OutOfMemoryError",
     "Stream",
     "StreamContext",
     "_is_in_bad_fork",
@@ -103,6 +108,7 @@ __all__ = [
     "init",
     "initial_seed",
     "is_available",
+    "is_bf16_supported",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
@@ -113,7 +119,9 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "memory_summary",
     "random",
+    "reset_accumulated_memory_stats",
     "reset_counters",
     "reset_peak_memory_stats",
     "seed",

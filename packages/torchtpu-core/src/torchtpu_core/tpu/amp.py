@@ -9,3 +9,13 @@ import torch
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """Dtypes that autocast may use on the device; the first is the usual choice."""
     return [torch.bfloat16, torch.float16, torch.float32]
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether bfloat16 computes: always, and natively on every TPU.
+
+    Args:
+        including_emulation: taken for the sake of `torch.cuda.is_bf16_supported`'s callers.
+    """
+    del including_emulation
+    return True

@@ -14,6 +14,9 @@ import torch
 from torchtpu_core import _C
 from torchtpu_core.tpu.devices import Device, get_device_properties, index_of
 
+#: Rows of values in `memory_summary`.
+MOST_VALUES_SHOWN = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveValue:
@@ -79,6 +82,36 @@ def memory_stats(device: Device = None) -> dict[str, int]:
     stats["allocation.all.allocated"] = int(counters["allocations"])
     stats["allocation.all.freed"] = int(counters["frees"])
     return stats
+
+
+def reset_accumulated_memory_stats(device: Device = None) -> None:
+    """Start the counts of allocations and failures anew, as `torch.accelerator` does."""
+    torch.accelerator.reset_accumulated_memory_stats(index_of(device))
+
+
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
+    """What uses a device's memory, for people: bytes in use, the peak, the largest values.
+
+    Args:
+        device: the current one if None.
+        abbreviated: leave out the values.
+    """
+    properties = get_device_properties(device)
+    label = " (simulated)" if properties.simulated else ""
+    lines = [
+        f"Memory of tpu:{index_of(device)}, {properties.name}{label}, in bytes",
+        f"  in use   {memory_allocated(device):>20,}",
+        f"  peak     {max_memory_allocated(device):>20,}",
+        f"  total    {properties.total_memory:>20,}",
+    ]
+    if not abbreviated:
+        shown = live_values(device)[:MOST_VALUES_SHOWN]
+        lines += ["  largest values:"] if shown else []
+        lines += [
+            f"    {value.nbytes:>18,}  {list(value.shape)} {value.dtype} {value.line}".rstrip()
+            for value in shown
+        ]
+    return "\n".join(lines)
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
