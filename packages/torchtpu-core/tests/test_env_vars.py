@@ -100,6 +100,21 @@ def test_settings_with_an_unknown_name_suggest_the_nearest(monkeypatch) -> None:
         env_vars.settings()
 
 
+def test_settings_with_several_mistakes_name_them_all(monkeypatch) -> None:
+    monkeypatch.setenv("TORCH_TPU_LOG", "compilse,flushes,everything")
+    monkeypatch.setenv("TORCH_TPU_EAGER_MODE", "defer_nevre")
+    monkeypatch.setenv("TORCH_TPU_CASHE_DIR", "/a")
+    monkeypatch.setenv("TORCH_TPU_TARGTE", "cpu")
+    with pytest.raises(EnvironmentVariableError) as caught:
+        env_vars.settings()
+    text = str(caught.value)
+    assert "'compilse' is unknown. Did you mean 'compiles'?" in text
+    assert "'everything' is unknown." in text and "'flushes' is unknown" not in text
+    assert "'defer_nevre' is unknown. Did you mean 'defer_never'?" in text
+    assert "Did you mean 'TORCH_TPU_CACHE_DIR'?" in text
+    assert "Did you mean 'TORCH_TPU_TARGET'?" in text
+
+
 def test_settings_are_read_once(monkeypatch) -> None:
     first = env_vars.settings()
     monkeypatch.setenv("TORCH_TPU_FALLBACK", "error")

@@ -18,12 +18,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torchtpu_core.errors import EnvironmentVariableError, did_you_mean
 from torchtpu_core.units import GIB, MIB
 
 PREFIX = "TORCH_TPU_"
+Member = TypeVar("Member", bound=enum.StrEnum)
 
 
 class EagerMode(enum.StrEnum):
@@ -134,13 +135,28 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _parse_eager_mode(text: str) -> EagerMode:
-    word = text.strip().lower()
-    return EAGER_MODE_ALIASES.get(word) or EagerMode(word)
+class _WrongWord(ValueError):
+    """Its text says which word of a value is wrong, and what may have been meant."""
+
+
+def _choice(word: str, values: type[Member], aliases: Mapping[str, Member] | None = None) -> Member:
+    """A word as a member of an enum, or `_WrongWord`."""
+    known = {**(aliases or {}), **{str(value): value for value in values}}
+    if (found := known.get(word.strip().lower())) is None:
+        raise _WrongWord(f"{word.strip()!r} is unknown.{did_you_mean(word.strip().lower(), known)}")
+    return found
 
 
 def _parse_log(text: str) -> frozenset[LogTopic]:
-    return frozenset(LogTopic(word.lower()) for word in _words(text))
+    topics, wrong = set(), []
+    for word in _words(text):
+        try:
+            topics.add(_choice(word, LogTopic))
+        except _WrongWord as error:
+            wrong.append(str(error))
+    if wrong:
+        raise _WrongWord(" ".join(wrong))
+    return frozenset(topics)
 
 
 def _parse_bool(text: str) -> bool:
@@ -203,7 +219,7 @@ _CORE_ROWS = (
     ),
     EnvVar(
         "TORCH_TPU_EAGER_MODE",
-        _parse_eager_mode,
+        lambda text: _choice(text, EagerMode, EAGER_MODE_ALIASES),
         EagerMode.FUSED,
         f"{_one_of(EagerMode)} (also {', '.join(name.upper() for name in EAGER_MODE_ALIASES)})",
         "The eager mode a process starts in.",
@@ -217,14 +233,14 @@ _CORE_ROWS = (
     ),
     EnvVar(
         "TORCH_TPU_FALLBACK",
-        lambda text: Fallback(text.strip().lower()),
+        lambda text: _choice(text, Fallback),
         Fallback.WARN,
         _one_of(Fallback),
         "What happens when an operator runs on the host.",
     ),
     EnvVar(
         "TORCH_TPU_NUMERICS",
-        lambda text: Numerics(text.strip().lower()),
+        lambda text: _choice(text, Numerics),
         Numerics.EXACT,
         _one_of(Numerics),
         "Whether a simulated target computes exactly or rounds as a TPU does.",
@@ -337,23 +353,28 @@ def check_names() -> None:
     Call it when all plugins are loaded: they may declare rows of their own.
 
     Raises:
-        EnvironmentVariableError: names the variable and the nearest known one.
+        EnvironmentVariableError: names the variables and the nearest known ones.
     """
-    for name in sorted(os.environ):
-        if name.startswith(PREFIX):
-            _row(name)
+    if mistakes := _unknown_names():
+        raise EnvironmentVariableError("\n".join(mistakes))
 
 
 def settings() -> Settings:
     """The core's settings, read once.
 
     Raises:
-        EnvironmentVariableError: an unknown name, or a value that is not allowed.
+        EnvironmentVariableError: unknown names and values that are not allowed, all of them.
     """
     global _settings
     if _settings is None:
-        check_names()
-        values = {row.name.removeprefix(PREFIX).lower(): read(row.name) for row in _CORE_ROWS}
+        values, mistakes = {}, _unknown_names()
+        for row in _CORE_ROWS:
+            try:
+                values[row.name.removeprefix(PREFIX).lower()] = read(row.name)
+            except EnvironmentVariableError as error:
+                mistakes.append(str(error))
+        if mistakes:
+            raise EnvironmentVariableError("\n".join(mistakes))
         _settings = Settings(**values)
     return _settings
 
@@ -365,13 +386,23 @@ def reset() -> None:
     _values.clear()
 
 
+def _unknown_names() -> list[str]:
+    """One complaint for each name in the environment that no row declares."""
+    names = (name for name in sorted(os.environ) if name.startswith(PREFIX))
+    return [_unknown(name) for name in names if name not in _rows]
+
+
+def _unknown(name: str) -> str:
+    return (
+        f"{name} is not a variable of this backend or of its loaded plugins."
+        f"{did_you_mean(name, _rows)} Known: {', '.join(_rows)}."
+    )
+
+
 def _row(name: str) -> EnvVar:
     """The row of a name, or an error that suggests the nearest known name."""
     if name not in _rows:
-        raise EnvironmentVariableError(
-            f"{name} is not a variable of this backend or of its loaded plugins."
-            f"{did_you_mean(name, _rows)} Known: {', '.join(_rows)}."
-        )
+        raise EnvironmentVariableError(_unknown(name))
     return _rows[name]
 
 
@@ -384,6 +415,7 @@ def _parse(row: EnvVar) -> Any:
         return row.parse(text)
     except ValueError as error:
         shown = "(a secret)" if row.secret else repr(text)
+        detail = f": {error}" if isinstance(error, _WrongWord) else "."
         raise EnvironmentVariableError(
-            f"{row.name}={shown} is not allowed. Allowed: {row.allowed}."
+            f"{row.name}={shown} is not allowed{detail} Allowed: {row.allowed}."
         ) from (None if row.secret else error)
