@@ -17,7 +17,7 @@ from typing import Any
 import pluggy
 
 from torchtpu_core import env_vars, hookspecs
-from torchtpu_core.errors import PluginError
+from torchtpu_core.errors import PluginError, did_you_mean
 from torchtpu_core.hardware.registry import chips
 
 GROUP = "torchtpu"
@@ -61,6 +61,7 @@ def manager() -> pluggy.PluginManager:
             for entry_point in _entry_points():
                 _records.append(_load(made, entry_point))
             _manager = made
+            _warn_of_unknown_names()
             _add_chips()
         return _manager
 
@@ -104,6 +105,18 @@ def warn(plugin: str, what: str, error: BaseException) -> None:
         PluginWarning,
         stacklevel=3,
     )
+
+
+def _warn_of_unknown_names() -> None:
+    """A misspelt name would leave its plugin on, silently."""
+    known = [record.name for record in _records]
+    for name in sorted(env_vars.read("TORCH_TPU_DISABLE_PLUGINS") - set(known)):
+        warnings.warn(
+            f"<TorchTpu/plugins> TORCH_TPU_DISABLE_PLUGINS names {name!r}, and no such plugin is "
+            f"installed.{did_you_mean(name, known)} Installed: {', '.join(known)}.",
+            PluginWarning,
+            stacklevel=3,
+        )
 
 
 def _add_chips() -> None:

@@ -144,3 +144,10 @@ def test_plugin_brings_an_execution_mode(install, run_python):
         PYTHONPATH=path,
     )
     assert done.stdout == "before aten::mul.Tensor\nafter [3.0, 3.0]\n"
+
+
+def test_disabling_a_plugin_that_is_not_installed_warns_with_the_nearest_name(run_python):
+    code = "from torchtpu_core import plugins; print({r.name: r.status for r in plugins.records()})"
+    done = run_python(code, TORCH_TPU_DISABLE_PLUGINS="eagr")
+    assert "no such plugin is installed. Did you mean 'eager'?" in done.stderr
+    assert "'eager': 'loaded'" in done.stdout
