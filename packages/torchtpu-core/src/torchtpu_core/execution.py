@@ -45,3 +45,33 @@ def user_line() -> str:
     from torchtpu_core import _C
 
     return str(_C.user_line())
+
+
+def set_fusion_policy(
+    *, background: bool, sightings: int, patience: int, max_ops: int, max_held_bytes: int
+) -> None:
+    """How a mode that does not flush each op cuts the stream of ops into programs.
+
+    Args:
+        background: compile on a thread of its own while ops run one by one.
+        sightings: how often a stream must have been met before it is compiled.
+        patience: unknown streams in a row after which ops run when they are called.
+        max_ops: operators in one program.
+        max_held_bytes: device memory that only recorded, unfinished work may hold.
+    """
+    from torchtpu_core import _C
+
+    _C.set_fusion_policy(
+        background=background,
+        sightings=sightings,
+        patience=patience,
+        max_ops=max_ops,
+        max_held_bytes=max_held_bytes,
+    )
+
+
+def optimizer_stepped() -> None:
+    """A training step has ended here: a good place to cut the stream of ops."""
+    from torchtpu_core import _C
+
+    _C.optimizer_stepped()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torchtpu_core import _C
+from torchtpu_core import execution
 from torchtpu_core.env_vars import settings
 
 
@@ -95,7 +95,7 @@ def enter() -> None:
 
 def _apply() -> None:
     chosen = options()
-    _C.set_fusion_policy(
+    execution.set_fusion_policy(
         background=chosen.background,
         sightings=chosen.sightings,
         patience=chosen.patience,
@@ -105,4 +105,4 @@ def _apply() -> None:
 
 
 def _after_optimizer_step(*_: Any) -> None:
-    _C.optimizer_stepped()
+    execution.optimizer_stepped()
