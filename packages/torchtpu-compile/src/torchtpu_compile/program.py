@@ -36,6 +36,7 @@ from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import GraphError, describe, scope_of
 from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
 from torchtpu_compile.placement import is_number
+from torchtpu_compile.step_key import step_key
 from torchtpu_compile.symbols import Unbounded
 
 log = logging.getLogger("torchtpu")
@@ -108,7 +109,10 @@ class Program:
         call = self._calls.get(values)
         if call is None:
             call = self._calls[values] = device_call(
-                f"torchtpu::{self.name}", self.function(values), random=self.random_ops
+                f"torchtpu::{self.name}",
+                self.function(values),
+                random=self.random_ops,
+                cache_key=step_key(self.nodes, self.interface, values, self.tables),
             )
         return call(tensors, scalars, self._written, self._specs_of(tensors, values))
 
