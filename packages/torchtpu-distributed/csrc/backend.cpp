@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend.h"
 
+#include "untraced.h"
+
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 namespace torchtpu::distributed {
@@ -30,6 +32,7 @@ PythonBackend::~PythonBackend() {
 template <typename... Arguments>
 WorkPtr PythonBackend::call(const char* method, Arguments&&... arguments) {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   return to_work(target_.attr(method)(std::forward<Arguments>(arguments)...));
 }
 
@@ -157,6 +160,7 @@ void PythonBackend::startCoalescing() {
     series_.clear();
   }
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   target_.attr("start_coalescing")();
 }
 
@@ -172,6 +176,7 @@ WorkPtr PythonBackend::endCoalescing() {
 
 uint64_t PythonBackend::getSequenceNumberForGroup() {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   return target_.attr("sequence_number")().cast<uint64_t>();
 }
 
@@ -179,6 +184,7 @@ c10::intrusive_ptr<c10d::Backend> PythonBackend::split(const c10::intrusive_ptr<
                                                        const std::vector<int>& ranks,
                                                        const c10::intrusive_ptr<Options>& opts) {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   py::object seconds = py::none();
   if (opts) {
     seconds = py::float_(static_cast<double>(opts->timeout.count()) / 1e3);
@@ -190,16 +196,19 @@ c10::intrusive_ptr<c10d::Backend> PythonBackend::split(const c10::intrusive_ptr<
 void PythonBackend::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   target_.attr("set_timeout")(static_cast<double>(timeout.count()) / 1e3);
 }
 
 void PythonBackend::shutdown() {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   target_.attr("shutdown")();
 }
 
 void PythonBackend::abort() {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   target_.attr("abort")();
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "work.h"
 
+#include "untraced.h"
+
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 namespace torchtpu::distributed {
@@ -16,31 +18,37 @@ PythonWork::~PythonWork() {
 
 bool PythonWork::isCompleted() {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   return work_.attr("is_completed")().cast<bool>();
 }
 
 bool PythonWork::isSuccess() const {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   return work_.attr("is_success")().cast<bool>();
 }
 
 int PythonWork::sourceRank() const {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   return work_.attr("source_rank")().cast<int>();
 }
 
 std::vector<at::Tensor> PythonWork::result() {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   return work_.attr("result")().cast<std::vector<at::Tensor>>();
 }
 
 void PythonWork::synchronize() {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   work_.attr("synchronize")();
 }
 
 bool PythonWork::wait(std::chrono::milliseconds timeout) {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   py::object seconds = py::none();
   if (timeout != kNoTimeout) {
     seconds = py::float_(static_cast<double>(timeout.count()) / 1e3);
@@ -50,6 +58,7 @@ bool PythonWork::wait(std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10::ivalue::Future> PythonWork::getFuture() {
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   py::object future = work_.attr("get_future")();
   return future.cast<std::shared_ptr<torch::jit::PythonFutureWrapper>>()->fut;
 }
@@ -71,6 +80,7 @@ bool GlooWork::wait(std::chrono::milliseconds timeout) {
     message = error.what();
   }
   py::gil_scoped_acquire gil;
+  Untraced untraced;
   on_failure_(message);
   throw std::runtime_error(message);
 }

@@ -8,7 +8,7 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ sys.path.insert(0, str(JOBS))
 from messages import receive, send  # noqa: E402 - in the folder of the jobs, which use it too
 
 
-def environment(rank: int, size: int, port: int, **extra: str) -> dict[str, str]:
+def rank_environment(rank: int, size: int, port: int, **extra: str) -> dict[str, str]:
     """What torchrun would set, for one rank."""
     return {
         **os.environ,
@@ -55,7 +55,7 @@ class Ranks:
             self._processes = [
                 subprocess.Popen(
                     [sys.executable, "-c", _RUN, str(address), key.hex()],
-                    env=environment(rank, size, port, PYTHONPATH=str(JOBS), **extra),
+                    env=rank_environment(rank, size, port, PYTHONPATH=str(JOBS), **extra),
                 )
                 for rank in range(size)
             ]
@@ -118,12 +118,20 @@ def four() -> Iterator[Ranks]:
 def run_scripts() -> Callable[..., list[subprocess.CompletedProcess[str]]]:
     """Runs a script of the folder `jobs` as all ranks of a new process group."""
 
-    def run(script: str, *args: str, size: int = 2, timeout_s: float = 60) -> list[Any]:
+    def run(
+        script: str,
+        *args: str,
+        size: int = 2,
+        timeout_s: float = 120,
+        kill_after: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> list[Any]:
+        """Outcomes by rank; rank `kill_after` is killed when the ranks before it have ended."""
         port = free_port()
         processes = [
             subprocess.Popen(
                 [sys.executable, str(JOBS / script), *args],
-                env=environment(rank, size, port),
+                env=rank_environment(rank, size, port, **(environment or {})),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -131,7 +139,9 @@ def run_scripts() -> Callable[..., list[subprocess.CompletedProcess[str]]]:
             for rank in range(size)
         ]
         outcomes = []
-        for process in processes:
+        for rank, process in enumerate(processes):
+            if rank == kill_after:
+                process.kill()
             out, err = process.communicate(timeout=timeout_s)
             outcomes.append(subprocess.CompletedProcess(args, process.returncode, out, err))
         return outcomes

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -62,8 +64,74 @@ def test_rank_killed_before_a_barrier_is_named(run_scripts):
 
 @pytest.mark.parametrize(
     ("how", "first", "second"),
-    [("shape", "float32[8]", "float32[7]"), ("operation", "op=sum", "op=max")],
+    [
+        ("shape", "float32[8]", "float32[7]"),
+        ("operation", "op=sum", "op=max"),
+        ("skips", "op=min", "op=sum"),
+    ],
 )
 def test_different_collectives_are_refused_on_all_ranks(run_scripts, how, first, second):
     for outcome in run_scripts(SCRIPT, how, "8"):
         assert_survivor(outcome, "CollectiveMismatchError", first, second, "lost_rank.py:")
+
+
+def test_stopped_rank_is_named_within_the_timeout(run_scripts):
+    survivor, stopped = run_scripts(SCRIPT, "stopped", "8", "4", kill_after=1)
+    assert stopped.returncode == -signal.SIGKILL
+    assert_survivor(survivor, "CollectiveTimeoutError", "in 4 s", "rank 1", "is stopped (SIGSTOP")
+
+
+def test_rank_in_another_group_is_named_with_what_it_waits_in(run_scripts):
+    first, _ = run_scripts(SCRIPT, "group", "8", "4")
+    assert_survivor(
+        first, "CollectiveTimeoutError", "rank 1", "it waits in all_reduce op=sum of float32[1]"
+    )
+    assert "in print_alone" in first.stdout
+
+
+def test_interrupted_rank_ends_the_others(run_scripts):
+    survivor, interrupted = run_scripts(SCRIPT, "interrupted", "8")
+    assert interrupted.returncode != 0
+    assert_survivor(survivor, "PeerLostError", "rank 1", "KeyboardInterrupt")
+
+
+def test_rank_killed_before_a_message_is_named(run_scripts):
+    survivor, _ = run_scripts(SCRIPT, "message", "8")
+    assert_survivor(survivor, "PeerLostError", "rank 1", "recv from group rank 1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("backward", ["all_reduce", "in train_once"]),
+        ("checkpoint", ["a collective of CPU tensors", "in save_checkpoint"]),
+    ],
+)
+def test_rank_killed_in_a_phase_of_training_is_named(run_scripts, how, words):
+    survivor, _ = run_scripts(SCRIPT, how, "8")
+    assert_survivor(survivor, "PeerLostError", "rank 1", *words)
+
+
+@pytest.mark.slow
+def test_lost_store_ends_the_other_ranks(run_scripts):
+    killed, *survivors = run_scripts(SCRIPT, "store", "8", size=3)
+    assert killed.returncode == -signal.SIGKILL
+    for survivor in survivors:
+        assert_survivor(survivor, "PeerLostError", "rank 0", "is gone")
+
+
+@pytest.mark.slow
+def test_rank_missing_at_the_start_ends_the_others(run_scripts):
+    waiting, _ = run_scripts(SCRIPT, "before_init", "8", "8")
+    assert waiting.returncode == 3
+    assert "1/2 clients joined" in waiting.stdout
+
+
+def test_flight_recorder_is_written_after_a_failure(run_scripts, tmp_path):
+    prefix = str(tmp_path / "trace_")
+    run_scripts(SCRIPT, "shape", "8", environment={"TORCH_FR_DUMP_TEMP_FILE": prefix})
+    for rank, elements in enumerate([8, 7]):
+        last = pickle.loads(Path(f"{prefix}{rank}").read_bytes())["entries"][-1]
+        assert last["collective_seq_id"] == 2 and last["input_sizes"] == [[elements]]
+        assert last["state"] != "completed" and last["frames"][0]["name"] == "second_call"

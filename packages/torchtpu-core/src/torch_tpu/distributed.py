@@ -9,5 +9,8 @@ from torch_tpu._extras import require
 
 _backend = require("torchtpu_distributed.backend", "distributed", "torch_tpu.distributed")
 Backend = _backend.Backend
+flight_recorder = require(
+    "torchtpu_distributed.active", "distributed", "torch_tpu.distributed"
+).flight_recorder
 
-__all__ = ["Backend", "topology_aware_mesh"]
+__all__ = ["Backend", "flight_recorder", "topology_aware_mesh"]

@@ -18,3 +18,18 @@ world: World | None = None
 
 #: Set while a world is being made: number of local devices to a PJRT client.
 make_client: Callable[[int], Any] | None = None
+
+
+def flight_recorder() -> dict[str, Any]:
+    """The last collectives of this process, in the layout of PyTorch's flight recorder.
+
+    It can be called at any time, from any thread, also while a collective hangs.
+
+    Raises:
+        RuntimeError: there is no process group of tpu tensors.
+    """
+    if world is None:
+        raise RuntimeError(
+            "there is no flight recorder: call torch.distributed.init_process_group() first."
+        )
+    return world.ledger.recorder.snapshot()

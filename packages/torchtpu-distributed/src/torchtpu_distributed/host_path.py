@@ -126,7 +126,7 @@ class HostPath:
         try:
             ledger.wait_until(lambda: False, _VERDICT_S)
         finally:
-            ledger.finish(pending)
+            ledger.give_up(pending)
         raise CollectiveError(f"{pending.name}, failed: {message}")
 
     def _agreed(self, what: str, kind: str, **operands: Sequence[Operand]) -> Pending:
@@ -135,7 +135,7 @@ class HostPath:
         try:
             self._group.agree(pending)
         except BaseException:
-            self._group.world.ledger.finish(pending)
+            self._group.world.ledger.give_up(pending)
             raise
         return pending
 

@@ -107,9 +107,14 @@ class Ledger:
             self._condition.notify_all()
 
     def finish(self, pending: Pending) -> None:
-        """Leave a collective: done, or given up before it was launched."""
+        """Leave a collective that is done."""
+        pending.done_s = time.monotonic()
+        self.give_up(pending)
+
+    def give_up(self, pending: Pending) -> None:
+        """Leave a collective, done or not."""
         with self._condition:
-            pending.done_s, pending.token = time.monotonic(), None
+            pending.token = None
             if pending in self._pending:
                 self._pending.remove(pending)
             self._condition.notify_all()

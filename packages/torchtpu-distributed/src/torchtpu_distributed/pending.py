@@ -32,7 +32,7 @@ class Pending:
         outputs: what it gets.
         began_s: monotonic time of the call.
         launched_s: monotonic time at which the launching call had returned.
-        done_s: monotonic time at which it was over, done or given up.
+        done_s: monotonic time at which its results were computed.
         results: arrays, from the launch until the caller takes them.
         token: the last of them, which is kept to wait for.
         trouble: what the transport said when it failed.
@@ -66,7 +66,7 @@ class Pending:
 
     @property
     def done(self) -> bool:
-        """Whether its results are computed, or it was given up."""
+        """Whether its results are computed."""
         return self.done_s is not None
 
     @property

@@ -70,7 +70,7 @@ class Runner:
             arrays = [self._to_collective(core_calls.array_of(t), device) for t in inputs]
             *values, _token = ledger.run(pending, lambda: program.run(arrays))
         except BaseException:
-            ledger.finish(pending)
+            ledger.give_up(pending)
             raise
         for tensor, value in zip(results if keep else (), values, strict=keep):
             core_calls.assign(_at_least_1d(tensor), self._to_device(value, device))

@@ -111,8 +111,10 @@ class HostWork(DeviceWork):
             self._ledger.begin(exchange)
             try:
                 self._ledger.wait_until(lambda: exchange.launched)
-            finally:
-                self._ledger.finish(exchange)
+            except BaseException:
+                self._ledger.give_up(exchange)
+                raise
+            self._ledger.finish(exchange)
             fill, self._fill = self._fill, None
             fill()
         return True

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DDP, FSDP2, DTensor, pipelines and checkpoints equal one process with the whole batch."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+
+FEATURES = importlib.import_module("features").FEATURES
+# Sums of float32 in another order; bfloat16 has 8 bits of mantissa.
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+CLOSE_BFLOAT16 = {"rtol": 2e-2, "atol": 2e-3}
+#: What CI runs on two ranks; the rest takes longer and runs on four.
+QUICK = ("ddp_no_sync", "ddp_join", "fsdp_mixed_precision", "tensor_parallel",
+         "pipeline_one_forward_one_backward")  # fmt: skip
+
+
+def check(outcomes, **tolerance: float) -> None:
+    for found, wanted in outcomes:
+        assert len(found) == len(wanted)
+        for got, expected in zip(found, wanted, strict=True):
+            torch.testing.assert_close(got, expected, **tolerance)
+
+
+def tolerance_of(name: str) -> dict[str, float]:
+    return CLOSE_BFLOAT16 if "mixed_precision" in name else CLOSE
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_feature_over_two_ranks_equals_one_process(pair, name):
+    check(pair("features.run", name), **tolerance_of(name))
+
+
+def test_checkpoint_of_one_layout_loads_into_another(pair, tmp_path):
+    check(pair("features.checkpoint_resharded", str(tmp_path)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEATURES)
+def test_feature_over_four_ranks_equals_one_process(four, name):
+    check(four("features.run", name), **tolerance_of(name))
