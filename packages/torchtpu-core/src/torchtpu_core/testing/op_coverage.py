@@ -99,18 +99,18 @@ def unexpected(sweeps: Iterable[dict[str, Any]], allowed: Iterable[dict[str, Any
 
     Args:
         sweeps: of a coverage file.
-        allowed: rows with ``entry``, ``dtype`` and, unless it is ``plain``, ``form``.
+        allowed: rows with ``entry``, ``dtype`` (or ``any``) and, unless it is ``plain``, ``form``.
     """
-    listed = {(r["entry"], r["dtype"], r.get("form", "plain")) for r in allowed}
+    listed = [(r["entry"], r["dtype"], r.get("form", "plain")) for r in allowed]
     found = []
     for s in sweeps:
-        here = {name for name, *where in listed if where == [s["dtype"], s["form"]]}
+        here = {n for n, *where in listed if where in ([s["dtype"], s["form"]], ["any", s["form"]])}
         what = f"{s['dtype']} {s['form']}"
-        found += [
-            f"{n} ({what}) differs and is not allowed to" for n in s["differ"] if n not in here
-        ]
+        new = sorted(set(s["differ"]) - here)
+        found += [f"{n} ({what}) differs and is not allowed to" for n in new]
+        exactly = {n for n, *where in listed if where == [s["dtype"], s["form"]]}
         if s["samples_per_entry"] == "all":
-            agree = sorted(here - set(s["differ"]))
+            agree = sorted(exactly - set(s["differ"]))
             found += [f"{n} ({what}) agrees: remove it from the list" for n in agree]
     return found
 

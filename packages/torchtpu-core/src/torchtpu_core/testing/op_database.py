@@ -252,19 +252,21 @@ def _spread(made: Iterable[Any], count: int | None) -> Iterable[Any]:
     return [every[round(i * step)] for i in range(count)]
 
 
+def _prepared(sample: Any, form: str) -> Any:
+    if form == "noncontiguous":
+        try:
+            sample = sample.noncontiguous()
+        except Exception as error:  # compressed sparse operands have no such form
+            raise _RefusedByCpuError(str(error)) from error
+    return op_samples.with_leaves(sample)
+
+
 def _trials(
     op: Any, samples: Iterable[Any], form: str, gradients: bool, outcome: Outcome
 ) -> Iterator[_Trial]:
     for sample in samples:
         try:
-            trial = _Trial(
-                op,
-                op_samples.with_leaves(
-                    sample.noncontiguous() if form == "noncontiguous" else sample
-                ),
-                form,
-                gradients,
-            )
+            trial = _Trial(op, _prepared(sample, form), form, gradients)
         except _RefusedByCpuError as error:
             outcome.detail = outcome.detail or f"CPU refuses: {error}"[:300]
             continue
