@@ -29,7 +29,8 @@ inline Slot* slot_of(const at::TensorBase& tensor) { return slot_of(tensor.stora
 inline int64_t offset_in_slot(const at::TensorBase& tensor, const Slot& slot) {
   auto before = static_cast<const char*>(tensor.storage().data()) -
                 static_cast<const char*>(slot.address());
-  return tensor.storage_offset() + before / static_cast<int64_t>(tensor.itemsize());
+  return before == 0 ? tensor.storage_offset()  // no division where ops are recorded
+                     : tensor.storage_offset() + before / static_cast<int64_t>(tensor.itemsize());
 }
 
 // Throws if a tensor has elements and its storage has none (Storage.resize_(0)).
