@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.plan.fusion import fuse
+from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Unit
 from torchtpu_core.plan.records import Category, Phase, Work
 from torchtpu_core.plan.result import make_plan
@@ -142,3 +143,10 @@ def test_advice_on_a_mesh_off_the_torus_names_the_collective() -> None:
         ops[0].group = group
         titles = [item.title for item in make_plan(recording(ops, {}), V5P, 1, "high").advice]
         assert any("along the torus" in title for title in titles) is said
+
+
+def test_memory_that_does_not_fit_names_the_part_of_the_batch_that_would() -> None:
+    kept = {Category.PARAMETERS: 40, Category.ACTIVATIONS: 100, Category.TEMPORARIES: 20}
+    assert "50% of the batch" in Memory(at_peak=kept, peak_bytes=160, limit_bytes=100).to_fit
+    assert "2 times as many" in Memory(at_peak=kept, peak_bytes=160, limit_bytes=30).to_fit
+    assert Memory(at_peak=kept, peak_bytes=160, limit_bytes=160).to_fit == ""

@@ -8,11 +8,13 @@ tiles, and the compiler's own temporaries.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torchtpu_core.plan.records import Block, Category, Op, Phase
+from torchtpu_core.units import format_bytes
 
 
 @dataclass(slots=True)
@@ -39,6 +41,25 @@ class Memory:
     def fits(self) -> bool:
         """Whether the peak is within the limit."""
         return self.peak_bytes <= self.limit_bytes
+
+    @property
+    def to_fit(self) -> str:
+        """The nearest change that would fit; empty if it fits."""
+        if self.fits:
+            return ""
+        growing = (Category.ACTIVATIONS, Category.TEMPORARIES)
+        varies = sum(self.at_peak.get(category, 0) for category in growing)
+        state = self.peak_bytes - varies
+        if state >= self.limit_bytes:
+            return (
+                f"parameters, gradients and optimizer state alone take {format_bytes(state)}: "
+                f"shard them over {math.ceil(state / self.limit_bytes)} times as many devices"
+            )
+        part = (self.limit_bytes - state) / varies
+        return (
+            f"it would fit with {part:.0%} of the batch or of the sequence per device, or with "
+            "activations computed again or split by tensor parallelism"
+        )
 
 
 def memory_of(

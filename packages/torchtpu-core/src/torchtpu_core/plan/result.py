@@ -143,6 +143,7 @@ class Plan:
                 "peak_bytes": memory.peak_bytes,
                 "limit_bytes": memory.limit_bytes,
                 "fits": memory.fits,
+                "to_fit": memory.to_fit,
                 "at_peak": {str(name): size for name, size in memory.at_peak.items()},
                 "lines": [
                     {"category": str(category), "line": line, "bytes": size}

@@ -72,6 +72,8 @@ def _headline(plan: Plan) -> RenderableType:
             f"{verdict}",
         ),
     ]
+    if memory.to_fit:
+        rows.append(("to fit", memory.to_fit))
     for row in rows:
         table.add_row(*row)
     return table
