@@ -14,6 +14,7 @@ from torchtpu_core.ici import (
     Faults,
     Message,
     Network,
+    link_level,
     network_model,
     parse_slice,
     span_of,
@@ -73,6 +74,17 @@ def test_a_fault_is_never_faster(name, data, kind) -> None:
             for n in (_network(name), _network(name, **faults))
         ]
         assert times[1] >= times[0] * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("size", [10**5, 10**7, 10**9])
+def test_events_that_happen_together_make_a_result_little_late(monkeypatch, size) -> None:
+    network = _network("v5p:4x4x4", cables_down=frozenset({(0, 1)}))
+    job = (CollectiveKind.ALL_REDUCE, size, whole(network))
+    coarse = LinkLevel(network).simulate(*job)
+    monkeypatch.setattr(link_level, "LATE_WITH_FAULTS", 0.0)
+    exact = LinkLevel(network).simulate(*job)
+    assert coarse.events < exact.events
+    assert coarse.end_ps == pytest.approx(exact.end_ps, rel=0.02)
 
 
 def test_ring_with_a_slow_cable_goes_at_its_rate() -> None:

@@ -117,12 +117,14 @@ class Fluid:
         lanes: rounds of each lane.
         places: how many places there are.
         start_ps: `[places]`, when each place starts; all at zero if None.
+        resolution_ps: events this near to each other happen together, at the last of them.
     """
 
     capacity: Floats
     lanes: Sequence[Sequence[FlowRound]]
     places: int
     start_ps: Ints | None = None
+    resolution_ps: int = 0
     _states: list[LaneState] = field(default_factory=list)
     _arrivals: list[tuple[int, int, int, int, Ints]] = field(default_factory=list)
     _arrived: int = 0
@@ -154,6 +156,8 @@ class Fluid:
                 times.append(now + max(int(np.ceil(soonest - _ROUNDING_PS)), 0))
             if self._arrivals:
                 times.append(self._arrivals[0][0])
+            if times and self.resolution_ps:
+                times = [self._last_within(min(times), now, active, rates)]
             if not times:
                 break
             elapsed, now, events = min(times) - now, min(times), events + 1
@@ -170,6 +174,15 @@ class Fluid:
             events=events,
             shared=shared,
         )
+
+    def _last_within(self, first: int, now: int, active: Active, rates: Floats) -> int:
+        """The last event that is not later than the resolution after the first."""
+        end = first + self.resolution_ps
+        ends = now + active.left / rates
+        ends = ends[ends <= end]
+        latest = int(np.ceil(ends.max() - _ROUNDING_PS)) if len(ends) else first
+        arrivals = [entry[0] for entry in self._arrivals if entry[0] <= end]
+        return max(first, latest, max(arrivals, default=first))
 
     def _begin(self) -> None:
         starts = np.zeros(self.places, dtype=np.int64) if self.start_ps is None else self.start_ps

@@ -9,7 +9,9 @@ milliseconds where single flows take seconds. `symmetric=False` keeps every flow
 
 Slices of a job are alike, so one is simulated; between slices each chip has ports of its
 own, which the closed form describes exactly. Stages of a hierarchical collective follow each
-other without overlap. Colours wait for nothing but their own data.
+other without overlap. Colours wait for nothing but their own data. With faults, events that
+are near each other happen together, at the last of them, which makes a result late by up to
+about 2 %.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from torchtpu_core.units import PS_PER_S, ps_to_seconds
 MODEL = "link level"
 #: Flows of an all-to-all that are simulated one by one.
 MOST_PAIRS = 300_000
+#: With faults, events are told apart as far as makes a schedule late by this fraction.
+LATE_WITH_FAULTS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,22 @@ class LinkLevel:
         chips, late = self.network.slice_.torus.chips, self.network.faults.chips_late
         starts = np.zeros(chips, dtype=np.int64)
         starts[list(late)] = list(late.values())
-        return Fluid(self._slice_fabric().capacity(), lanes, chips, starts).run()
+        capacity = self._slice_fabric().capacity()
+        grain_ps = self._resolution_ps(lanes) if self.network.faults else 0
+        return Fluid(capacity, lanes, chips, starts, grain_ps).run()
+
+    def _resolution_ps(self, lanes: Sequence[Sequence[FlowRound]]) -> int:
+        """How far apart events of a faulty slice are told apart.
+
+        Faults make chips drift: without it, every flow would end at a time of its own.
+        """
+        rate = self.network.link.bytes_per_s / PS_PER_S
+        alone_ps = [
+            sum(r.size_bytes.max() / rate + r.latency_ps.max() for r in lane if len(r.source))
+            for lane in lanes
+        ]
+        rounds = max(map(len, lanes), default=1)
+        return int(LATE_WITH_FAULTS * max(alone_ps, default=0.0) / max(rounds, 1))
 
     def _slice_fabric(self) -> Fabric:
         return Fabric(replace(self.network, slices=1))
