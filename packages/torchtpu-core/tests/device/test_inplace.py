@@ -168,3 +168,25 @@ def test_number_in_a_cpu_tensor_fills_a_tensor_of_the_device(fill):
     torch.testing.assert_close(actual.cpu(), expected)
     if results[0] is not None:
         torch.testing.assert_close(results[1].cpu(), results[0])
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 7)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, out: torch.nonzero(x.real > 0, out=out.long()),
+        lambda x, out: torch.masked_select(x, x.real > 0, out=out.to(x.dtype)),
+        lambda x, out: torch.conj_physical(x, out=out.to(x.dtype)),
+    ],
+    ids=["nonzero", "masked_select", "conj_physical"],
+)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_out_of_an_op_without_stated_shape_is_resized_and_written(call, shape):
+    x = torch.tensor([[1 + 2j, -1 + 0j, 3 - 1j], [0j, 2 + 2j, -1j]])
+    actual = call(x.to("tpu"), torch.zeros(shape, device="tpu"))
+    torch.testing.assert_close(actual.cpu(), call(x, torch.zeros(shape)))
+
+
+def test_out_of_another_dtype_than_positions_is_refused():
+    with pytest.raises(RuntimeError, match="dtype"):
+        torch.nonzero(torch.ones(2, device="tpu"), out=torch.zeros(2, 1, device="tpu"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Histograms with edges: `torch.histogram` and `torch.histogramdd`.
 
-`histc`, which returns counts alone, is in ``scatter.py``.
+`histc`, which returns counts alone, is in ``scatter.py``; out= forms are in ``out_forms.py``.
 
 Legend: N points (all leading dimensions of the input), D coordinates, B bins.
 """
@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
-from torch._prims_common.wrappers import _maybe_resize_out
 
 from torchtpu_core.lowering import checks
 from torchtpu_core.lowering.factories import even_steps
@@ -150,23 +148,7 @@ def histogramdd_bin_tensors(
     return _counts(_points(self), bins, weight, density)
 
 
-def _histogram_into(
-    self: torch.Tensor,
-    bins: int | torch.Tensor = 100,
-    *,
-    hist: torch.Tensor,
-    bin_edges: torch.Tensor,
-    **options: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The out= forms as torch calls: PyTorch has no meta kernel that would say their size."""
-    for target, made in zip((hist, bin_edges), torch.histogram(self, bins, **options), strict=True):
-        _maybe_resize_out(target, made.shape).copy_(made)
-    return hist, bin_edges
-
-
 TABLE: tuple[Lowering, ...] = (
-    composite("aten::histogram.bin_ct_out", _histogram_into),
-    composite("aten::histogram.bins_tensor_out", _histogram_into),
     native("aten::histogram.bin_ct", histogram_bin_count),
     native("aten::histogram.bins_tensor", histogram_edges),
     composite("aten::_histogramdd_bin_edges", histogramdd_edges),

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``out=`` forms of operators whose results PyTorch has no meta kernel for.
+
+The recorder resizes an ``out=`` by what PyTorch's meta kernel states. These forms have none,
+or a shape that depends on data: they are torch calls, result first, then resize and copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._prims_common.wrappers import _maybe_resize_out
+
+from torchtpu_core.lowering.table import Lowering, composite
+
+
+def into(out: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """Resize `out`, with PyTorch's warning, and write `made` to it."""
+    resized: torch.Tensor = _maybe_resize_out(out, made.shape)
+    return resized.copy_(made)
+
+
+def _same_dtype(op: str, out: torch.Tensor, dtype: torch.dtype) -> None:
+    if out.dtype != dtype:
+        raise RuntimeError(f"{op}: Expected out tensor to have dtype {dtype}, but got {out.dtype}")
+
+
+def _nonzero_out(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    _same_dtype("nonzero", out, torch.int64)
+    return into(out, torch.nonzero(self))
+
+
+def _masked_select_out(
+    self: torch.Tensor, mask: torch.Tensor, *, out: torch.Tensor
+) -> torch.Tensor:
+    _same_dtype("masked_select", out, self.dtype)
+    return into(out, torch.masked_select(self, mask))
+
+
+def _conj_physical_out(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    if not torch.can_cast(self.dtype, out.dtype):
+        raise RuntimeError(
+            f"result type {self.dtype} can't be cast to the desired output type {out.dtype}"
+        )
+    return into(out, torch.conj_physical(self))
+
+
+def _histogram_out(
+    self: torch.Tensor,
+    bins: int | torch.Tensor = 100,
+    *,
+    hist: torch.Tensor,
+    bin_edges: torch.Tensor,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    made = torch.histogram(self, bins, **options)
+    return into(hist, made.hist), into(bin_edges, made.bin_edges)
+
+
+TABLE: tuple[Lowering, ...] = (
+    composite("aten::nonzero.out", _nonzero_out),
+    composite("aten::masked_select.out", _masked_select_out),
+    composite("aten::conj_physical.out", _conj_physical_out),
+    composite("aten::histogram.bin_ct_out", _histogram_out),
+    composite("aten::histogram.bins_tensor_out", _histogram_out),
+)
