@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.runtime import tables
 from torchtpu_core.tpu import init
 
-from torchtpu_compile import inductor_ops, interfaces, records
+from torchtpu_compile import inductor_ops, interfaces, records, shortcut
 from torchtpu_compile.decompositions import missing_rows
 from torchtpu_compile.executable import USER_OUTPUTS, Executable
 from torchtpu_compile.options import CompileOptions
@@ -54,14 +54,23 @@ def tpu(
     def compiler(part: str) -> Callable[..., Any]:
         return functools.partial(compile_graph, f"{chosen.name}.{part}", options=chosen)
 
-    return aot_autograd(
+    inferences: list[Callable[[list[Any]], list[Any]]] = []
+
+    def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        inferences.append(compiler("inference")(graph, inputs))
+        return inferences[-1]
+
+    wrapped = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
+        inference_compiler=inference,
         partition_fn=_partition,
         decompositions=missing_rows(tables.current()),
         keep_inference_input_mutations=True,
     )(module, example_inputs)
+    if len(inferences) == 1:
+        return shortcut.direct(module, example_inputs, wrapped, inferences[0])
+    return wrapped
 
 
 def _partition(joint: GraphModule, inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
@@ -84,8 +93,6 @@ def compile_graph(
         rows = {**inductor_ops.ROWS, **tables.current()}
         executable = Executable(name, module, rows, options.policy)
 
-    def run(arguments: list[Any]) -> list[Any]:
-        return executable(arguments)
-
+    run = executable.entry()
     run._boxed_call = True  # type: ignore[attr-defined]
     return run

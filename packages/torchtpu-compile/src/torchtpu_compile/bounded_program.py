@@ -27,6 +27,7 @@ from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.runtime import transfers
 
+from torchtpu_compile import numbers
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.padded import Padded, Sizes, is_padded
@@ -169,7 +170,7 @@ class BoundedProgram:
         function = self._function(known)
         results = self._shapes_of(function, structs)
         specs: list[OutSpec] = [
-            (list(r.shape), _dense(r.shape), n.meta["val"].dtype)
+            (list(r.shape), list(numbers.contiguous(r.shape)), n.meta["val"].dtype)
             for r, n in zip(results, self.interface.outputs, strict=False)
         ]
         if LogTopic.RECOMPILES in settings().log:
@@ -233,7 +234,7 @@ def with_padding(tensor: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
     """A tensor of `sizes` whose front part is `tensor`: the one it is a view of, or a copy."""
     if tuple(tensor.shape) == sizes and tensor.is_contiguous():
         return tensor
-    strides = _dense(sizes)
+    strides = list(numbers.contiguous(sizes))
     storage_bytes = tensor.untyped_storage().nbytes()
     numel = int(np.prod(sizes, dtype=np.int64))
     if (
@@ -328,11 +329,3 @@ def _number(node: Node) -> Any:
 def _kind(node: Node) -> type:
     dtype = node.meta["val"].dtype
     return float if dtype.is_floating_point else (bool if dtype is torch.bool else int)
-
-
-def _dense(sizes: Sequence[int]) -> list[int]:
-    strides, step = [], 1
-    for size in reversed(sizes):
-        strides.append(step)
-        step *= max(size, 1)
-    return strides[::-1]

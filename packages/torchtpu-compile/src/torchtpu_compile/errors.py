@@ -51,6 +51,13 @@ class GraphError(TorchTPUError):
         return cls(f"{describe(node)} failed: {type(error).__name__}: {error}")
 
 
+class AOTFileError(TorchTPUError, RuntimeError):
+    """A file of `torch_tpu.compile.aot` that cannot be loaded here.
+
+    Fix: make it anew with `torch_tpu.compile.aot`, for this target and these versions.
+    """
+
+
 def user_line(node: torch.fx.Node) -> str:
     """``file:line in function`` of the call that made a node, or an empty string."""
     frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))

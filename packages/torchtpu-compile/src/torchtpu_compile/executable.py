@@ -139,6 +139,16 @@ class Executable:
                 values[node] = values[target].copy_(_number(value, values))  # type: ignore[index,arg-type]
         return [_number(o, values) if isinstance(o, Node) else o for o in self.outputs]
 
+    def entry(self) -> Callable[[list[Any]], list[Any]]:
+        """The function to call: the short way if there is one."""
+        if self._simple is not None:
+            return self._simple
+
+        def run(arguments: list[Any]) -> list[Any]:
+            return self(arguments)
+
+        return run
+
     def _writes_of_last(self, steps: Sequence[Step]) -> list[Node]:
         """The writes of inputs that the last step can do as part of its program."""
         if not steps or steps[-1].device is None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torchtpu_core.errors import TorchTPUError
 
 from torchtpu_compile import bounded_program, records
 
@@ -63,11 +62,8 @@ def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
         torch._dynamo.reset()
         refused = dict(bounded_program.reasons)
         with records.recording() as compiled:
-            try:
-                torch.compile(plain, backend="tpu")(*args, **kwargs)
-                torch.tpu.synchronize()
-            except TorchTPUError:
-                raise
+            torch.compile(plain, backend="tpu")(*args, **kwargs)
+            torch.tpu.synchronize()
         return Explanation(
             graph_count=seen.graph_count,
             breaks=tuple(_reason(b) for b in seen.break_reasons),

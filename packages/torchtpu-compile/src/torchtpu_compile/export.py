@@ -20,6 +20,9 @@ from torchtpu_compile.errors import GraphError, describe
 from torchtpu_compile.executable import EagerStep, Executable
 from torchtpu_compile.program import Program
 
+#: Key in a captured module's ``meta``: the exported program it is from.
+EXPORTED = "torchtpu_exported"
+
 
 def export_stablehlo(
     model: torch.nn.Module,
@@ -100,7 +103,9 @@ def _capture(
         exported = torch.export.export(model, _moved(args), _moved(kwargs))
         exported = exported.run_decompositions(missing_rows(tables.current()))
     with _disable_current_modes():
-        return Executable(name, exported.graph_module, tables.current())
+        executable = Executable(name, exported.graph_module, tables.current())
+    executable.module.meta[EXPORTED] = exported
+    return executable
 
 
 def _moved(tree: Any) -> Any:

@@ -8,7 +8,7 @@ combination of numbers is a program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,11 +54,12 @@ def _property(name: str, value: Any, dim: int | None = None) -> Any:
         return value.numel() if isinstance(value, torch.Tensor) else value.size
     if name == "aten::sym_storage_offset":
         return value.storage_offset() if isinstance(value, torch.Tensor) else 0
-    strides = value.stride() if isinstance(value, torch.Tensor) else _contiguous(value.shape)
+    strides = value.stride() if isinstance(value, torch.Tensor) else contiguous(value.shape)
     return strides[dim] if dim is not None else tuple(strides)
 
 
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense tensor."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models compiled ahead of time into a file."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torchtpu_compile import weights_file
+from torchtpu_compile.ahead import aot, load
+from torchtpu_compile.errors import AOTFileError, GraphError
+from torchtpu_core.runtime.current import target
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = self.norm(self.first(x))
+        return {"y": y, "scaled": y * scale}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Path, nn.Module, tuple[torch.Tensor, ...], dict[str, object]]:
+    model, args = Pair().eval(), (torch.randn(5, 4), torch.tensor([2.0]))
+    path = tmp_path / "pair.tpu"
+    report = aot(model, args, path=path)
+    return path, model, args, report
+
+
+def rewritten(path: Path, **changes: object) -> None:
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    manifest = {**json.loads(parts["manifest.json"]), **changes}
+    parts["manifest.json"] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+
+
+def test_loaded_model_equals_cpu_eager_and_traces_nothing(made) -> None:
+    path, model, args, report = made
+    loaded = load(path)
+    torch._dynamo.utils.counters.clear()
+    actual, expected = loaded(*args), model(*args)
+    assert actual.keys() == expected.keys()
+    for key in expected:
+        torch.testing.assert_close(actual[key].cpu(), expected[key], rtol=1e-4, atol=1e-5)
+    assert not torch._dynamo.utils.counters["stats"]
+    state = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    assert report["weight_bytes"] <= state
+    assert report["input_bytes"] == 4 * (20 + 1)
+
+
+def test_simulated_target_is_priced_by_the_simulator(tmp_path: Path) -> None:
+    model = nn.Linear(64, 64)
+    report = aot(model, (torch.ones(8, 64),), path=tmp_path / "m", target="v5p:2x2x1")
+    assert report["priced_by"] == "simulator"
+    assert report["simulated_run_ps"] > 0
+
+
+def test_file_for_another_target_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    other = "v5p:2x2x1" if target().name != "v5p:2x2x1" else "v5e:2x2"
+    aot(nn.ReLU(), (torch.ones(3),), path=path, target=other)
+    with pytest.raises(AOTFileError, match=f"TORCH_TPU_TARGET={other}"):
+        load(path)
+
+
+def test_file_of_another_version_is_refused(made) -> None:
+    rewritten(made[0], versions={"jax": "0.0.1"})
+    with pytest.raises(AOTFileError, match=r"made with jax 0\.0\.1"):
+        load(made[0])
+
+
+def test_damaged_program_and_cut_off_file_are_refused(made) -> None:
+    path = made[0]
+    whole = path.read_bytes()
+    rewritten(path, sha256="0" * 64)
+    with pytest.raises(AOTFileError, match="checksum"):
+        load(path)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(AOTFileError, match="not a readable"):
+        load(path)
+
+
+def test_arguments_of_other_sizes_are_refused(made) -> None:
+    with pytest.raises(AOTFileError, match=r"\[6, 4\]"):
+        load(made[0])(torch.randn(6, 4), torch.ones(1))
+
+
+def test_model_that_writes_its_buffers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"eval\(\)"):
+        aot(nn.BatchNorm1d(3), (torch.randn(4, 3),), path=tmp_path / "m")
+
+
+def test_weights_survive_their_file(tmp_path: Path) -> None:
+    tensors = {
+        "a": torch.randn(2, 3).bfloat16(),
+        "b": torch.tensor(True),
+        "c": torch.arange(4),
+    }
+    weights_file.write(tmp_path / "w", tensors)
+    found = weights_file.read(tmp_path / "w")
+    assert all(torch.equal(found[k], v) and found[k].dtype == v.dtype for k, v in tensors.items())
+    (tmp_path / "w").write_bytes((tmp_path / "w").read_bytes()[:-3])
+    with pytest.raises(AOTFileError, match="missing"):
+        weights_file.read(tmp_path / "w")
