@@ -149,10 +149,10 @@ py::dict describe_node(const Trace& trace, const OperandIndex& operands, const N
   described["row"] = signature.op->row;
   described["name"] = signature.op->name;
   described["random"] = signature.op->random;
-  if (signature.op->contracts) {
-    static const char* precisions[] = {"highest", "high", "medium"};
-    described["precision"] = precisions[signature.key.back()];
-  }
+  static const char* precisions[] = {"highest", "high", "medium"};
+  described["precision"] = signature.op->contracts
+                               ? py::object(py::str(precisions[signature.key.back()]))
+                               : py::object(py::none());
   described["only_out"] = signature.op->only_out;
   described["args"] = args;
   described["inputs"] = inputs;

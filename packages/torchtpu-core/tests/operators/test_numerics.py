@@ -24,6 +24,14 @@ def test_precision_changed_between_products_compiles_a_program_for_each():
     assert compiled == 0  # in the second round, of what the first compiled
 
 
+def test_stream_of_products_and_other_operators_has_a_key():
+    torch.tpu.set_eager_mode("fused")
+    x = torch.ones(3, 3, device="tpu")
+    for _ in range(4):
+        made = ((x + 1) @ x).sum()
+        assert made.item() == 54.0
+
+
 _PRODUCTS = """
     import torch
     x = torch.linspace(0.1, 0.9, 64 * 64).reshape(64, 64)

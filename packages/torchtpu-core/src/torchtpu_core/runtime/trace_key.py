@@ -8,8 +8,6 @@ not the user's lines. A trace that calls functions nobody can name has no key.
 
 from __future__ import annotations
 
-from operator import itemgetter
-
 from torchtpu_core import plugins
 from torchtpu_core.lowering.table import Lowering
 from torchtpu_core.runtime import fingerprints, tables
@@ -35,10 +33,9 @@ def canonical_text(description: Description) -> str | None:
     rows = [_identity(node["row"]) for node in nodes]
     if None in rows:
         return None
-    fields = sorted(nodes[0].keys() - _NOT_OF_NODES) if nodes else []
-    values = itemgetter(*fields) if nodes else repr
+    fields = sorted(set().union(*nodes) - _NOT_OF_NODES)
     rest = sorted((name, description[name]) for name in description.keys() - _NOT_OF_TRACES)
-    text = repr((fields, rows, [values(node) for node in nodes], rest))
+    text = repr((fields, rows, [[node.get(field) for field in fields] for node in nodes], rest))
     return None if " at 0x" in text else text
 
 
