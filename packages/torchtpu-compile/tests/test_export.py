@@ -57,7 +57,7 @@ def test_module_is_written_as_text_or_as_portable_bytecode(tmp_path: Path) -> No
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
-    model, args = nn.Linear(3, 2), (torch.ones(5, 3),)
+    model, args = nn.Sequential(nn.Linear(3, 2), nn.GELU()), (torch.ones(5, 3),)
     text = export_stablehlo(model, args, path=tmp_path / "linear.mlir")
     assert (tmp_path / "linear.mlir").read_text() == text
     export_stablehlo(model, args, path=tmp_path / "linear.mlirbc")

@@ -145,8 +145,14 @@ def function_of(program: Program, inputs: Sequence[torch.fx.Node], name: str) ->
 
 def _bytecode(lowered: Any) -> bytes:
     from jaxlib.mlir.dialects import stablehlo
+    from jaxlib.mlir.passmanager import PassManager
 
     module = lowered.compiler_ir("stablehlo")
     version = stablehlo.get_minimum_version()
+    stablehlo.register_stablehlo_passes()
     with module.context:
+        # Only StableHLO itself is portable; JAX leaves functions like erf in CHLO.
+        PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(
+            module.operation
+        )
         return bytes(stablehlo.serialize_portable_artifact(module, version))
