@@ -21,7 +21,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-TIMEOUT_S = 4
+TIMEOUT_S = 10  # ranks also wait this long for each other at the start
 
 
 def kill_me() -> None:
@@ -41,7 +41,7 @@ def raise_error() -> None:
 
 def sleep_long() -> None:
     """Much longer than the timeout."""
-    threading.Event().wait(timeout=4 * TIMEOUT_S)
+    threading.Event().wait(timeout=2 * TIMEOUT_S)
     sys.exit(0)
 
 
