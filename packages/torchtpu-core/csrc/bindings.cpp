@@ -95,18 +95,19 @@ void bind_ops(py::module_& m) {
   // Never deleted: signatures and programs refer to it.
   py::class_<OpInfo, std::unique_ptr<OpInfo, py::nodelete>>(
       m, "Call", "A Python function on arrays, callable on tensors.")
-      .def(py::init([](const std::string& name, py::object row, int random) {
+      .def(py::init([](const std::string& name, py::object row, int random, bool alone) {
         static std::atomic<int64_t> next_uid{int64_t{1} << 40};
         auto info = std::make_unique<OpInfo>();
         info->name = name;
         info->row = row.release();
+        info->alone = alone;
         info->random = random > 0;
         info->random_draws = static_cast<uint64_t>(random);
         info->structural = true;  // a compiled graph needs no execution mode
         info->prepare = py::none().release();
         info->uid = next_uid.fetch_add(1);
         return info.release();
-      }), py::arg("name"), py::arg("row"), py::arg("random") = 0)
+      }), py::arg("name"), py::arg("row"), py::arg("random") = 0, py::arg("alone") = false)
       .def("__call__", &record_call, py::arg("tensors"), py::arg("scalars"), py::arg("written"),
            py::arg("out_specs"));
 }

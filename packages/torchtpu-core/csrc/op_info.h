@@ -46,6 +46,7 @@ struct OpInfo {
   int generator = -1;
   bool random = false;
   uint64_t random_draws = 1; // how many ops' worth of generator offset a call takes
+  bool alone = false;       // a program of its own in every mode: a compiled graph
   bool structural = false;  // allowed without an execution mode (copy, fill)
   bool only_out = false;    // the row itself is an out= overload: give it the out shape
   // None, or called when a list argument holds masks or host tensors: the result of the

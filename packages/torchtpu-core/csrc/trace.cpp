@@ -213,6 +213,10 @@ Trace& device_trace(c10::DeviceIndex device) {
 }
 
 void append(Trace& trace, Node&& node) {
+  bool alone = node.signature->op->alone;
+  if (alone) {
+    flush(trace, FlushReason::kCompiledGraph);
+  }
   auto position = static_cast<uint32_t>(trace.nodes.size());
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     Value& value = *node.outputs[i].value;
@@ -222,7 +226,7 @@ void append(Trace& trace, Node&& node) {
     value.trace.store(&trace);
   }
   const ModePolicy& policy = mode_policy();
-  bool deferring = !policy.flush_each.load(std::memory_order_relaxed);
+  bool deferring = !alone && !policy.flush_each.load(std::memory_order_relaxed);
   if (deferring) {
     trace.journal.note(node);
     deferring = !trace.journal.immediate();
@@ -232,7 +236,7 @@ void append(Trace& trace, Node&& node) {
   if (!deferring) {
     flush(trace, FlushReason::kEachOp);
   }
-  if (!policy.flush_each.load(std::memory_order_relaxed)) {
+  if (!alone && !policy.flush_each.load(std::memory_order_relaxed)) {
     if (auto reason = limit_reached(trace)) {
       flush(trace, *reason);
     }

@@ -113,6 +113,7 @@ class Program:
                 self.function(values),
                 random=self.random_ops,
                 cache_key=step_key(self.nodes, self.interface, values, self.tables),
+                alone=True,
             )
         return call(tensors, scalars, self._written, self._specs_of(tensors, values))
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 class Call:
-    def __init__(self, name: str, row: Any, random: int = 0) -> None: ...
+    def __init__(self, name: str, row: Any, random: int = 0, alone: bool = False) -> None: ...
     def __call__(
         self,
         tensors: Sequence[torch.Tensor],

@@ -25,7 +25,12 @@ _alive: list[Any] = []
 
 
 def device_call(
-    name: str, function: Callable[..., Any], *, random: int = 0, cache_key: str = ""
+    name: str,
+    function: Callable[..., Any],
+    *,
+    random: int = 0,
+    cache_key: str = "",
+    alone: bool = False,
 ) -> Callable[..., Any]:
     """A recordable call of `function`.
 
@@ -37,6 +42,10 @@ def device_call(
             gets the keyword ``rng``. Traced with 64-bit types on.
         random: how many random ops the function stands for. The generator advances as
             if each had been called; the i-th draws at offset ``rng.offset + 4 * i``.
+        cache_key: identifies what `function` does, in every process; empty: programs with it
+            are lowered anew in each process.
+        alone: a program of its own in Fused Eager too. A compiled graph was compiled for its
+            sizes once; as part of longer traces it would be compiled again and again.
 
     Returns:
         ``call(tensors, scalars, written, out_specs)``: tpu tensors; Python ints and
@@ -44,7 +53,7 @@ def device_call(
         `OutSpec` per fresh result, asked once per new signature of operands. It
         returns the fresh results as a list.
     """
-    call = _C.Call(name, native(name, function, cache_key=cache_key), random)
+    call = _C.Call(name, native(name, function, cache_key=cache_key), random, alone)
     _alive.append(call)
     return call
 

@@ -53,7 +53,8 @@ def _samples(
     for sample in made:
         if sample.forward_input is not None:
             built = sample.constructor_input
-            model = info.module_cls(*built.args, **built.kwargs)
+            lazy = {"dtype": dtype} if info.is_lazy else {}  # it has no parameters to convert yet
+            model = info.module_cls(*built.args, **built.kwargs, **lazy)
             model = model if info.is_lazy else model.to(dtype)
             inputs = sample.forward_input
             args, kwargs = pytree.tree_map(_leaf, (list(inputs.args), dict(inputs.kwargs)))
