@@ -79,7 +79,6 @@ void bind_ops(py::module_& m) {
   m.def("register_op", [](const std::string& overload, py::object row, const py::dict& options) {
     register_op(make_op_info(overload, std::move(row), options));
   }, "Serve an overload by a row of a lowering table.");
-  m.attr("counts_ranges") = true;
   m.def("set_copy_op", [](py::object row) {
     py::dict options;
     options["structural"] = true;

@@ -179,9 +179,7 @@ class BoundedProgram:
             None if all(map(is_static, exprs)) else shape
             for exprs, shape in zip(self._shapes, shapes, strict=True)
         )
-        call = device_call(
-            f"torchtpu::{self.name}", function, random=self.random_ops, alone=True
-        )
+        call = device_call(f"torchtpu::{self.name}", function, random=self.random_ops, alone=True)
         return _Entry(call, open_shapes, specs)
 
     def _function(self, padded: dict[sympy.Symbol, int]) -> Callable[..., tuple[jax.Array, ...]]:

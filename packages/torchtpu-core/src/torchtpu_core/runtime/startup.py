@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -131,10 +130,7 @@ def register(row: Lowering) -> None:
         if base in _TAKES_MASKS:
             options["prepare"] = _with_integer_indices
         if base in _RANGES and row.overload == name:
-            if hasattr(_C, "counts_ranges"):
-                options["ranged"] = True
-            else:  # an extension built before: the numbers stay in the key
-                row = replace(row, static=frozenset({"start", "end", "step"}))
+            options["ranged"] = True
         if _contracts(row):
             options["contracts"] = True
         if base in _SEPARATE_OUT and name != row.overload:
