@@ -2,8 +2,7 @@
 """Calling an inference graph without AOTAutograd's wrappers, where they have nothing to do.
 
 The wrappers restore views, mutations, subclasses and autograd state around a graph. A
-graph that has none of these is called directly, which saves half of what a small call
-costs.
+graph that has none of these is called directly.
 """
 
 from __future__ import annotations
