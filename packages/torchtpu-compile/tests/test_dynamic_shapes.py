@@ -18,6 +18,7 @@ NORM = torch.randn(4)
 
 
 def compiles() -> int:
+    torch.tpu.synchronize()  # what is pending is not this test's
     return torch.tpu.counters()["compiles"]
 
 
@@ -178,3 +179,21 @@ def test_index_beyond_the_true_size_is_an_error_not_padding() -> None:
     compiled = torch.compile(lambda x, i: x[i], backend="tpu", dynamic=True)
     with pytest.raises(IndexError):
         compiled(torch.randn(5, device="tpu"), torch.tensor([2, 7], device="tpu")).cpu()
+
+
+def test_cache_that_grows_by_one_compiles_per_bucket_not_per_length() -> None:
+    def step(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Any:
+        keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        return F.scaled_dot_product_attention(q, keys, values), keys, values
+
+    compiled = torch.compile(step, backend="tpu", dynamic=True)
+    keys, values = torch.randn(2, 1, 2, 1, 8)
+    on_tpu = keys.to("tpu"), values.to("tpu")
+    before = torch.tpu.counters()["programs"]
+    for _ in range(40):
+        q, k, v = torch.randn(3, 1, 2, 1, 8)
+        expected, keys, values = step(q, k, v, keys, values)
+        actual, *on_tpu = compiled(q.to("tpu"), k.to("tpu"), v.to("tpu"), *on_tpu)
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(on_tpu[0].cpu(), keys)
+    assert torch.tpu.counters()["programs"] - before <= 8

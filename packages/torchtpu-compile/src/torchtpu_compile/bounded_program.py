@@ -244,11 +244,24 @@ def with_padding(tensor: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
         and all(t <= p for t, p in zip(tensor.shape, sizes, strict=True))
     ):
         return tensor.detach().as_strided(sizes, strides)
-    host = np.asarray(array_of(tensor.detach()))
+    host = _on_host(tensor.detach())
     room = np.zeros(sizes, host.dtype)
     room[tuple(slice(0, n) for n in host.shape)] = host
     device = tensor.device.index or 0
     return tensor_of(transfers.put(room, device), device, sizes, tensor.dtype)
+
+
+def _on_host(tensor: torch.Tensor) -> np.ndarray:
+    """The elements in the tensor's shape, through its whole storage: the size of the part that
+    is seen changes from call to call, that of the storage does not, so no program is compiled.
+    """
+    storage = tensor.untyped_storage()
+    if tensor.is_contiguous() and storage.nbytes() == tensor.nbytes:
+        return np.asarray(array_of(tensor))
+    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    flat = np.asarray(array_of(whole.set_(storage, 0, [storage.nbytes() // tensor.itemsize], [1])))
+    strides = [stride * tensor.itemsize for stride in tensor.stride()]
+    return np.lib.stride_tricks.as_strided(flat[tensor.storage_offset() :], tensor.shape, strides)
 
 
 def _exprs(node: Node) -> list[sympy.Expr]:
