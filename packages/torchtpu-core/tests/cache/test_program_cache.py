@@ -137,7 +137,8 @@ def holder(tmp_path):
     process.start()
     assert held.wait(30)
     yield process
-    release.set()
+    if process.is_alive():  # Event.set waits for a waiter, also for one that was killed
+        release.set()
     process.join(30)
 
 

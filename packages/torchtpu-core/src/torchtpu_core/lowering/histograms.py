@@ -116,6 +116,11 @@ def histogramdd_edges(
 
     PyTorch has no meta kernel that would state how many results a graph's node has.
     """
+    if len(bins) != self.shape[-1]:
+        raise RuntimeError(
+            "histogramdd: The size of bins must be equal to the innermost dimension of the "
+            f"input, but there are {len(bins)} bins for {self.shape[-1]} coordinates."
+        )
     points = self.reshape((math.prod(self.shape[:-1]), self.shape[-1]))
     edges = []
     for d, count in enumerate(bins):

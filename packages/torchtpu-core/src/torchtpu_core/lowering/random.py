@@ -70,6 +70,9 @@ def _target(dtype: torch.dtype | None, fallback: np.dtype) -> np.dtype:
 
 def _normal(self: jax.Array, mean: Operand = 0.0, std: Operand = 1.0, *, rng: Rng) -> jax.Array:
     drawn = _normals(rng, self.shape, self.dtype)
+    if isinstance(std, promotion.Scalar):
+        spread = promotion.cast(std, compute_dtype(drawn.real.dtype))
+        checks.require(spread >= 0, RuntimeError, "normal expects std >= 0.0")
     return drawn * promotion.cast(std, drawn.dtype) + promotion.cast(mean, drawn.dtype)
 
 
@@ -104,22 +107,26 @@ def _log_normal(self: jax.Array, mean: Operand = 1.0, std: Operand = 2.0, *, rng
 
 def _exponential(self: jax.Array, lambd: Operand = 1.0, *, rng: Rng) -> jax.Array:
     compute = compute_dtype(self.dtype)
-    return -jnp.log(open_unit(rng, self.shape, compute)) / promotion.cast(lambd, compute)
+    rate = promotion.cast(lambd, compute)
+    checks.require(rate > 0, RuntimeError, "exponential_ expects lambda > 0.0")
+    return -jnp.log(open_unit(rng, self.shape, compute)) / rate
 
 
 def _geometric(self: jax.Array, p: Operand, *, rng: Rng) -> jax.Array:
     compute = compute_dtype(self.dtype)
+    chance = promotion.cast(p, compute)
+    checks.require((chance > 0) & (chance < 1), RuntimeError, "geometric_ expects p in (0, 1)")
     u = open_unit(rng, self.shape, compute)
-    return jnp.maximum(
-        jnp.ceil(jnp.log(u) / jnp.log1p(-promotion.cast(p, compute))), compute.type(1)
-    )
+    return jnp.maximum(jnp.ceil(jnp.log(u) / jnp.log1p(-chance)), compute.type(1))
 
 
 def _cauchy(self: jax.Array, median: Operand = 0.0, sigma: Operand = 1.0, *, rng: Rng) -> jax.Array:
     compute = compute_dtype(self.dtype)
+    width = promotion.cast(sigma, compute)
+    checks.require(width > 0, RuntimeError, "cauchy_ expects sigma > 0.0")
     u = open_unit(rng, self.shape, compute) - compute.type(0.5)
     tangent = jnp.tan(u * compute.type(np.pi))
-    return tangent * promotion.cast(sigma, compute) + promotion.cast(median, compute)
+    return tangent * width + promotion.cast(median, compute)
 
 
 def _coins(p: jax.Array, shape: tuple[int, ...], rng: Rng) -> jax.Array:

@@ -74,7 +74,7 @@ def _convert(argument: Any, value: Any, row: Lowering) -> Any:
     is_scalar = kind in ("number", "Optional[number]") or argument.name in row.runtime
     if kind == "List[number]" and argument.name not in row.static:
         return [_scalar(v) for v in value]
-    if is_scalar and value == argument.default_value:
+    if is_scalar and (value == argument.default_value or value in row.special):
         return value
     if (is_scalar and argument.name not in row.static) or kind in ("Tensor", "Optional[Tensor]"):
         return _scalar(value)
