@@ -11,7 +11,7 @@ an optimizer's step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -72,14 +72,14 @@ def configure(**changes: Any) -> FusionOptions:
     """
     global _options
     before = options()
-    known = {field.name: getattr(before, field.name) for field in fields(FusionOptions)}
+    known = [field.name for field in fields(FusionOptions)]
     unknown = set(changes) - set(known)
     if unknown:
         raise TypeError(
             f"{', '.join(sorted(unknown))} is not an option of Fused Eager. "
             f"Options: {', '.join(known)}."
         )
-    _options = FusionOptions(**{**known, **changes})
+    _options = replace(before, **changes)
     _apply()
     return before
 
@@ -94,14 +94,7 @@ def enter() -> None:
 
 
 def _apply() -> None:
-    chosen = options()
-    execution.set_fusion_policy(
-        background=chosen.background,
-        sightings=chosen.sightings,
-        patience=chosen.patience,
-        max_ops=chosen.max_ops,
-        max_held_bytes=chosen.max_held_bytes,
-    )
+    execution.set_fusion_policy(**asdict(options()))
 
 
 def _after_optimizer_step(*_: Any) -> None:

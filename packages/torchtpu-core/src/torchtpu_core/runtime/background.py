@@ -34,14 +34,12 @@ class _Worker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._under_way = 0
 
     def submit(self, description: Description, pending: Any) -> None:
         """Queue a program; starts the thread at the first one."""
         with self._lock:
             if self._stopped:
                 return
-            self._under_way += 1
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="torchtpu-compile", daemon=True
@@ -52,7 +50,7 @@ class _Worker:
 
     def under_way(self) -> int:
         """Programs that were asked for and are not compiled yet."""
-        return self._under_way
+        return self._requests.unfinished_tasks
 
     def wait(self) -> None:
         """Return when everything that was asked for is compiled."""
@@ -81,7 +79,6 @@ class _Worker:
             try:
                 compile_now(description, pending)
             finally:
-                self._under_way -= 1
                 del description, pending
                 self._requests.task_done()
 

@@ -74,7 +74,7 @@ def note_compile(description: Description, reason: str) -> None:
             f"The last differs in: {event.difference or 'which results are still in use'}. "
             "torch.tpu.explain() lists them all.",
             UserWarning,
-            stacklevel=2,
+            stacklevel=3,  # the caller of the operator that ended the trace
         )
 
 
