@@ -178,11 +178,6 @@ def test_deferred_error_is_raised_once():
     torch.tpu.synchronize()
 
 
-def test_unsupported_layout_is_named():
-    with pytest.raises((RuntimeError, NotImplementedError), match=r"(?i)sparse"):
-        _t(2, 2).to_sparse()
-
-
 def test_unsupported_quantised_dtype_is_named():
     with pytest.raises((RuntimeError, NotImplementedError), match=r"(?i)quant|qint|QUInt"):
         torch.quantize_per_tensor(_t(2), 0.1, 0, torch.quint8)

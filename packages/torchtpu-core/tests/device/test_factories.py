@@ -77,9 +77,9 @@ def test_like_factory_of_another_device_goes_there():
     assert torch.zeros_like(_LIKE.to("tpu"), device="tpu:1").device.index == 1
 
 
-def test_sparse_layout_is_refused_clearly():
-    with pytest.raises((NotImplementedError, RuntimeError), match=r"(?i)sparse"):
-        torch.zeros(2, 2, device="tpu", layout=torch.sparse_coo)
+def test_zeros_in_a_sparse_layout_hold_no_element():
+    made = torch.zeros(2, 2, device="tpu", layout=torch.sparse_coo)
+    assert (made.device.type, made.layout, made._nnz()) == ("tpu", torch.sparse_coo, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32])

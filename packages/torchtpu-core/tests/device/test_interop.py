@@ -86,17 +86,3 @@ def test_dlpack_to_the_device_copies(source):
     source[0] = 9
     assert x.is_tpu
     assert x.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.eye(2).to_sparse().to("tpu"),
-        lambda: torch.sparse_coo_tensor([[0], [0]], [1.0], (2, 2), device="tpu"),
-        lambda: torch.eye(2).to_sparse_csr().to("tpu").to_dense(),
-    ],
-    ids=["to", "new", "csr"],
-)
-def test_sparse_tensor_on_the_device_is_an_error_with_the_remedy(make):
-    with pytest.raises(NotImplementedError, match=r"to_dense\(\)"):
-        make()

@@ -87,11 +87,19 @@ def test_lbfgs_matches_cpu():
     _same(results[1], results[0])
 
 
-def test_sparse_adam_is_refused_or_matches_cpu():
-    embedding = torch.nn.Embedding(4, 2, sparse=True).to("tpu")
-    with pytest.raises((RuntimeError, NotImplementedError), match=r"(?i)sparse"):
-        embedding(torch.tensor([1], device="tpu")).sum().backward()
-        torch.optim.SparseAdam(embedding.parameters()).step()
+def test_sparse_adam_matches_cpu():
+    weight, results = torch.linspace(-1, 1, 8).reshape(4, 2), []
+    for device in ("cpu", "tpu"):
+        embedding = torch.nn.Embedding.from_pretrained(
+            weight.clone().to(device), False, sparse=True
+        )
+        optimizer = torch.optim.SparseAdam(embedding.parameters(), lr=0.1)
+        for rows in ([1, 3, 1], [0, 1, 1]):
+            optimizer.zero_grad()
+            embedding(torch.tensor(rows, device=device)).square().sum().backward()
+            optimizer.step()
+        results.append([embedding.weight.detach().cpu()])
+    _same(results[1], results[0])
 
 
 def test_muon_matches_cpu():

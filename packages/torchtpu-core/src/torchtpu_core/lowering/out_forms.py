@@ -7,6 +7,7 @@ or a shape that depends on data: they are torch calls, result first, then resize
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -58,7 +59,31 @@ def _histogram_out(
     return into(hist, made.hist), into(bin_edges, made.bin_edges)
 
 
+def _as_strided_copy(
+    self: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    """Strides count the storage's elements, which only the view knows."""
+    view = torch.as_strided(self, size, stride, storage_offset)
+    return view.clone(memory_format=torch.contiguous_format)
+
+
+def _as_strided_copy_out(
+    self: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+    *,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    return into(out, torch.as_strided(self, size, stride, storage_offset))
+
+
 TABLE: tuple[Lowering, ...] = (
+    composite("aten::as_strided_copy", _as_strided_copy),
+    composite("aten::as_strided_copy.out", _as_strided_copy_out),
     composite("aten::nonzero.out", _nonzero_out),
     composite("aten::masked_select.out", _masked_select_out),
     composite("aten::conj_physical.out", _conj_physical_out),

@@ -166,9 +166,12 @@ def _native_dropout(
 
 
 def _native_dropout_backward(grad_output: jax.Array, mask: jax.Array, scale: Operand) -> jax.Array:
-    compute = dtypes.opmath(grad_output.dtype)
-    scaled = grad_output.astype(compute) * promotion.cast(scale, compute)
-    return (scaled * promotion.cast(mask, compute)).astype(grad_output.dtype)
+    dtype = grad_output.dtype
+    if not dtypes.is_inexact(dtype):  # a whole number times a float, as PyTorch promotes
+        dtype = dtypes.to_numpy(torch.get_default_dtype())
+    compute = dtypes.opmath(dtype)
+    scaled = promotion.cast(grad_output, compute) * promotion.cast(scale, compute)
+    return (scaled * promotion.cast(mask, compute)).astype(dtype)
 
 
 def _whole(rng: Rng, shape: tuple[int, ...], low: Operand, span: jax.Array) -> jax.Array:

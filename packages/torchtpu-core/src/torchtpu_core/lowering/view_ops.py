@@ -248,7 +248,6 @@ _VIEWS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("squeeze", "", _squeeze),
     ("squeeze", "dim", _squeeze_dims),
     ("squeeze", "dims", _squeeze_dims),
-    ("as_strided", "", as_strided),
     ("split", "Tensor", _split),
     ("split_with_sizes", "", split_with_sizes),
     ("unbind", "int", _unbind),
@@ -274,6 +273,7 @@ def _rows(name: str, overload: str, function: Callable[..., Any]) -> tuple[Lower
 
 TABLE: tuple[Lowering, ...] = (
     *(row for view in _VIEWS for row in _rows(*view)),
+    native("aten::as_strided", as_strided),  # its copy is a view and a clone (out_forms.py)
     native("aten::_unsafe_view", _view),
     native("aten::_reshape_copy", _view),
     native("aten::narrow_copy", _narrow),

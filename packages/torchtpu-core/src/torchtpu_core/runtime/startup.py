@@ -15,7 +15,7 @@ from torchtpu_core.errors import EnvironmentVariableError, LoweringTableError
 from torchtpu_core.lowering import mxu
 from torchtpu_core.lowering.indexing import expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
-from torchtpu_core.runtime import clients, modes, tables
+from torchtpu_core.runtime import clients, modes, sparse, tables
 from torchtpu_core.runtime.current import TargetKind, target
 from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schemas_of
 
@@ -65,6 +65,7 @@ def start() -> None:
             plugins.warn(plugin, "its lowerings were refused", error)
     for row in tables.current().values():
         register(row)
+    sparse.register(_library("aten::"))
     _C.set_copy_op(tables.current()["aten::copy"])
     _limit_memory()
     _C.log_flushes(env_vars.LogTopic.FLUSHES in env_vars.settings().log)

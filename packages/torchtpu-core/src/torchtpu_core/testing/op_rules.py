@@ -45,6 +45,7 @@ UP_TO_PHASE = frozenset({"linalg.eig", "linalg.eigh", "linalg.svd", "svd"})
 #: positional arguments after the input. The indices must point at the same values.
 TIES: Mapping[str, int] = {
     "topk": 1,
+    "msort": 0,
     "kthvalue": 1,
     "sort": 0,
     "argsort": 0,

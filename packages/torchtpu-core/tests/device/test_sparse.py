@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse tensors of the device: made, taken apart, added and multiplied as on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchtpu_core.runtime import fallbacks
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
+
+_DENSE = torch.tensor([[0.0, 2, 0, -1], [0, 0, 0, 0], [3, 0, 0.5, 0], [0, 0, 0, 4], [1, 0, 0, 0]])
+_RIGHT = torch.linspace(-1, 1, 12).reshape(4, 3)
+_ADDED = torch.linspace(2, 3, 15).reshape(5, 3)
+
+
+def _coo(device):
+    return _DENSE.to(device).to_sparse()
+
+
+def _repeating(device):
+    places = torch.tensor([[0, 4, 0, 2], [1, 3, 1, 0]], device=device)
+    return torch.sparse_coo_tensor(places, torch.arange(1.0, 5, device=device), (5, 4))
+
+
+def _csr(device):
+    return _DENSE.to(device).to_sparse_csr()
+
+
+def _csc(device):
+    return _DENSE.to(device).to_sparse_csc()
+
+
+def _bsr(device):
+    return _DENSE.to(device).to_sparse_bsr((5, 2))
+
+
+_MAKERS = {"coo": _coo, "repeating": _repeating, "csr": _csr, "csc": _csc, "bsr": _bsr}
+_ALL, _BY_ELEMENT = tuple(_MAKERS), ("coo", "repeating", "csr", "csc")
+_COO = ("coo", "repeating")
+
+_CALLS = {
+    "to_dense": (lambda s: s.to_dense(), _ALL),
+    "to_dense_dtype": (lambda s: s.double().to_dense(), _ALL),
+    "to_cpu": (lambda s: s.cpu(), _ALL),
+    "clone": (lambda s: s.clone(), _ALL),
+    "sum": (lambda s: s.sum(), _ALL),
+    "sine": (lambda s: s.sin(), _ALL),
+    "scaled": (lambda s: s * 2, _ALL),
+    "scaled_in_place": (lambda s: s.clone().mul_(3), _BY_ELEMENT),
+    "masked": (lambda s: _DENSE.to(s.device).sparse_mask(s), ("coo", "csr", "csc", "bsr")),
+    "transposed": (lambda s: s.t(), ("coo", "repeating", "csr", "csc")),
+    "to_csr": (lambda s: s.to_sparse_csr(), _BY_ELEMENT),
+    "to_csc": (lambda s: s.to_sparse_csc(), _BY_ELEMENT),
+    "to_coo": (lambda s: s.to_sparse(), _ALL),
+    "doubled": (lambda s: s + s, _BY_ELEMENT),
+    "squared": (lambda s: s * s, ("coo", "csr")),
+    "times_dense": (lambda s: s * _DENSE.to(s.device), ("coo", "csr")),
+    "plus_dense": (lambda s: _DENSE.to(s.device) + s, _BY_ELEMENT),
+    "times_matrix": (lambda s: s @ _RIGHT.to(s.device), _BY_ELEMENT),
+    "of_matrix": (lambda s: _DENSE.t().to(s.device) @ s, _BY_ELEMENT),
+    "times_vector": (lambda s: s @ _RIGHT[:, 0].to(s.device), _BY_ELEMENT),
+    "addmm": (
+        lambda s: torch.addmm(_ADDED.to(s.device), s, _RIGHT.to(s.device), beta=0.5, alpha=2),
+        _BY_ELEMENT,
+    ),
+    "coalesced": (lambda s: s.coalesce().indices(), _COO),
+    "norm": (lambda s: torch.norm(s), _COO),
+    "joined": (lambda s: torch.cat([s, s]), _COO),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "maker"), [(call, maker) for call, (_, makers) in _CALLS.items() for maker in makers]
+)
+def test_sparse_tensor_gives_what_cpu_gives_without_the_host(call, maker):
+    fallbacks_before = sum(fallbacks.counts.values())
+    function, make = _CALLS[call][0], _MAKERS[maker]
+    actual, expected = function(make("tpu")), function(make("cpu"))
+    if call != "to_cpu":
+        assert actual.device.type == "tpu"
+    assert actual.layout == expected.layout
+    on_host = actual.cpu()
+    if expected.layout != torch.strided:
+        on_host, expected = on_host.to_dense(), expected.to_dense()
+    torch.testing.assert_close(on_host, expected)
+    assert sum(fallbacks.counts.values()) == fallbacks_before
+
+
+@pytest.mark.parametrize("maker", ["coo", "csr"])
+def test_gradients_of_a_sparse_product_match_cpu(maker):
+    results = []
+    for device in ("cpu", "tpu"):
+        matrix = _MAKERS[maker](device).detach().requires_grad_()
+        right = _RIGHT.clone().to(device).requires_grad_()
+        (torch.sparse.mm(matrix, right).square()).sum().backward()
+        results.append((matrix.grad.cpu().to_dense(), right.grad.cpu()))
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_coalesced_values_are_those_of_cpu_in_each_dtype(dtype):
+    made = [_repeating(device).to(dtype).coalesce() for device in ("tpu", "cpu")]
+    torch.testing.assert_close(made[0].cpu().values(), made[1].values())
+    assert torch.equal(made[0].to_dense().cpu(), made[1].to_dense())
+
+
+def test_csr_constructor_with_a_column_out_of_range_raises_as_cpu():
+    for device in ("cpu", "tpu"):
+        with pytest.raises(RuntimeError, match="col_indices"):
+            torch.sparse_csr_tensor(
+                [0, 1, 2], [0, 7], [1.0, 2.0], (2, 3), device=device, check_invariants=True
+            )
+
+
+@pytest.mark.filterwarnings("ignore::torchtpu_core.runtime.fallbacks.FallbackWarning")
+def test_function_without_a_kernel_for_sparse_tensors_runs_on_the_host_and_is_counted():
+    before = fallbacks.counts["aten::_sparse_softmax"]
+    made = torch.sparse.softmax(_coo("tpu"), 1)
+    torch.testing.assert_close(made.cpu(), torch.sparse.softmax(_coo("cpu"), 1))
+    assert fallbacks.counts["aten::_sparse_softmax"] == before + 1
