@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torchtpu_compile import weights_file
+from torchtpu_compile import ahead_report, weights_file
 from torchtpu_compile.ahead import aot, load
-from torchtpu_compile.errors import AOTFileError, GraphError
+from torchtpu_compile.errors import AOTFileError, CompileOptionError, GraphError
+from torchtpu_core import xla_tpu
+from torchtpu_core.errors import MissingExtraError
 from torchtpu_core.runtime.current import target
+from torchtpu_core.targets import libtpu_installed
 
 
 class Pair(nn.Module):
@@ -112,3 +115,32 @@ def test_weights_survive_their_file(tmp_path: Path) -> None:
     (tmp_path / "w").write_bytes((tmp_path / "w").read_bytes()[:-3])
     with pytest.raises(AOTFileError, match="missing"):
         weights_file.read(tmp_path / "w")
+
+
+def test_without_libtpu_the_simulator_prices_and_says_how_to_get_the_compiler(
+    tmp_path: Path, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(ahead_report, "libtpu_installed", lambda: False)
+    report = aot(nn.Linear(64, 64), (torch.ones(8, 64),), path=tmp_path / "m", target="v5p:2x2x1")
+    assert report["priced_by"] == "simulator"
+    assert "pip install 'torchtpu-core[tpu]'" in caplog.text
+
+
+def test_compiler_that_is_asked_for_and_not_there_is_an_error(tmp_path: Path, monkeypatch) -> None:
+    model, args = nn.Linear(4, 4), (torch.ones(2, 4),)
+    monkeypatch.setattr(xla_tpu.compiling, "libtpu_installed", lambda: False)
+    with pytest.raises(MissingExtraError, match=r"torchtpu-core\[tpu\]"):
+        aot(model, args, path=tmp_path / "m", target="v5p:2x2x1", compiler="xla-tpu")
+    with pytest.raises(CompileOptionError, match="Did you mean 'xla-tpu'"):
+        aot(model, args, path=tmp_path / "m", target="v5p:2x2x1", compiler="xla_tpu")
+
+
+@pytest.mark.skipif(not libtpu_installed(), reason="libtpu is optional")
+def test_report_of_the_tpu_compiler_names_weights_and_lines(tmp_path: Path) -> None:
+    report = aot(
+        nn.Linear(256, 512), (torch.ones(128, 256),), path=tmp_path / "m", target="v5e:1x1"
+    )
+    assert report["priced_by"] == "xla-tpu"
+    assert report["memory"]["argument_bytes"] >= report["weight_bytes"] + report["input_bytes"]
+    names = {buffer["name"] for buffer in report["largest_buffers"]}
+    assert {"weight", "input 0"} <= names

@@ -21,19 +21,17 @@ import torch
 from jax import export as jax_export
 from torch.utils import _pytree as pytree
 from torchtpu_core.calls import OutSpec, device_call
-from torchtpu_core.lowering import dtypes
 from torchtpu_core.runtime import current
-from torchtpu_core.simulator.pricing import price
-from torchtpu_core.simulator.stablehlo import program_cost
 from torchtpu_core.targets import parse_target
 from torchtpu_core.tpu import init
+from torchtpu_core.xla_tpu import TIMEOUT_S
 
-from torchtpu_compile import export, numbers, weights_file
+from torchtpu_compile import ahead_report, export, numbers, weights_file
 from torchtpu_compile.errors import AOTFileError, GraphError
 from torchtpu_compile.executable import Executable
 
 _FORMAT = 1
-_MANIFEST, _PROGRAM = "manifest.json", "program.bin"
+_MANIFEST, _PROGRAM, _HLO = "manifest.json", "program.bin", "optimized.hlo.txt"
 _VERSIONED = ("torchtpu-core", "jax")
 
 
@@ -82,28 +80,41 @@ def aot(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
-    path: str | Path,
+    path: str | Path | None = None,
     target: str | None = None,
     name: str = "model",
+    compiler: str = "auto",
+    timeout_s: float = TIMEOUT_S,
 ) -> dict[str, Any]:
     """Compile a model ahead of time into `path`, its weights into ``path`` + ``.safetensors``.
+
+    With libtpu installed (``pip install 'torchtpu-core[tpu]'``) a slice such as
+    ``v5p:2x2x1`` is compiled by XLA's own TPU compiler, on a machine without any TPU, in a
+    process of its own. Without it, the simulator prices the program, and the report says so.
 
     Args:
         model: a module that `torch.export` can capture, in the mode it shall run in.
         args: example inputs; their sizes and dtypes are the file's.
         kwargs: further example inputs.
-        path: of the program.
+        path: of the program; None: ``<name>.tpu`` in the working directory.
         target: where it shall run, such as ``v5p:2x2x1``; None: the current target.
         name: the program's name.
+        compiler: ``auto``, ``xla-tpu`` (an error without libtpu) or ``simulator``.
+        timeout_s: how long XLA's TPU compiler may take.
 
     Returns:
         The cost report: bytes of weights, inputs and results, the device's memory, and
-        the simulated time of one run where the target is a chip.
+        the simulated time of one run where the target is a chip. From XLA's TPU compiler
+        also ``memory``, ``largest_buffers`` and ``fusions``, with the model's lines.
 
     Raises:
         GraphError: the model is not one program, or writes to its buffers.
-        OutOfMemoryError: operands and results alone do not fit the target's memory.
+        OutOfMemoryError: the program does not fit the target's memory.
+        TPUCompileError: XLA's TPU compiler refused the program, such as a Pallas kernel.
+        MissingExtraError: `compiler` is ``xla-tpu`` and libtpu is not installed.
+        CompilerTargetError: XLA's TPU compiler does not know the target.
     """
+    path = Path(path if path is not None else f"{name}.tpu")
     init()
     chosen = parse_target(target or current.target().name)
     executable = export.one_program(model, args, kwargs, name)
@@ -117,25 +128,52 @@ def aot(
     weights = _weights(exported, executable, inputs)
     program = executable.programs[0]
     function = jax.jit(export.function_of(program, inputs, name), keep_unused=True)
-    structs = [
-        jax.ShapeDtypeStruct(tuple(n.meta["val"].shape), dtypes.to_numpy(n.meta["val"].dtype))
-        for n in inputs
-    ]
-    with jax.enable_x64(True):
+    structs = export.structs_of(inputs)
+    with ahead_report.without_looking_for_tpus(), jax.enable_x64(True):
         serialized = bytes(
             jax_export.export(function, platforms=("cpu", "tpu"))(*structs).serialize()
         )
         text = function.lower(*structs).as_text()
     outputs = list(program.interface.outputs)
-    report = _report(text, chosen, weights, inputs[len(weights) :], outputs)
+    report = ahead_report.sizes(chosen, weights, inputs[len(weights) :], outputs)
+    hlo = ""
+    if ahead_report.uses_compiler(compiler, chosen):
+        found, hlo = ahead_report.compiled(
+            export.function_of(program, inputs, name), structs, chosen, list(weights), timeout_s
+        )
+        report.update(found)
+    else:
+        report.update(ahead_report.simulated(text, chosen, compiler))
     manifest = {
-        "format": _FORMAT,
         "name": name,
         "target": chosen.name,
+        "weights": list(weights),
+        "report": report,
+        **_signature(executable, inputs[len(weights) :], outputs, serialized),
+    }
+    weights_file.write(_weights_path(path), weights)
+    _write(path, {_MANIFEST: json.dumps(manifest, indent=1), _PROGRAM: serialized, _HLO: hlo})
+    return {"path": str(path), **report}
+
+
+def _write(path: Path, parts: Mapping[str, str | bytes]) -> None:
+    """Write the parts of a file that are not empty."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            if content:
+                archive.writestr(name, content)
+
+
+def _signature(
+    executable: Executable, inputs: Sequence[Any], outputs: Sequence[Any], serialized: bytes
+) -> dict[str, Any]:
+    """What `load` needs to call the program, and to refuse a damaged or foreign one."""
+    exported = executable.module.meta[export.EXPORTED]
+    return {
+        "format": _FORMAT,
         "versions": {package: version(package) for package in _VERSIONED},
         "sha256": hashlib.sha256(serialized).hexdigest(),
-        "weights": list(weights),
-        "inputs": [_size_and_dtype(n) for n in inputs[len(weights) :]],
+        "inputs": [_size_and_dtype(n) for n in inputs],
         "outputs": [
             [
                 list(n.meta["val"].shape),
@@ -146,13 +184,7 @@ def aot(
         ],
         "returned": [outputs.index(o) if o in outputs else None for o in executable.outputs],
         "out_spec": pytree.treespec_dumps(exported.call_spec.out_spec),
-        "report": report,
     }
-    weights_file.write(_weights_path(path), weights)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-        archive.writestr(_PROGRAM, serialized)
-    return report
 
 
 def load(path: str | Path) -> AOTModel:
@@ -230,40 +262,6 @@ def _weights(exported: Any, executable: Executable, inputs: Sequence[Any]) -> di
             raise GraphError(f"the weight {name} comes after an input; please report this model.")
         found[name] = held[name]
     return found
-
-
-def _report(
-    text: str,
-    target: Any,
-    weights: Mapping[str, Any],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-) -> dict[str, Any]:
-    sizes = {
-        "weight_bytes": sum(w.numel() * w.element_size() for w in weights.values()),
-        "input_bytes": sum(_bytes(n) for n in inputs),
-        "output_bytes": sum(_bytes(n) for n in outputs),
-    }
-    limit = target.hbm_bytes_per_device
-    if limit is not None and sum(sizes.values()) > limit:
-        largest = max(weights, key=lambda n: weights[n].numel(), default="none")
-        raise torch.OutOfMemoryError(
-            f"the model needs {sum(sizes.values())} bytes for weights, inputs and results, but a "
-            f"device of {target.name} has {limit}. The largest weight is {largest!r}. Use a chip "
-            "with more memory, fewer or smaller weights, or shard the model."
-        )
-    report: dict[str, Any] = {"target": target.name, **sizes, "device_bytes": limit}
-    if target.slice_ is not None:
-        cost = price(program_cost(text), target.slice_)
-        report.update(
-            priced_by="simulator", simulated_run_ps=cost.total_ps, simulated_bound_by=cost.bound_by
-        )
-    return report
-
-
-def _bytes(node: Any) -> int:
-    value = node.meta["val"]
-    return int(value.numel()) * int(value.element_size())
 
 
 def _size_and_dtype(node: Any) -> list[Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 import torch
 from torchtpu_core.errors import TorchTPUError, did_you_mean
 
+_TORCH = str(Path(torch.__file__).parent)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -63,7 +65,9 @@ def user_line(node: torch.fx.Node) -> str:
     frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
     if not frames:
         return ""
-    last = frames[-1]
+    # The innermost frame of the user's, not of torch's own modules.
+    own = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
+    last = (own or frames)[-1]
     return f"{last['file']}:{last['line']} in {last['function']}"
 
 

@@ -12,7 +12,7 @@ import jax
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.lowering import checks, dtypes, layout
-from torchtpu_core.runtime import tables
+from torchtpu_core.runtime import clients, tables
 from torchtpu_core.tpu import init
 
 from torchtpu_compile.decompositions import missing_rows
@@ -123,12 +123,23 @@ def lower(executable: Executable, name: str) -> Any:
     """The one program of a captured model, lowered by JAX."""
     program: Program = executable.programs[0]
     inputs = operands_of(executable)
-    operands = [
-        jax.ShapeDtypeStruct(tuple(node.meta["val"].shape), dtypes.to_numpy(node.meta["val"].dtype))
-        for node in inputs
-    ]
+    operands = structs_of(inputs)
     with jax.enable_x64(True):
         return jax.jit(function_of(program, inputs, name), keep_unused=True).lower(*operands)
+
+
+def structs_of(inputs: Sequence[torch.fx.Node]) -> list[jax.ShapeDtypeStruct]:
+    """Shape and dtype of operands, placed on a device of ours.
+
+    Without a place, JAX starts every backend it finds to choose one; libtpu's fails after
+    seconds where there is no TPU.
+    """
+    place = clients.sharding(0)
+    values = [node.meta["val"] for node in inputs]
+    return [
+        jax.ShapeDtypeStruct(tuple(v.shape), dtypes.to_numpy(v.dtype), sharding=place)
+        for v in values
+    ]
 
 
 def function_of(program: Program, inputs: Sequence[torch.fx.Node], name: str) -> Any:

@@ -227,6 +227,65 @@ class PlanError(TorchTPUError):
     """
 
 
+class CompilerTargetError(TorchTPUError, ValueError):
+    """A target that XLA's TPU compiler does not compile for.
+
+    Fix: name a slice of a generation in the message.
+    """
+
+
+class CompilerTimeoutError(TorchTPUError, TimeoutError):
+    """XLA's TPU compiler took longer than it may.
+
+    Fix: a larger time-out, or a smaller program (layers in a loop, fewer of them).
+    """
+
+    @classmethod
+    def after(cls, seconds: float, target: str) -> Self:
+        """The error for a time-out."""
+        return cls(
+            f"XLA's TPU compiler had not finished the program for {target} after {seconds:.0f} s "
+            "and was stopped. Pass a larger timeout_s, or make the program smaller: fewer layers, "
+            "or the same layer in a loop."
+        )
+
+
+class TPUCompileError(TorchTPUError):
+    """XLA's TPU compiler refused a program, or ended without an answer.
+
+    Attributes:
+        message: the compiler's own words.
+        hlo: the program at that point, if the compiler ran out of memory.
+        buffers: its buffers, likewise.
+
+    Fix: see the compiler's words; for memory, a smaller batch or more chips.
+    """
+
+    message: str = ""
+    hlo: str = ""
+    buffers: str = ""
+
+    @classmethod
+    def refused(cls, target: str, message: str, hlo: str, buffers: str) -> Self:
+        """The error for a program that the compiler refused."""
+        error = cls(f"XLA's TPU compiler refused the program for {target}: {message}")
+        error.message, error.hlo, error.buffers = message, hlo, buffers
+        return error
+
+    @classmethod
+    def died(cls, target: str, status: int, said: str) -> Self:
+        """The error for a compiler process that ended without an answer."""
+        return cls(
+            f"The process of XLA's TPU compiler for {target} ended with status {status} and no "
+            f"result. If it was killed, it needs more memory (1 to 2 GB). It said last:\n{said}"
+        )
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the program does not fit the device's HBM."""
+        return "RESOURCE_EXHAUSTED" in self.message and "HBM" in self.message.upper()
+
+
 class UnpublishedFigureError(TorchTPUError):
     """A model needs a figure of the chip that its maker has not published.
 

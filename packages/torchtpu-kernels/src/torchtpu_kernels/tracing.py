@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 from torchtpu_core.runtime.current import TargetKind, target
+from torchtpu_core.xla_tpu import lowering
 
 from torchtpu_kernels.errors import KernelDtypeError
 
@@ -40,9 +41,11 @@ def run(name: str, function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
 
 @contextlib.contextmanager
 def scope(wide: bool) -> Iterator[None]:
-    """Trace with 64-bit types on or off, Pallas interpreted unless the target is a real TPU."""
+    """Trace with 64-bit types on or off, Pallas interpreted unless a TPU's compiler follows."""
     with jax.enable_x64(wide), contextlib.ExitStack() as stack:
-        if target().target.kind is not TargetKind.TPU:
+        if lowering.target() is not None:
+            stack.enter_context(_simulated_chip())
+        elif target().target.kind is not TargetKind.TPU:
             from jax.experimental.pallas import tpu as pltpu
 
             stack.enter_context(pltpu.force_tpu_interpret_mode(True))  # type: ignore[arg-type]
@@ -83,7 +86,8 @@ def _simulated_chip() -> Iterator[None]:
 
 def _chip_version(versions: Any) -> Any:
     """JAX's name of the simulated chip; of a v5e for a target without a chip."""
-    chip = target().chip
+    compiled_for = lowering.target()
+    chip = compiled_for.chip if compiled_for is not None else target().chip
     name = chip.name.lower().removeprefix("tpu").strip() if chip is not None else "v5e"
     for version in versions:
         if str(version.value).lower().lstrip("v") == name.lstrip("v"):

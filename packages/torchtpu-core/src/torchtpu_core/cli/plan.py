@@ -16,6 +16,7 @@ from torchtpu_core.cli.failure import shown
 if TYPE_CHECKING:
     from torchtpu_core.plan.result import Plan
 
+COMPILERS = ("simulator", "xla-tpu")
 Script = Annotated[Path, typer.Argument(help="The script, as you would run it.")]
 Arguments = Annotated[
     list[str] | None, typer.Argument(help="Its arguments, after `--`.", metavar="[-- ARGS]...")
@@ -41,6 +42,16 @@ def plan(
         list[str] | None,
         typer.Option(help="Vary an option of the script: --sweep=--tp=1,2,4. Repeatable."),
     ] = None,
+    compiler: Annotated[
+        str,
+        typer.Option(
+            help="Whose schedule is priced: simulator, or xla-tpu (XLA's TPU compiler; needs the "
+            "extra [tpu], but no TPU)."
+        ),
+    ] = "simulator",
+    compiler_timeout: Annotated[
+        float, typer.Option(help="Seconds that XLA's TPU compiler may take.", min=1)
+    ] = 900.0,
 ) -> None:
     """Predict a script's step on a slice: time, memory, network, and what would help.
 
@@ -53,7 +64,7 @@ def plan(
     from torchtpu_core.plan import html as page
     from torchtpu_core.plan import perfetto, terminal
 
-    made = _make(script, arguments or [], target, slices)
+    made = _make(script, arguments or [], target, slices, compiler, compiler_timeout)
     terminal.show(made, console())
     if json_ is not None:
         json_.write_text(json.dumps(made.as_json(), indent=1) + "\n", encoding="utf-8")
@@ -108,19 +119,48 @@ def _sweep(script: Path, arguments: list[str], target: str, slices: int, sweeps:
     typer.echo("All figures are simulated.")
 
 
-def _make(script: Path, arguments: list[str], target: str, slices: int) -> Plan:
+def _make(
+    script: Path,
+    arguments: list[str],
+    target: str,
+    slices: int,
+    compiler: str = "simulator",
+    timeout_s: float = 0.0,
+) -> Plan:
     """The plan of a script."""
-    from torchtpu_core.errors import PlanError
+    from torchtpu_core.errors import PlanError, did_you_mean
     from torchtpu_core.targets import parse_target
 
-    slice_ = parse_target(target).slice_
+    chosen = parse_target(target)
+    slice_ = chosen.slice_
     if slice_ is None:
         raise PlanError(f"{target!r} is not a simulated slice. Pass one, such as v5p:4x4x8.")
+    if compiler not in COMPILERS:
+        raise PlanError(
+            f"no compiler {compiler!r}.{did_you_mean(compiler, COMPILERS)} Pass --compiler "
+            f"{' or '.join(COMPILERS)}."
+        )
+    with_xla = compiler == "xla-tpu"
+    if with_xla:
+        from torchtpu_core import xla_tpu
+
+        xla_tpu.require_libtpu("torchtpu plan --compiler xla-tpu")
+        xla_tpu.topology_of(chosen, slices)
     os.environ["TORCH_TPU_TARGET"] = slice_.name
     import torch
 
     from torchtpu_core.plan.result import make_plan
     from torchtpu_core.plan.session import record
 
-    recording = record(script, arguments, slice_, slices)
-    return make_plan(recording, slice_, slices, torch.get_float32_matmul_precision())
+    recording = record(script, arguments, slice_, slices, keep_calls=with_xla)
+    made = make_plan(recording, slice_, slices, torch.get_float32_matmul_precision())
+    if not with_xla:
+        return made
+    from torchtpu_core.plan.compiled import compiled_plan
+
+    return compiled_plan(made, chosen, timeout_s=timeout_s, progress=_progress)
+
+
+def _progress(seconds: float, what: str) -> None:
+    """Says that XLA's TPU compiler is still at work."""
+    typer.echo(f"XLA's TPU compiler: {what}, {seconds:.0f} s so far", err=True)

@@ -10,7 +10,7 @@ from typing import Any
 from torchtpu_core.plan.placed import Unit
 from torchtpu_core.plan.result import Plan
 
-_TRACKS = {Unit.CORE: 1, Unit.ICI: 2, Unit.DCN: 3}
+_TRACKS = {Unit.CORE: 1, Unit.DMA: 2, Unit.ICI: 3, Unit.DCN: 4}
 
 
 def events(plan: Plan) -> list[dict[str, Any]]:
@@ -23,7 +23,10 @@ def events(plan: Plan) -> list[dict[str, Any]]:
             "args": {"name": f"{plan.where.name}, rank 0 (simulated)"},
         }
     ]
+    used = {Unit.CORE, *(item.unit for item in plan.schedule.placed)}
     for unit, track in _TRACKS.items():
+        if unit not in used:
+            continue
         found.append(
             {
                 "name": "thread_name",
@@ -53,8 +56,9 @@ def events(plan: Plan) -> list[dict[str, Any]]:
                 },
             }
         )
+    last = len(next(iter(plan.memory.curves.values()), [0])) - 1
     for index, moment in sorted(times.items(), key=lambda pair: pair[1]):
-        sizes = {str(name): curve[index] for name, curve in plan.memory.curves.items()}
+        sizes = {str(name): curve[min(index, last)] for name, curve in plan.memory.curves.items()}
         found.append(
             {
                 "name": "HBM bytes (simulated)",

@@ -13,6 +13,7 @@ class Unit(enum.StrEnum):
     """A part of the device that works by itself."""
 
     CORE = "TensorCore"
+    DMA = "copies to and from VMEM"
     ICI = "ICI"
     DCN = "DCN"
 

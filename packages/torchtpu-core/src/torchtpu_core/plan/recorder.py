@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from torchtpu_core.plan import collectives, op_work
+from torchtpu_core.plan import calls, collectives, op_work
 from torchtpu_core.plan.records import HostRead, Op, Phase, Recording, Work
 from torchtpu_core.plan.storages import Storages
 from torchtpu_core.plan.user_lines import UserLines
@@ -31,9 +31,10 @@ _aten = torch.ops.aten
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """The dispatch mode under which the script runs."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, *, keep_calls: bool = False) -> None:
         super().__init__()
         self.recording = recording
+        self.keep_calls = keep_calls
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.storages = Storages(recording)
         self.lines = UserLines()
@@ -142,6 +143,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, FakeTensor)]
         if name in op_work.FREE or func.is_view or not (outputs or inputs):
             self._touch(outputs, name)
+            if self.keep_calls and not func.is_view:
+                self._keep_copy(inputs, outputs)
             return
         phase = self._phase()
         backward = phase is Phase.BACKWARD
@@ -159,7 +162,38 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if name == "embedding":
             op.looked_up = inputs[1].numel()
         self._classify(op, func, name, args, flat, on_device, results)
+        if self.keep_calls:
+            self._keep(func, args, kwargs, out, op)
         self.recording.ops.append(op)
+
+    def _keep(self, func: Any, args: Any, kwargs: Any, out: Any, op: Op) -> None:
+        """Keeps an operator with its arguments."""
+        places = calls.placed((args, kwargs, out), self._number)
+        index = len(self.recording.ops)
+        given, named, made = places
+        self.recording.calls.append(
+            calls.Call(func, given, named, made, op.phase, op.line, index, op.group)
+        )
+
+    def _keep_copy(self, inputs: list[Any], outputs: list[Any]) -> None:
+        """Keeps what gives a storage of its own to the value of another."""
+        known = [t for t in inputs if isinstance(t, FakeTensor) and t.device.type == DEVICE]
+        if len(known) != 1 or len(outputs) != 1 or outputs[0].numel() != known[0].numel():
+            return
+        target, source = calls.placed((outputs[0], known[0]), self._number)
+        if target is outputs[0] or target.storage == source.storage:
+            return
+        copy = _aten.copy_.default
+        phase, index = self._phase(), len(self.recording.ops)
+        self.recording.calls.append(
+            calls.Call(copy, (target, source), {}, target, phase, "", index)
+        )
+
+    def _number(self, tensor: torch.Tensor) -> int | None:
+        """The number of a device tensor's storage."""
+        if not isinstance(tensor, FakeTensor) or tensor.device.type != DEVICE:
+            return None
+        return self.storages.key(tensor, self._phase(), "")
 
     def _touch(self, outputs: list[Any], name: str) -> None:
         """Storages made by operators that are no work still take memory."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class Phase(enum.StrEnum):
@@ -126,6 +127,7 @@ class Recording:
         notes: what the plan cannot see.
         world_size: ranks.
         script: the user's script.
+        calls: the operators with their arguments (`plan.calls.Call`), if they are kept.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -135,6 +137,7 @@ class Recording:
     notes: list[str] = field(default_factory=list)
     world_size: int = 1
     script: str = ""
+    calls: list[Any] = field(default_factory=list)
 
     def step(self) -> tuple[int, int]:
         """The operators of the last whole step, which holds the optimizer's state."""

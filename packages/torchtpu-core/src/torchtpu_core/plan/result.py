@@ -13,7 +13,7 @@ from torchtpu_core.ici.slices import Slice
 from torchtpu_core.plan.advice import Advice, advise
 from torchtpu_core.plan.fusion import Fusion, fuse
 from torchtpu_core.plan.memory import Memory, memory_of
-from torchtpu_core.plan.placed import Schedule
+from torchtpu_core.plan.placed import Schedule, Unit
 from torchtpu_core.plan.records import Op, Phase, Recording, Work
 from torchtpu_core.plan.schedule import Pricer, schedule
 
@@ -30,7 +30,9 @@ class Plan:
         fusion: what they move through HBM.
         schedule: when they run.
         memory: HBM over the step.
-        advice: changes with their gains, largest first.
+        advice: changes with their gains, largest first, by the simulator's schedule.
+        compiler: who made the schedule: ``simulator`` or ``xla-tpu``.
+        compiler_report: memory, fusions and collectives, of XLA's TPU compiler.
     """
 
     recording: Recording
@@ -41,6 +43,8 @@ class Plan:
     schedule: Schedule
     memory: Memory
     advice: list[Advice] = field(default_factory=list)
+    compiler: str = "simulator"
+    compiler_report: dict[str, Any] = field(default_factory=dict)
 
     @property
     def step_s(self) -> float:
@@ -101,7 +105,7 @@ class Plan:
         """Simulated seconds of the core by phase and kind of work."""
         seconds: dict[str, float] = defaultdict(float)
         for item in self.schedule.placed:
-            if item.op.work is not Work.COLLECTIVE:
+            if item.unit is Unit.CORE:
                 seconds[f"{item.op.phase.value}: {item.op.work.value}"] += item.seconds
         return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
@@ -119,7 +123,7 @@ class Plan:
         """The user's lines that take most of the core's time."""
         seconds: dict[str, float] = defaultdict(float)
         for item in self.schedule.placed:
-            if item.op.work is not Work.COLLECTIVE:
+            if item.unit is Unit.CORE:
                 seconds[item.op.line] += item.seconds
         return sorted(seconds.items(), key=lambda item: -item[1])[:count]
 
@@ -128,6 +132,8 @@ class Plan:
         memory, link = self.memory, self.schedule.busiest
         return {
             "simulated": True,
+            "compiler": self.compiler,
+            "compiler_report": self.compiler_report,
             "script": self.recording.script,
             "target": self.where.name,
             "slices": self.slices,

@@ -145,7 +145,7 @@ def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
     result.hidden_s = max(0.0, total - result.exposed_s)
     result.critical = dict(sorted(critical.items(), key=lambda item: -item[1]))
     result.axis_bytes = dict(axis_bytes)
-    result.busiest = _busiest(result, pricer)
+    result.busiest = busiest(result, pricer)
     return result
 
 
@@ -184,7 +184,7 @@ def _place_collective(
     return seconds, drive
 
 
-def _busiest(result: Schedule, pricer: Pricer) -> Link:
+def busiest(result: Schedule, pricer: Pricer) -> Link:
     """The link that is busy for the largest part of the step."""
     best = Link()
     if pricer.network is None or not result.step_s:

@@ -37,7 +37,14 @@ class _Enough(BaseException):
     """Ends the script once enough steps are recorded; no handler of the script's catches it."""
 
 
-def record(script: Path, arguments: Sequence[str], where: Slice, slices: int) -> Recording:
+def record(
+    script: Path,
+    arguments: Sequence[str],
+    where: Slice,
+    slices: int,
+    *,
+    keep_calls: bool = False,
+) -> Recording:
     """What the script does in its second step, as rank 0 of all devices of the slices.
 
     Args:
@@ -45,6 +52,7 @@ def record(script: Path, arguments: Sequence[str], where: Slice, slices: int) ->
         arguments: its command line.
         where: one slice.
         slices: how many there are.
+        keep_calls: also keep each operator's arguments, to make a program of the step.
 
     Raises:
         PlanError: the script failed, or did nothing on the device.
@@ -52,7 +60,7 @@ def record(script: Path, arguments: Sequence[str], where: Slice, slices: int) ->
     if not script.is_file():
         raise PlanError(f"{script} is not a file. Pass the script that you would run.")
     recording = Recording(world_size=where.devices * slices, script=str(script))
-    recorder = Recorder(recording)
+    recorder = Recorder(recording, keep_calls=keep_calls)
     with _environment(script, arguments, where, slices), _replaced(recorder), recorder:
         try:
             runpy.run_path(str(script), run_name="__main__")

@@ -35,6 +35,14 @@ def show(plan: Plan, console: Console) -> None:
         Text(f"{plan.recording.script} on {plan.where.name}{slices}: ", style="bold")
         + Text(f"{chips} chips, {plan.recording.world_size} ranks. All figures are simulated.")
     )
+    if plan.compiler_report:
+        versions = plan.compiler_report["compiler_versions"]
+        fusions = plan.compiler_report["fusions"]
+        console.print(
+            f"Fusion, schedule and memory are those of XLA's TPU compiler (libtpu "
+            f"{versions.get('libtpu', 'of unknown version')}): {fusions['count']} fusions, "
+            f"{len(plan.compiler_report['collectives'])} collectives."
+        )
     console.print(Group(_headline(plan), Text(), _memory(plan), Text(), _network(plan)))
     console.print()
     console.print(_critical(plan))

@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
 
-from torchtpu_core import lowering
+from torchtpu_core import lowering, plugins
 from torchtpu_core.errors import LoweringTableError
 from torchtpu_core.lowering.table import Lowering
 
@@ -37,6 +37,15 @@ def core_rows() -> Iterable[Lowering]:
     for module in pkgutil.iter_modules(lowering.__path__):
         table = getattr(importlib.import_module(f"{lowering.__name__}.{module.name}"), "TABLE", ())
         yield from table
+
+
+def without_a_device() -> dict[str, Lowering]:
+    """Core's rows and those of plugins, for a program that is lowered but does not run."""
+    found = {row.overload: row for row in core_rows()}
+    for _, rows in plugins.collect("torchtpu_register_lowerings"):
+        for row in rows:
+            found.setdefault(row.overload, row)
+    return found
 
 
 def add(rows: Iterable[Lowering], owner: str) -> None:

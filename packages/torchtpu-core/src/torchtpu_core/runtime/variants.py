@@ -32,10 +32,10 @@ def schemas_of(overload: str) -> Iterator[tuple[str, Any]]:
     if _writes(own) or _is_view(own):
         return
     for schema in _named(name + "_"):
-        if _inputs(schema) == _inputs(own) and schema.arguments[0].alias_info is not None:
+        if inputs_of(schema) == inputs_of(own) and schema.arguments[0].alias_info is not None:
             yield _full_name(schema), schema
     for schema in _named(name):
-        if schema is not own and _has_out(schema) and _inputs(schema) == _inputs(own):
+        if schema is not own and _has_out(schema) and inputs_of(schema) == inputs_of(own):
             yield _full_name(schema), schema
 
 
@@ -89,7 +89,7 @@ def _writes(schema: Any) -> bool:
     return any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
 
 
-def _inputs(schema: Any) -> list[tuple[str, str]]:
+def inputs_of(schema: Any) -> list[tuple[str, str]]:
     """Names and types of what goes in, without what only decides the output's layout."""
     layout_only = {"memory_format", "dtype", "device", "layout", "pin_memory"}
     return [

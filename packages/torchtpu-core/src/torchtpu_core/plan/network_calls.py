@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives of a step as JAX writes them, for one program of all ranks.
+
+A rank's group stands for all groups of its kind: the others are its shifts by the ranks
+that are not yet in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from torchtpu_core.errors import PlanError
+from torchtpu_core.plan.calls import Call, Place
+from torchtpu_core.plan.collectives import KINDS, NAMESPACES
+from torchtpu_core.plan.values import Values
+
+AXIS = "ranks"
+
+
+def all_groups(group: Sequence[int], world: int) -> list[list[int]]:
+    """The groups of all ranks that are alike to one.
+
+    Raises:
+        PlanError: shifts of the group do not cover the ranks.
+
+    >>> all_groups((0, 2), 4)
+    [[0, 2], [1, 3]]
+    """
+    first = min(group)
+    offsets = sorted(rank - first for rank in group)
+    free = dict.fromkeys(range(world))
+    found = []
+    for rank in range(world):
+        if rank not in free:
+            continue
+        members = [rank + offset for offset in offsets]
+        if any(member not in free for member in members):
+            raise PlanError(
+                f"the ranks {list(group)[:8]} of a collective are no part of a mesh of {world} "
+                "ranks, so that one program cannot stand for all. Plan without --compiler xla-tpu."
+            )
+        for member in members:
+            del free[member]
+        found.append(members)
+    return found
+
+
+def run(call: Call, values: Values, world: int) -> list[tuple[Place, jax.Array]]:
+    """The places that a collective writes, with their new values."""
+    name = call.func._schema.name.partition("::")[2]
+    kind = KINDS[name]
+    groups = all_groups(call.group, world)
+    sources, targets = ends(call)
+    if len(call.group) < 2:
+        return [(t, _fit(values.read(s), t)) for s, t in zip(sources, targets, strict=False)]
+    how = _HOW.get(kind)
+    if how is None:
+        raise PlanError(
+            f"the collective {name} at {call.line} has no form in a program of all ranks. Plan "
+            "without --compiler xla-tpu."
+        )
+    done = [how(values.read(source), groups, target) for source, target in _pairs(sources, targets)]
+    if len(done) == 1 and len(targets) > 1:
+        parts = jnp.split(done[0].reshape(-1), len(targets))
+        return [(t, _fit(part, t)) for t, part in zip(targets, parts, strict=True)]
+    return [(t, _fit(d, t)) for t, d in zip(targets, done, strict=True)]
+
+
+def _pairs(sources: list[Place], targets: list[Place]) -> list[tuple[Place, Place]]:
+    if len(sources) == len(targets):
+        return list(zip(sources, targets, strict=True))
+    return [(source, targets[0]) for source in sources[:1]]
+
+
+def is_collective(call: Call) -> bool:
+    """Whether an operator is a collective that a plan knows."""
+    name = call.func._schema.name.partition("::")[2]
+    return call.func.namespace in NAMESPACES and name in KINDS
+
+
+def ends(call: Call) -> tuple[list[Place], list[Place]]:
+    """What a collective reads, and what it writes; its schema does not say."""
+    name = call.func._schema.name.partition("::")[2]
+    tensors = [_places(a) for a in (*call.args, *call.kwargs.values())]
+    given = [t for t in tensors if t]
+    if call.func.namespace != "c10d":
+        explicit = _places(call.kwargs.get("out"))
+        made = explicit or (given[0] if name.endswith("_") else _places(call.out))
+        return given[0], made
+    if name in ("allreduce_", "allreduce_coalesced_", "broadcast_"):
+        return given[0], given[0]
+    return given[1], given[0]
+
+
+def _places(tree: Any) -> list[Place]:
+    if isinstance(tree, Place):
+        return [tree]
+    if isinstance(tree, (list, tuple)):
+        return [place for item in tree for place in _places(item)]
+    return []
+
+
+def _fit(value: jax.Array, place: Place) -> jax.Array:
+    return lax.reshape(value, place.sizes)
+
+
+def _all_gather(x: jax.Array, groups: list[list[int]], _: Place) -> jax.Array:
+    x = x if x.ndim else x.reshape(1)
+    return lax.all_gather(x, AXIS, axis_index_groups=groups, tiled=True)
+
+
+def _reduce_scatter(x: jax.Array, groups: list[list[int]], target: Place) -> jax.Array:
+    count = len(groups[0])
+    if x.shape[0] % count:
+        x = x.reshape(-1)
+    return lax.psum_scatter(x, AXIS, axis_index_groups=groups, tiled=True)
+
+
+def _all_reduce(x: jax.Array, groups: list[list[int]], _: Place) -> jax.Array:
+    done: jax.Array = lax.psum(x, AXIS, axis_index_groups=groups)
+    return done
+
+
+def _all_to_all(x: jax.Array, groups: list[list[int]], _: Place) -> jax.Array:
+    count = len(groups[0])
+    x = x if x.shape and x.shape[0] % count == 0 else x.reshape(-1)
+    return lax.all_to_all(x, AXIS, 0, 0, axis_index_groups=groups, tiled=True)
+
+
+_HOW: dict[str, Callable[[jax.Array, list[list[int]], Place], jax.Array]] = {
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
+}

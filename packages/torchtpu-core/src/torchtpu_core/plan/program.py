@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded step as one program of all ranks, lowered for XLA's TPU compiler.
+
+The operators of the step go through the lowering tables as in eager mode; storages that
+the step reads before it writes them are operands, those that it writes and that outlive it
+are results, in place where they are both, as parameters and optimizer state are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from torchtpu_core.errors import PlanError
+from torchtpu_core.lowering import checks, dtypes, layout
+from torchtpu_core.lowering.interpreter import overload_name, run_overload, run_row
+from torchtpu_core.lowering.rng import Rng
+from torchtpu_core.lowering.table import decomposition
+from torchtpu_core.plan import network_calls
+from torchtpu_core.plan.calls import Call, Place
+from torchtpu_core.plan.records import Recording
+from torchtpu_core.plan.values import Values, is_whole, structure, whole_of
+from torchtpu_core.runtime import tables, variants
+from torchtpu_core.targets import Target
+from torchtpu_core.xla_tpu import lowering
+
+_MADE_EMPTY = frozenset(
+    ["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgram:
+    """A step's program.
+
+    Attributes:
+        bytecode: MLIR, for the platform ``tpu``.
+        operands: storages of the operands, in order.
+        results: storages of the results, in order.
+    """
+
+    bytecode: bytes
+    operands: list[Place]
+    results: list[Place]
+
+
+def program_of(recording: Recording, target: Target) -> StepProgram:
+    """The last step of a recording as one program.
+
+    Raises:
+        PlanError: an operator of the step has no lowering.
+    """
+    start, end = recording.step()
+    calls = [call for call in recording.calls if start <= call.index < end]
+    operands = list(_operands(calls, recording, start).values())
+    results = _results(calls, recording, end, operands)
+    kept = {place.storage for place in results}
+    step = _Step(calls, operands, results, recording.world_size)
+    lowered = lowering.bytecode(
+        step.function(),
+        step.structs(),
+        target,
+        keep_unused=True,
+        donate_argnums=tuple(i for i, place in enumerate(operands) if place.storage in kept),
+    )
+    return StepProgram(lowered, operands, results)
+
+
+def _operands(calls: Sequence[Call], recording: Recording, start: int) -> dict[int, Place]:
+    """The storages that hold a value before the step, or get one from the host.
+
+    Each in the first shape in which it is read whole.
+    """
+    found: dict[int, Place] = {}
+    for call in calls:
+        for place in _places((call.args, call.kwargs)):
+            older = recording.blocks[place.storage].born < start
+            known = found.get(place.storage)
+            if older and (known is None or (len(known.sizes) == 1 and is_whole(place))):
+                found[place.storage] = whole_of(place)
+        if _is_upload(call):
+            for place in _places(call.out):
+                found.setdefault(place.storage, whole_of(place))
+    return found
+
+
+def _results(
+    calls: Sequence[Call], recording: Recording, end: int, operands: Sequence[Place]
+) -> list[Place]:
+    """The storages that the step writes and that are alive after it, shaped as operands are."""
+    shapes = {place.storage: place for place in operands}
+    written = dict.fromkeys(
+        place for call in calls for place in (*_mutated(call), *_places(call.out))
+    )
+    found: dict[int, Place] = {}
+    for place in written:
+        died = recording.blocks[place.storage].died
+        if died is None or died > end:
+            found.setdefault(place.storage, shapes.get(place.storage, whole_of(place)))
+    return list(found.values())
+
+
+def _places(tree: Any) -> list[Place]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Place)]
+
+
+def _mutated(call: Call) -> list[Place]:
+    """The places that an operator writes to, by its schema."""
+    if network_calls.is_collective(call):
+        return network_calls.ends(call)[1]
+    found: list[Place] = []
+    for position, argument in enumerate(call.func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = call.args[position] if position < len(call.args) else None
+            found += _places(call.kwargs.get(argument.name, given))
+    return found
+
+
+def _is_upload(call: Call) -> bool:
+    """Whether an operator brings a host tensor to the device."""
+    return call.func is torch.ops.aten._to_copy.default and not _places((call.args, call.kwargs))
+
+
+class _Step:
+    """The function on arrays that a step is."""
+
+    def __init__(
+        self, calls: Sequence[Call], operands: list[Place], results: list[Place], world: int
+    ) -> None:
+        self._calls = calls
+        self._operands = operands
+        self._results = results
+        self._world = world
+        self._tables = tables.current() or tables.without_a_device()
+
+    def structs(self) -> list[Any]:
+        """Operands of all ranks, split along their first dimension, then the random state."""
+        found = []
+        for place in self._operands:
+            one = structure(place)
+            shape = (one.shape[0] * self._world, *one.shape[1:]) if one.shape else ()
+            found.append(self._struct(shape, one.dtype, bool(one.shape)))
+        return [*found, self._struct((2,), np.dtype(np.uint32), False)]
+
+    def _struct(self, shape: tuple[int, ...], dtype: Any, split: bool) -> Any:
+        if self._world == 1:
+            return jax.ShapeDtypeStruct(shape, dtype)
+        spec = jax.sharding.PartitionSpec(network_calls.AXIS) if split else None
+        sharding = jax.sharding.NamedSharding(
+            self._mesh(), spec if spec is not None else jax.sharding.PartitionSpec()
+        )
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def _mesh(self) -> Any:
+        return jax.sharding.AbstractMesh((self._world,), (network_calls.AXIS,))
+
+    def function(self) -> Any:
+        """The step for all ranks."""
+        if self._world == 1:
+            return self._run
+        split = jax.sharding.PartitionSpec(network_calls.AXIS)
+        none = jax.sharding.PartitionSpec()
+        return jax.shard_map(
+            self._run,
+            mesh=self._mesh(),
+            in_specs=(*(split if place.sizes else none for place in self._operands), none),
+            out_specs=tuple(split if place.sizes else none for place in self._results),
+            check_vma=False,
+        )
+
+    def _run(self, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        *operands, state = arrays
+        values, draws = Values(), itertools.count()
+        for place, array in zip(self._operands, operands, strict=True):
+            values.set(place, array)
+        with checks.collecting(), layout.remembering():
+            for call in self._calls:
+                with jax.named_scope(_scope(call)):
+                    self._call(call, values, state, draws)
+        return tuple(values.read(place) for place in self._results)
+
+    def _call(self, call: Call, values: Values, state: jax.Array, draws: Any) -> None:
+        name = call.func._schema.name.partition("::")[2]
+        if name in _MADE_EMPTY or _is_upload(call):
+            return
+        if network_calls.is_collective(call):
+            for place, value in network_calls.run(call, values, self._world):
+                values.write(place, value)
+            return
+        try:
+            results = self._lowered(call, values, state, draws)
+        except PlanError:
+            raise
+        except Exception as error:
+            raise PlanError(
+                f"{overload_name(call.func)} at {call.line} cannot be made part of the program for "
+                f"XLA's TPU compiler: {type(error).__name__}: {error}. Plan without --compiler "
+                "xla-tpu."
+            ) from error
+        for place, value in results:
+            values.write(place, value)
+
+    def _lowered(
+        self, call: Call, values: Values, state: jax.Array, draws: Any
+    ) -> list[tuple[Place, jax.Array]]:
+        """The places that an operator writes, with their new values."""
+
+        def value(leaf: Any) -> Any:
+            if isinstance(leaf, Place):
+                return values.read(leaf)
+            if isinstance(leaf, torch.Tensor):
+                return leaf.item() if leaf.ndim == 0 else jnp.asarray(leaf.numpy())
+            return leaf
+
+        sharded = _FSDP.get(call.func._schema.name)
+        if sharded is not None:
+            return sharded(call, values)
+        drawn = _DRAWN.get(call.func._schema.name)
+        if drawn is not None:
+            target = _places(call.out)[0]
+            bits = self._rng(state, draws)
+            return [(target, drawn(bits, target.sizes, dtypes.to_numpy(target.dtype)))]
+        args, kwargs = tree_map(value, (call.args, call.kwargs))
+        if call.func is torch.ops.aten.copy_.default:
+            return [(call.args[0], args[1])]
+        function, drop_out = _form_of(call.func, self._tables)
+        if drop_out:
+            outs = [a.name for a in call.func._schema.arguments if a.is_out]
+            kwargs = {k: v for k, v in kwargs.items() if k not in outs}
+        row = self._tables.get(overload_name(function))
+        random = row is not None and row.random
+        rng = self._rng(state, draws) if random else None
+        if row is None and _decomposed(function):
+            row = decomposition(overload_name(function))
+            returned = run_row(row, args, _without_layout(kwargs), self._tables)
+        else:
+            returned = run_overload(function, args, kwargs, self._tables, rng)
+        flat = [leaf for leaf in jax.tree.leaves(returned) if isinstance(leaf, jax.Array)]
+        targets = self._targets(call, function)
+        return list(zip(targets, flat, strict=False))
+
+    def _rng(self, state: jax.Array, draws: Any) -> Rng:
+        """The random bits of the next operator that draws."""
+        number = np.uint64(4 * next(draws))
+        seed, offset = (state[i].astype(np.uint64) for i in (0, 1))
+        return Rng(seed, offset + number)
+
+    def _targets(self, call: Call, function: Any) -> list[Place]:
+        """Where the values go that a row returns."""
+        mutated = _mutated(call)
+        if function is not call.func:
+            return mutated
+        fresh = _places(call.out)
+        known = {(p.storage, p.offset, p.sizes) for p in mutated}
+        return [p for p in fresh if (p.storage, p.offset, p.sizes) not in known] + mutated
+
+
+def _uniform(rng: Rng, sizes: tuple[int, ...], dtype: Any) -> jax.Array:
+    return rng.uniform(sizes, np.dtype(np.float32)).astype(dtype)
+
+
+def _normal(rng: Rng, sizes: tuple[int, ...], dtype: Any) -> jax.Array:
+    return rng.normal(sizes, np.dtype(np.float32)).astype(dtype)
+
+
+def _integers(rng: Rng, sizes: tuple[int, ...], dtype: Any) -> jax.Array:
+    return (rng.bits(sizes) >> np.uint32(1)).astype(dtype)
+
+
+def _copy_in(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
+    """FSDP's shards, one after another, in this rank's part of the gathered buffer."""
+    parts = [values.read(place).reshape(-1) for place in _places(call.args[0])]
+    target = _places(call.out)[0]
+    return [(target, jnp.concatenate(parts).reshape(target.sizes))]
+
+
+def _split_copy(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
+    """The gathered buffer split into weights."""
+    source, sizes, dim = call.args[:3]
+    ends = np.cumsum(sizes)[:-1].tolist()
+    targets = _places(call.kwargs.get("out") or call.out or call.args[3:])
+    parts = jnp.split(values.read(source), ends, axis=dim)
+    return [(t, part.reshape(t.sizes)) for t, part in zip(targets, parts, strict=True)]
+
+
+def _chunk_cat(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
+    """Gradients in the order in which reduce-scatter hands them out."""
+    tensors, dim, chunks = call.args[:3]
+    row = tables.without_a_device()["aten::_chunk_cat"]
+    assert row.function is not None
+    done = row.function([values.read(place) for place in tensors], dim, chunks)
+    target = _places(call.kwargs.get("out") or call.out)[0]
+    return [(target, done.reshape(target.sizes))]
+
+
+#: Operators of FSDP2, which are its own.
+_FSDP = {
+    "fsdp::all_gather_copy_in": _copy_in,
+    "fsdp::split_with_sizes_copy": _split_copy,
+    "fsdp::chunk_cat": _chunk_cat,
+}
+
+#: Factories that PyTorch composes on the device; their values do not matter to a plan.
+_DRAWN = {
+    "aten::rand": _uniform,
+    "aten::rand_like": _uniform,
+    "aten::randn": _normal,
+    "aten::randn_like": _normal,
+    "aten::randint": _integers,
+    "aten::randint_like": _integers,
+}
+
+
+def _without_layout(kwargs: Any) -> dict[str, Any]:
+    """Keyword arguments without those that say only where and how a result lies."""
+    return {k: v for k, v in kwargs.items() if k not in ("device", "layout", "pin_memory")}
+
+
+def _scope(call: Call) -> str:
+    line = call.line.rpartition("/")[2]
+    return f"{call.phase.value}/{line}" if ":" in line else call.phase.value
+
+
+def _form_of(func: Any, known: Any) -> tuple[Any, bool]:
+    """The overload whose row serves `func`, and whether `func` is its out= form."""
+    name = overload_name(func)
+    if name in known:
+        return func, False
+    schema = func._schema
+    base = schema.name.partition("::")[2]
+    is_out = variants.is_only_out(schema)
+    candidate = base if is_out else base.removesuffix("_")
+    packet = getattr(getattr(torch.ops, func.namespace), candidate, None)
+    wanted = variants.inputs_of(schema)
+    for overload in packet.overloads() if packet is not None else ():
+        other = getattr(packet, overload)
+        if other is not func and variants.inputs_of(other._schema) == wanted:
+            if variants.is_only_out(other._schema):
+                continue
+            if overload_name(other) in known or _decomposed(other):
+                return other, is_out
+    return func, False
+
+
+def _decomposed(func: Any) -> bool:
+    from torch._decomp import decomposition_table
+
+    return func in decomposition_table

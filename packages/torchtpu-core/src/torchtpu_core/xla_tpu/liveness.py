@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long each temporary of a scheduled program lives in HBM.
+
+From the schedule of the entry computation and the buffers the compiler assigned. Values
+that only rename others (tuples, bitcasts, ends of copies) keep what they name alive.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from torchtpu_core.xla_tpu.hlo import Module
+
+_VALUE = re.compile(
+    r"^ value: <\d+ (?P<name>[\w.-]+)(?:\{[\d,]*\})? @\d+> \(size=(?P<size>\d+),offset=(?P<at>\d+)"
+)
+_RENAMES = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """A temporary's place in HBM and time in the schedule.
+
+    Attributes:
+        name: the instruction that makes it.
+        size_bytes: of its place.
+        first: index of that instruction in the entry's schedule.
+        last: index of the last one that needs it.
+        place: its offset among the temporaries.
+    """
+
+    name: str
+    size_bytes: int
+    first: int
+    last: int
+    place: int
+
+
+def lives(buffers: str, module: Module) -> list[Life]:
+    """The temporaries of the entry computation."""
+    entry = module.computations.get(module.entry, [])
+    index = {one.name: place for place, one in enumerate(entry)}
+    last = dict(index)
+    for place in range(len(entry) - 1, -1, -1):
+        one = entry[place]
+        renames = one.opcode in _RENAMES or one.opcode.endswith(("-done", "-start"))
+        for name in one.operands:
+            if name in last:
+                last[name] = max(last[name], last[one.name] if renames else place)
+    found = []
+    inside = False
+    seen: set[tuple[str, int]] = set()
+    for row in buffers.splitlines():
+        if row.startswith("allocation"):
+            inside = "preallocated-temp" in row and "color" not in row
+        elif inside:
+            match = _VALUE.match(row)
+            if match and match["name"] in index:
+                key = (match["name"], int(match["at"]))
+                if key not in seen:
+                    seen.add(key)
+                    found.append(
+                        Life(
+                            name=match["name"],
+                            size_bytes=int(match["size"]),
+                            first=index[match["name"]],
+                            last=last[match["name"]],
+                            place=int(match["at"]),
+                        )
+                    )
+    return found

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated time of a program from the schedule that XLA's TPU compiler made of it.
+
+The compiler says what is fused, what lies in VMEM, which copies and collectives run beside
+the core and where the core waits for them. It has no times: those are the simulator's, by
+the same rates as everywhere. The core works in the order of the schedule; copies use HBM,
+collectives the links. Not modelled: HBM shared by copies and the core at once.
+Imports neither torch nor JAX.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torchtpu_core.ici.groups import span_of
+from torchtpu_core.ici.kinds import CollectiveKind
+from torchtpu_core.ici.model import CollectiveTime, Message, NetworkModel, network_model
+from torchtpu_core.ici.network import Network
+from torchtpu_core.ici.slices import Slice
+from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.simulator.rates import Rates
+from torchtpu_core.xla_tpu.device_groups import groups_of
+from torchtpu_core.xla_tpu.hlo import Array, Instruction, Module, bits_of, read
+from torchtpu_core.xla_tpu.products import product_of
+
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_FREE = frozenset(
+    [
+        "parameter",
+        "constant",
+        "tuple",
+        "get-tuple-element",
+        "bitcast",
+        "after-all",
+        "partition-id",
+        "replica-id",
+        "opt-barrier",
+        "iota",
+        "optimization-barrier",
+    ]
+)
+_KINDS = {
+    "all-reduce": CollectiveKind.ALL_REDUCE,
+    "all-gather": CollectiveKind.ALL_GATHER,
+    "reduce-scatter": CollectiveKind.REDUCE_SCATTER,
+    "all-to-all": CollectiveKind.ALL_TO_ALL,
+    "collective-permute": CollectiveKind.PERMUTE,
+}
+_MOVES = frozenset(
+    ["copy", "slice", "dynamic-slice", "dynamic-update-slice", "transpose", "reshape"]
+)
+_INSIDE_FREE = _FREE | {"broadcast", "fusion", "reshape", "transpose", "copy", "slice", "pad"}
+_SLICED = frozenset(("slice", "dynamic-slice", "gather"))
+CORE, DMA, ICI, DCN = "TensorCore", "DMA", "ICI", "DCN"
+
+
+@dataclass(slots=True)
+class Span:
+    """When one instruction ran on one unit.
+
+    Attributes:
+        instruction: what ran.
+        unit: TensorCore, DMA, ICI or DCN.
+        start_s: simulated start.
+        end_s: simulated end.
+        bound: what took the time.
+        flops: of its products.
+        hbm_bytes: that it moves.
+        runs: how often, of a loop's body.
+        collective: its network time, of a collective.
+        group: the first group of devices, of a collective.
+        moved_bytes: that a device puts in, of a collective.
+    """
+
+    instruction: Instruction
+    unit: str
+    start_s: float
+    end_s: float
+    bound: str
+    flops: float = 0.0
+    hbm_bytes: float = 0.0
+    runs: int = 1
+    collective: CollectiveTime | None = None
+    group: tuple[int, ...] = ()
+    moved_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """A program's simulated run.
+
+    Attributes:
+        spans: in the order of the schedule.
+        step_s: simulated seconds.
+        waited_s: seconds in which the core waits, by opcode of what it waits for.
+        unknown: opcodes whose work is not known, with how often they occur.
+    """
+
+    spans: list[Span] = field(default_factory=list)
+    step_s: float = 0.0
+    waited_s: dict[str, float] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+
+
+def time_of(hlo: str, where: Slice, slices: int = 1) -> Run:
+    """The simulated run of a scheduled program on one device of a slice.
+
+    Args:
+        hlo: `Compiled.hlo`.
+        where: one slice.
+        slices: how many.
+    """
+    walker = _Walker(read(hlo), where, slices)
+    entry = walker.module.computations.get(walker.module.entry, [])
+    run = Run()
+    run.step_s = walker.walk(entry, run, 0.0, 1)
+    return run
+
+
+class _Walker:
+    """Walks a schedule."""
+
+    def __init__(self, module: Module, where: Slice, slices: int) -> None:
+        self.module = module
+        self.known = module.find()
+        self.rates = Rates.of(where.chip, per_core=where.devices_per_chip > 1)
+        self.network = Network.of(where, slices) if where.devices * slices > 1 else None
+        self.model: NetworkModel | None = network_model(self.network) if self.network else None
+        self._bodies: dict[str, float] = {}
+
+    def walk(self, body: Sequence[Instruction], run: Run, now: float, runs: int) -> float:
+        """Places a computation's instructions from `now`; returns when all is done."""
+        core = now
+        free = {DMA: now, ICI: now, DCN: now}
+        ends: dict[str, float] = {}
+        for one in body:
+            if one.opcode.endswith("-done"):
+                end = ends.get(one.operands[0], core) if one.operands else core
+                if end > core:
+                    self._waited(run, one, end - core, runs)
+                core = max(core, end)
+                continue
+            made = self._span(one, run, core, runs)
+            if made is None:
+                continue
+            if one.opcode.endswith("-start"):
+                made.start_s = max(core, free[made.unit])
+                made.end_s += made.start_s
+                free[made.unit] = ends[one.name] = made.end_s
+            else:
+                made.start_s = max(core, free[made.unit]) if made.unit in (ICI, DCN) else core
+                made.end_s += made.start_s
+                if made.unit in (ICI, DCN):
+                    self._waited(run, one, made.end_s - core, runs)
+                    free[made.unit] = made.end_s
+                core = made.end_s
+            if made.end_s > made.start_s:
+                run.spans.append(made)
+        return max([core, *free.values()])
+
+    def _waited(self, run: Run, one: Instruction, seconds: float, runs: int) -> None:
+        name = one.opcode.removesuffix("-done").removesuffix("-start")
+        run.waited_s[name] = run.waited_s.get(name, 0.0) + seconds * runs
+
+    def _span(self, one: Instruction, run: Run, core: float, runs: int) -> Span | None:
+        """The span of an instruction, `end_s` holding its seconds; None if it takes none."""
+        kind = one.opcode.removesuffix("-start")
+        if kind in _FREE:
+            return None
+        if kind in _KINDS:
+            return self._collective(one, _KINDS[kind], runs)
+        if kind == "async":
+            inner = self._asynchronous(one, runs)
+            return inner if inner is not None else self._copy(one, runs)
+        if one.opcode.endswith("-start"):
+            return self._copy(one, runs)
+        if kind == "while":
+            return self._loop(one, run, core, runs)
+        if kind in ("call", "conditional"):
+            return self._branches(one, run, core, runs)
+        return self._on_core(one, run, runs)
+
+    # Beside the core ---------------------------------------------------------------
+
+    def _copy(self, one: Instruction, runs: int) -> Span:
+        """A copy between HBM and VMEM: the smaller of what is read and written, once."""
+        inner = [i for name in one.called for i in self.module.computations.get(name, [])]
+        result = next((i.arrays for i in reversed(inner) if i.root), one.arrays[:2])
+        moved = min((a.size_bytes for a in result if a.size_bytes > 64), default=0)
+        both = all(a.in_hbm for a in one.arrays[:2]) and not inner
+        moved *= 2 if both else 1
+        return Span(one, DMA, 0.0, self.rates.hbm_s(moved), "HBM", hbm_bytes=moved, runs=runs)
+
+    def _asynchronous(self, one: Instruction, runs: int) -> Span | None:
+        """The collective within an asynchronous computation, such as SparseCore's."""
+        for name in one.called:
+            for inner in self.module.computations.get(name, []):
+                if inner.opcode in _KINDS:
+                    return self._collective(inner, _KINDS[inner.opcode], runs, of=one)
+        return None
+
+    def _collective(
+        self, one: Instruction, kind: CollectiveKind, runs: int, of: Instruction | None = None
+    ) -> Span | None:
+        if self.model is None or self.network is None:
+            return None
+        operands = self._operand_arrays(one) or list(one.arrays)
+        moved = sum(a.elements * bits_of(a.dtype) // 8 for a in operands)
+        groups = groups_of(one.text, self.network.devices)
+        if kind is CollectiveKind.PERMUTE:
+            messages = [Message(a, b, moved) for a, b in groups if a != b]
+            found = self.model.messages_time(messages)
+        elif len(groups[0]) < 2:
+            return None
+        else:
+            found = self.model.collective_time(kind, moved, span_of(groups[0], self.network))
+        unit = DCN if found.dcn_bytes else ICI
+        seconds = found.time_s + (cal.COLLECTIVE_START_S.value if found.time_ps else 0.0)
+        return Span(
+            of or one,
+            unit,
+            0.0,
+            seconds,
+            "network",
+            runs=runs,
+            collective=found,
+            group=tuple(groups[0]),
+            moved_bytes=moved,
+        )
+
+    # On the core -------------------------------------------------------------------
+
+    def _loop(self, one: Instruction, run: Run, core: float, runs: int) -> Span | None:
+        body = self.module.computations.get(one.body, [])
+        count = _trips(one, self.module)
+        inner = Run()
+        once = self.walk(body, inner, core, runs * count) - core
+        run.spans += inner.spans
+        for name, seconds in inner.waited_s.items():
+            run.waited_s[name] = run.waited_s.get(name, 0.0) + seconds
+        return Span(one, CORE, 0.0, once * count, "loop", runs=runs)
+
+    def _branches(self, one: Instruction, run: Run, core: float, runs: int) -> Span:
+        """The longest of the computations that may run."""
+        tried = []
+        for name in one.called:
+            inner = Run()
+            end = self.walk(self.module.computations.get(name, []), inner, core, runs)
+            tried.append((end - core, inner))
+        seconds, inner = max(tried, key=lambda pair: pair[0], default=(0.0, Run()))
+        run.spans += inner.spans
+        return Span(one, CORE, 0.0, seconds, "call", runs=runs)
+
+    def _on_core(self, one: Instruction, run: Run, runs: int) -> Span | None:
+        if one.opcode == "custom-call" and "tpu_custom_call" not in one.text:
+            return None
+        inside = self._inside(one)
+        moved = self._hbm_bytes(one, inside)
+        memory = self.rates.hbm_s(moved)
+        matrix, flops = self._matrix(inside)
+        vector = self._vector(one, inside)
+        if one.opcode == "custom-call":
+            run.unknown["Pallas kernel"] = run.unknown.get("Pallas kernel", 0) + runs
+        parts = {"matrix unit": matrix, "HBM": memory, "vector unit": vector}
+        bound = max(parts, key=parts.__getitem__)
+        return Span(one, CORE, 0.0, parts[bound], bound, flops, moved, runs)
+
+    def _inside(self, one: Instruction) -> list[Instruction]:
+        """The instructions of a fusion, nested ones too; of others, itself."""
+        if one.opcode != "fusion":
+            return [one]
+        found: list[Instruction] = []
+        for name in one.called:
+            for inner in self.module.computations.get(name, []):
+                found += self._inside(inner) if inner.opcode == "fusion" else [inner]
+        return found
+
+    def _operand_arrays(self, one: Instruction) -> list[Array]:
+        return [a for name in one.operands if name in self.known for a in self.known[name].arrays]
+
+    def _hbm_bytes(self, one: Instruction, inside: Sequence[Instruction]) -> float:
+        """Bytes of operands and results that lie in HBM; of sliced ones, the slices."""
+        total = 0.0
+        sliced = self._sliced(one)
+        for place, name in enumerate(one.operands):
+            source = self.known.get(name)
+            for array in source.arrays if source is not None else ():
+                if array.in_hbm:
+                    total += min(array.size_bytes, sliced.get(place, array.size_bytes))
+        update = self._update_bytes(inside)
+        for array in one.arrays:
+            if array.in_hbm:
+                total += array.size_bytes if update is None else min(update, array.size_bytes)
+        if update is not None:
+            # The buffer that is updated in place is an operand too, and is not read.
+            total -= max((a.size_bytes for a in one.arrays if a.in_hbm), default=0)
+        return max(total, 0.0)
+
+    def _sliced(self, one: Instruction) -> dict[int, int]:
+        """Bytes of slices that are all a fusion reads of an operand, by the operand's place."""
+        found: dict[int, int] = {}
+        if one.opcode in _SLICED:
+            return {0: sum(a.size_bytes for a in one.arrays)}
+        for name in one.called if one.opcode == "fusion" else ():
+            body = self.module.computations.get(name, [])
+            for parameter in body:
+                if parameter.opcode != "parameter":
+                    continue
+                users = [i for i in body if parameter.name in i.operands]
+                if users and all(i.opcode in _SLICED for i in users):
+                    place = re.search(r"parameter\((\d+)\)", parameter.text)
+                    taken = sum(a.size_bytes for i in users for a in i.arrays)
+                    found[int(place[1]) if place else 0] = taken
+        return found
+
+    def _update_bytes(self, inside: Sequence[Instruction]) -> int | None:
+        """Bytes that a program writes into a larger buffer in place; None if it does not."""
+        for one in inside:
+            if one.opcode == "dynamic-update-slice" and len(one.operands) > 1:
+                update = self.known.get(one.operands[1])
+                if update is not None and one.root:
+                    return sum(a.size_bytes for a in update.arrays)
+        return None
+
+    def _matrix(self, inside: Sequence[Instruction]) -> tuple[float, float]:
+        seconds = flops = 0.0
+        for one in inside:
+            found = product_of(one, self._operand_arrays(one))
+            if found is not None:
+                kind = _rate_of(found.dtype)
+                seconds += found.passes * self.rates.fused_matmul_s(found.m, found.k, found.n, kind)
+                flops += found.flops
+        return seconds, flops
+
+    def _vector(self, one: Instruction, inside: Sequence[Instruction]) -> float:
+        """Seconds of the vector unit: one operation per element and instruction."""
+        operations = 0
+        for inner in inside:
+            if inner.opcode in _INSIDE_FREE or inner.opcode in ("convolution", "dot"):
+                continue
+            if inner.opcode in ("reduce", "reduce-window", "sort", "scatter"):
+                arrays = self._operand_arrays(inner)
+                operations += max((a.elements for a in arrays), default=0)
+            else:
+                operations += max((a.elements for a in inner.arrays), default=0)
+        if one.opcode in _MOVES:
+            operations = 0
+        return operations / self.rates.vector_ops_per_s
+
+
+def _trips(one: Instruction, module: Module) -> int:
+    """How often a loop runs: as XLA says, else by its condition's only constant, else once."""
+    match = _TRIPS.search(one.text)
+    if match:
+        return int(match[1])
+    limits = [
+        int(found[1])
+        for inner in module.computations.get(one.condition, [])
+        if inner.opcode == "constant" and (found := re.search(r"constant\((\d+)\)", inner.text))
+    ]
+    return max(1, limits[0]) if len(limits) == 1 else 1
+
+
+def _rate_of(dtype: str) -> str:
+    if dtype.startswith("f8"):
+        return "fp8"
+    if dtype in ("s8", "u8", "s4", "u4"):
+        return "int8"
+    return "f32" if dtype in ("f32", "f64") else "bf16"

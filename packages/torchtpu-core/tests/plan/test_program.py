@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded step as one program: views of storages, and the values of a whole step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchtpu_core.errors import PlanError
+from torchtpu_core.plan.calls import Place
+from torchtpu_core.plan.network_calls import all_groups
+from torchtpu_core.plan.values import Values
+
+STEP = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 2)).to("tpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for _ in range(3):
+    x = torch.full((4, 3), 0.5, device="tpu")
+    x[:, 1:].mul_(x[:, :2].cumsum(1))
+    optimizer.zero_grad()
+    model(x).square().sum().backward()
+    optimizer.step()
+"""
+CHECK = """
+import sys
+from pathlib import Path
+import jax, numpy as np, torch
+from torch import nn
+from torchtpu_core.plan import program
+from torchtpu_core.plan.session import record
+from torchtpu_core.targets import parse_target
+
+target = parse_target("v5e:1x1")
+recording = record(Path(sys.argv[1]), [], target.slice_, 1, keep_calls=True)
+start, end = recording.step()
+calls = [call for call in recording.calls if start <= call.index < end]
+operands = list(program._operands(calls, recording, start).values())
+results = program._results(calls, recording, end, operands)
+step = program._Step(calls, operands, results, 1)
+
+model = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 2))
+first, norm, _, last = model
+# In the order of their first use.
+own = [first.bias, first.weight, norm.weight, norm.bias, last.bias, last.weight]
+
+
+def seen(tensor, place):
+    return torch.as_strided(tensor.detach(), place.sizes, place.strides).numpy().copy()
+
+
+arrays = [seen(p, place) for p, place in zip(own, operands, strict=True)]
+done = jax.jit(step.function())(*arrays, np.zeros(2, np.uint32))
+found = {place.storage: array for place, array in zip(results, done, strict=True)}
+
+optimizer = torch.optim.SGD(own, lr=0.5)
+x = torch.full((4, 3), 0.5)
+x[:, 1:].mul_(x[:, :2].cumsum(1))
+model(x).square().sum().backward()
+optimizer.step()
+for place, parameter in zip(operands, own):
+    np.testing.assert_allclose(
+        found[place.storage], seen(parameter, place), rtol=1e-5, atol=1e-6
+    )
+print("the same")
+"""
+
+
+def test_program_of_a_step_computes_what_cpu_computes(tmp_path: Path) -> None:
+    script = tmp_path / "step.py"
+    script.write_text(STEP)
+    command = [sys.executable, "-c", CHECK, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.strip().endswith("the same"), done.stderr[-2000:]
+
+
+@st.composite
+def views(draw) -> tuple[int, list[tuple[tuple[int, ...], tuple[int, ...], int]]]:
+    """A storage's size, and views of it: slices, transposes and other strides."""
+    elements = draw(st.sampled_from([12, 24, 30, 64]))
+    found = []
+    for _ in range(draw(st.integers(1, 4))):
+        sizes = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+        strides = tuple(draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12])) for _ in sizes)
+        reach = sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+        if reach < elements:
+            found.append((sizes, strides, draw(st.integers(0, elements - 1 - reach))))
+    return elements, found
+
+
+@settings(max_examples=60, deadline=None)
+@given(views(), st.booleans())
+def test_views_are_read_and_written_as_torch_does(case, whole_first: bool) -> None:
+    elements, seen = case
+    values, storage = Values(), torch.zeros(elements)
+    if whole_first:
+        storage = torch.arange(float(elements))
+        whole = Place(1, (elements // 2, 2), (2, 1), 0, torch.float32, elements)
+        values.set(whole, jnp.asarray(storage.numpy().reshape(-1, 2)))
+    for number, (sizes, strides, offset) in enumerate(seen):
+        place = Place(1, sizes, strides, offset, torch.float32, elements)
+        view = torch.as_strided(storage, sizes, strides, offset)
+        np.testing.assert_array_equal(values.read(place), view.numpy())
+        numbers = torch.as_strided(torch.arange(elements), sizes, strides, offset).flatten()
+        overlaps = len(set(numbers.tolist())) < view.numel()
+        if not overlaps:
+            new = torch.rand(sizes) + number
+            view.copy_(new)
+            values.write(place, jnp.asarray(new.numpy()))
+    whole = Place(1, (elements,), (1,), 0, torch.float32, elements)
+    np.testing.assert_array_equal(values.read(whole), storage.numpy())
+
+
+def test_groups_of_all_ranks_are_shifts_of_one() -> None:
+    assert all_groups((0, 1), 4) == [[0, 1], [2, 3]]
+    assert all_groups((0, 4), 8) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    with pytest.raises(PlanError, match="no part of a mesh"):
+        all_groups((0, 1, 2), 8)
+
+
+def test_collective_program_lowers_for_all_ranks() -> None:
+    from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+    from torchtpu_core.targets import parse_target
+    from torchtpu_core.xla_tpu.lowering import bytecode
+
+    mesh = AbstractMesh((4,), ("ranks",))
+    split = PartitionSpec("ranks")
+    summed = jax.shard_map(
+        lambda x: jax.lax.psum(x, "ranks"), mesh=mesh, in_specs=split, out_specs=split
+    )
+    struct = jax.ShapeDtypeStruct((8, 3), np.dtype("float32"), sharding=NamedSharding(mesh, split))
+    assert bytecode(summed, [struct], parse_target("v5e:2x2")).startswith(b"ML\xefR")

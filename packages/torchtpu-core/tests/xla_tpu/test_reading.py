@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read of the compiler's texts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from torchtpu_core.ici.groups import span_of
+from torchtpu_core.ici.kinds import CollectiveKind
+from torchtpu_core.ici.model import network_model
+from torchtpu_core.ici.network import Network
+from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.xla_tpu import hlo, timing
+from torchtpu_core.xla_tpu.buffers import read_buffers, totals
+from torchtpu_core.xla_tpu.compiling import Compiled
+from torchtpu_core.xla_tpu.device_groups import groups_of
+from torchtpu_core.xla_tpu.liveness import lives
+from torchtpu_core.xla_tpu.products import product_of
+from torchtpu_core.xla_tpu.report import report_of
+
+V5E = parse_slice("v5e:2x2")
+
+
+def test_array_whose_rows_do_not_fill_a_tile_is_padded() -> None:
+    (array,) = hlo.arrays_of("f32[3,5,100]{2,1,0:T(8,128)}")
+    assert array.size_bytes == 3 * 8 * 128 * 4
+    (turned,) = hlo.arrays_of("bf16[64,32]{0,1:T(8,128)(2,1)S(1)}")
+    assert turned.size_bytes == 32 * 128 * 2
+    assert not turned.in_hbm
+
+
+def test_fusion_without_a_line_has_that_of_its_inner_instruction(programs) -> None:
+    module = hlo.read(programs.MATMUL)
+    dot = module.find()["dot"]
+    assert (dot.root, dot.line, module.line_of(dot)) == (True, "", "model.py:7")
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "right", "flops"),
+    [
+        ("f32[8,4]{1,0} convolution(%a, %b), dim_labels=bf_io->bf", "f32[8,3]", "f32[3,4]", 192),
+        ("f32[8,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}", "f32[8,3]", "f32[3,4]", 192),
+        (
+            "f32[5,8,4]{2,1,0} dot(%a, %b), lhs_batch_dims={0}, lhs_contracting_dims={2}",
+            "f32[5,8,3]",
+            "f32[5,3,4]",
+            960,
+        ),
+        # Three taps in a row of four, one zero on each side: 2 + 3 + 3 + 2 taps.
+        (
+            "f32[1,4,2]{2,1,0} convolution(%a, %b), window={size=3 pad=1_1}, "
+            "dim_labels=b0f_0io->b0f",
+            "f32[1,4,5]",
+            "f32[3,5,2]",
+            2 * 10 * 5 * 2,
+        ),
+    ],
+)
+def test_product_of_an_instruction_has_the_flops_of_its_definition(
+    text: str, left: str, right: str, flops: int
+) -> None:
+    module = hlo.read("ENTRY %e (a: f32[1]) -> f32[1] {\n  ROOT %r = " + text + "\n}\n")
+    (one,) = module.computations["e"]
+    found = product_of(one, [*hlo.arrays_of(left), *hlo.arrays_of(right)])
+    assert found is not None
+    assert found.flops == pytest.approx(flops, rel=0.11)
+
+
+def test_groups_are_read_in_every_form() -> None:
+    assert groups_of("replica_groups=[2,2]<=[4]", 4) == [(0, 1), (2, 3)]
+    assert groups_of("source_target_pairs={{0,1},{1,0}}", 2) == [(0, 1), (1, 0)]
+    assert groups_of("replica_groups={}", 3) == [(0, 1, 2)]
+
+
+def test_buffers_are_those_in_hbm_with_lines(programs) -> None:
+    module = hlo.read(programs.MATMUL)
+    assert totals(programs.BUFFERS) == {
+        "argument": 1048576,
+        "output": 524288,
+        "temporary": 2097152,
+        "constant": 0,
+    }
+    found = read_buffers(programs.BUFFERS, module)
+    assert [(b.kind, b.size_bytes, b.line) for b in found] == [
+        ("temporary", 2097152, "model.py:7"),
+        ("argument", 1048576, ""),
+        ("output", 524288, "model.py:7"),
+    ]
+    assert [(life.name, life.size_bytes) for life in lives(programs.BUFFERS, module)] == [
+        ("dot", 2097152)
+    ]
+
+
+def test_time_of_a_product_is_its_copy_and_then_its_matrix_or_memory_time(programs) -> None:
+    run = timing.time_of(programs.MATMUL, V5E)
+    rate = 819e9 * cal.HBM_ACHIEVED.value
+    copy = 512 * 256 * 2 / rate
+    memory = (1024 * 512 + 1024 * 256) * 2 / rate
+    assert run.step_s == pytest.approx(copy + memory, rel=1e-3)
+    assert sum(span.flops for span in run.spans) == 2 * 1024 * 512 * 256
+    assert run.waited_s == {"copy": pytest.approx(copy, rel=1e-3)}
+
+
+def test_loop_takes_its_body_as_often_as_it_runs(programs) -> None:
+    run = timing.time_of(programs.LOOP, V5E)
+    body = 2 * 4 * 1024 * 1024 / (819e9 * cal.HBM_ACHIEVED.value)
+    assert run.step_s == pytest.approx(10 * body, rel=1e-3)
+
+
+def test_collective_takes_what_the_network_model_says(programs) -> None:
+    network = Network.of(V5E)
+    span = span_of((0, 1, 2, 3), network)
+    expected = network_model(network).collective_time(CollectiveKind.ALL_REDUCE, 4 << 20, span)
+    run = timing.time_of(programs.ALL_REDUCE, V5E)
+    assert run.step_s == pytest.approx(expected.time_s + cal.COLLECTIVE_START_S.value)
+    assert math.isfinite(run.step_s)
+
+
+def test_report_names_fusions_and_their_lines(programs) -> None:
+    made = Compiled(target="v5e:2x2", hlo=programs.MATMUL, buffers=programs.BUFFERS, stats={})
+    report = report_of(made)
+    assert report["fusions"]["count"] == 1
+    assert report["fusions"]["largest"][0]["line"] == "model.py:7"
+    assert report["fusions"]["largest"][0]["operations"] == ["convolution"]
+    assert report["memory"]["peak_bytes"] == 1048576 + 524288 + 2097152
