@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--no-save", action="store_true")
     args = parser.parse_args()
+    torch.tpu.set_eager_mode("strict")
     figures = measure(args.size, args.calls, args.rounds)
     table = Table(title=f"us per op, {args.size}x{args.size} float32; ratio: median (min to max)")
     for column in ("op", "CPU torch", "bare jit", "Strict", "Strict / jit"):

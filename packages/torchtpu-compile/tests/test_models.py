@@ -167,3 +167,15 @@ def test_compiled_autograd_gives_the_gradients_of_cpu_eager() -> None:
         both(x.to("tpu"))
     for expected, actual in zip(reference.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(actual.grad.cpu(), expected.grad, rtol=RTOL, atol=ATOL)
+
+
+def test_capturing_an_optimizer_gives_up_no_frame() -> None:
+    model = mlp().to("tpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, y = CASES["mlp"][1]()
+    step(model, optimizer, x.to("tpu"), y.to("tpu"))
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch.compile(optimizer.step, backend="tpu")()
+    frames = torch._dynamo.utils.counters["frames"]
+    assert frames["ok"] == frames["total"] > 0

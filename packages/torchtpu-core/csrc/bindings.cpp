@@ -108,7 +108,20 @@ void bind_ops(py::module_& m) {
         return info.release();
       }), py::arg("name"), py::arg("row"), py::arg("random") = 0, py::arg("alone") = false)
       .def("__call__", &record_call, py::arg("tensors"), py::arg("scalars"), py::arg("written"),
-           py::arg("out_specs"));
+           py::arg("out_specs"))
+      .def("bind", [](const OpInfo& op, std::vector<int> operands, std::vector<int> written,
+                      py::object out_specs, const std::vector<std::pair<bool, std::optional<int>>>& returns,
+                      bool boxed) -> py::object {
+        BoundCall bound{&op, std::move(operands), std::move(written), std::move(out_specs), {}};
+        for (const auto& [fresh, index] : returns) {
+          bound.returns.push_back(!index ? BoundCall::kNothing : fresh ? *index : ~*index);
+        }
+        if (boxed) {
+          return py::cpp_function([bound](py::list arguments) { return bound.call_boxed(std::move(arguments)); });
+        }
+        return py::cpp_function([bound](const py::args& arguments) { return bound.call(arguments); });
+      }, py::arg("operands"), py::arg("written"), py::arg("out_specs"), py::arg("returns"),
+         py::arg("boxed"));
 }
 
 void bind_device(py::module_& m) {

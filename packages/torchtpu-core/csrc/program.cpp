@@ -35,11 +35,11 @@ bool serves(const Liveness& known, const TraceLayout& layout) {
   return true;
 }
 
-py::object host_scalars(const TraceLayout& layout) {
+py::object host_scalars(c10::ArrayRef<ScalarWords> scalars) {
   static auto* from_buffer = new py::object(py::module_::import("numpy").attr("frombuffer"));
   static auto* dtype = new py::object(py::module_::import("numpy").attr("dtype")("uint32"));
-  py::bytes bytes(reinterpret_cast<const char*>(layout.scalars.data()),
-                  layout.scalars.size() * sizeof(ScalarWords));
+  py::bytes bytes(reinterpret_cast<const char*>(scalars.data()),
+                  scalars.size() * sizeof(ScalarWords));
   PyObject* arguments[] = {bytes.ptr(), dtype->ptr()};
   PyObject* array = PyObject_Vectorcall(from_buffer->ptr(), arguments, 2, nullptr);
   if (array == nullptr) {
@@ -49,41 +49,21 @@ py::object host_scalars(const TraceLayout& layout) {
 }
 
 // The packed scalars of a run. Numbers that repeat stay on the device.
-py::object scalar_operand(Program& program, const TraceLayout& layout, c10::DeviceIndex device) {
+py::object scalar_operand(Program& program, c10::ArrayRef<ScalarWords> scalars,
+                          c10::DeviceIndex device) {
   auto same = [](const ScalarWords& a, const ScalarWords& b) {
     return a.words[0] == b.words[0] && a.words[1] == b.words[1] && a.words[2] == b.words[2];
   };
-  if (!std::equal(layout.scalars.begin(), layout.scalars.end(), program.last_scalars.begin(),
+  if (!std::equal(scalars.begin(), scalars.end(), program.last_scalars.begin(),
                   program.last_scalars.end(), same)) {
-    program.last_scalars.assign(layout.scalars.begin(), layout.scalars.end());
+    program.last_scalars.assign(scalars.begin(), scalars.end());
     program.scalars_on_device = py::object();
-    return host_scalars(layout);
+    return host_scalars(scalars);
   }
   if (!program.scalars_on_device) {
-    program.scalars_on_device = bridge("put")(host_scalars(layout), static_cast<int>(device));
+    program.scalars_on_device = bridge("put")(host_scalars(scalars), static_cast<int>(device));
   }
   return program.scalars_on_device;
-}
-
-py::object launch(Program& program, const TraceLayout& layout, c10::DeviceIndex device) {
-  c10::SmallVector<PyObject*, 32> arguments;
-  for (const ValuePtr& operand : layout.operands) {
-    PyObject* array = operand->array.load();
-    if (array == nullptr) {
-      bridge("raise_failed_operand")();
-    }
-    arguments.push_back(array);
-  }
-  py::object scalars;
-  if (!layout.scalars.empty()) {
-    scalars = scalar_operand(program, layout, device);
-    arguments.push_back(scalars.ptr());
-  }
-  PyObject* result = PyObject_Vectorcall(program.call.ptr(), arguments.data(), arguments.size(), nullptr);
-  if (result == nullptr) {
-    throw py::error_already_set();
-  }
-  return py::reinterpret_steal<py::object>(result);
 }
 
 void hand_out(Trace& trace, TraceLayout& layout, const Program& program, const py::object& result) {
@@ -102,6 +82,28 @@ void hand_out(Trace& trace, TraceLayout& layout, const Program& program, const p
 }
 
 }  // namespace
+
+py::object launch(Program& program, c10::ArrayRef<ValuePtr> operands,
+                  c10::ArrayRef<ScalarWords> scalars, c10::DeviceIndex device) {
+  c10::SmallVector<PyObject*, 32> arguments;
+  for (const ValuePtr& operand : operands) {
+    PyObject* array = operand->array.load();
+    if (array == nullptr) {
+      bridge("raise_failed_operand")();
+    }
+    arguments.push_back(array);
+  }
+  py::object words;
+  if (!scalars.empty()) {
+    words = scalar_operand(program, scalars, device);
+    arguments.push_back(words.ptr());
+  }
+  PyObject* result = PyObject_Vectorcall(program.call.ptr(), arguments.data(), arguments.size(), nullptr);
+  if (result == nullptr) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(result);
+}
 
 void Program::fill(py::object made) {
   call = made.attr("call");
@@ -160,7 +162,7 @@ std::shared_ptr<Program> build_program(const Trace& trace, const TraceLayout& la
 
 void run_program(Trace& trace, TraceLayout& layout, Program& program) {
   require_memory(trace.device, program.output_bytes);
-  py::object result = launch(program, layout, trace.device);
+  py::object result = launch(program, layout.operands, layout.scalars, trace.device);
   run_counters().runs.fetch_add(1);
   hand_out(trace, layout, program, result);
   if (program.has_checks) {

@@ -39,6 +39,10 @@ std::shared_ptr<Program> find_program(Trace& trace, TraceLayout& layout);
 // Adds a program to the table, or returns the one that got there first.
 std::shared_ptr<Program> add_program(const TraceLayout& layout, std::shared_ptr<Program> program);
 
+// Starts a ready program; its results, as Python returns them. The GIL is held.
+py::object launch(Program& program, c10::ArrayRef<ValuePtr> operands,
+                  c10::ArrayRef<ScalarWords> scalars, c10::DeviceIndex device);
+
 // Lowers and compiles now. The GIL is held.
 std::shared_ptr<Program> build_program(const Trace& trace, const TraceLayout& layout);
 

@@ -2,14 +2,18 @@
 // Calls of Python functions on arrays, recorded like ops.
 #include "device.h"
 #include "recorder.h"
+#include "rerun.h"
+
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <torch/csrc/utils/pybind.h>
 
 namespace torchtpu {
 namespace {
 
-void read_call(const OpInfo& op, const std::vector<at::Tensor>& tensors,
-               const std::vector<py::object>& scalars, Call& call) {
+using Tensors = c10::ArrayRef<at::Tensor>;
+
+void read_call(const OpInfo& op, Tensors tensors, c10::ArrayRef<py::object> scalars, Call& call) {
   call.key.append({-1, op.uid});
   for (const at::Tensor& tensor : tensors) {
     TORCH_CHECK(tensor.device().type() == kTpu, "Expected a tensor on device tpu, but it is on ",
@@ -81,9 +85,8 @@ void fill_call_signature(const OpInfo& op, const Call& call, const std::vector<i
 }
 
 // The tensors of a Python function's results; without the GIL.
-std::vector<at::Tensor> record_python_call(const OpInfo& op, const Signature& signature,
-                                           const Call& call, const std::vector<int>& written) {
-  std::vector<at::Tensor> results;
+void record_python_call(const OpInfo& op, const Signature& signature, const Call& call,
+                        c10::ArrayRef<int> written, Results& results) {
   Recording recording(signature, call.device);
   for (const at::Tensor* tensor : call.tensors) {
     recording.add_input(*tensor);
@@ -99,17 +102,10 @@ std::vector<at::Tensor> record_python_call(const OpInfo& op, const Signature& si
     recording.add_write(*call.tensors[index]);
   }
   recording.commit();
-  if (mode_policy().synchronous.load(std::memory_order_relaxed)) {
-    synchronize(call.device);
-  }
-  return results;
 }
 
-}  // namespace
-
-std::vector<at::Tensor> record_call(const OpInfo& op, const std::vector<at::Tensor>& tensors,
-                                    const std::vector<py::object>& scalars,
-                                    const std::vector<int>& written, const py::object& out_specs) {
+Results call_python(const OpInfo& op, Tensors tensors, c10::ArrayRef<py::object> scalars,
+                    const std::vector<int>& written, const py::object& out_specs) {
   require_mode(op);
   Call call;
   read_call(op, tensors, scalars, call);
@@ -118,19 +114,93 @@ std::vector<at::Tensor> record_call(const OpInfo& op, const std::vector<at::Tens
   if (added || signature->op == nullptr) {
     fill_call_signature(op, call, written, out_specs, *signature);
   }
-  std::vector<at::Tensor> results;
-  auto record = [&] { results = record_python_call(op, *signature, call, written); };
+  Results results;
+  auto record = [&] {
+    if (!run_again(*signature, call, results)) {
+      record_python_call(op, *signature, call, written, results);
+    }
+    if (mode_policy().synchronous.load(std::memory_order_relaxed)) {
+      synchronize(call.device);
+    }
+  };
   if (is_observed()) {
     py::list args;
     for (const at::Tensor& tensor : tensors) {
       args.append(tensor);
     }
-    observe(op.name, args, record, [&] { return py::cast(results); });
+    observe(op.name, args, record, [&] {
+      return py::cast(std::vector<at::Tensor>(results.begin(), results.end()));
+    });
   } else {
     py::gil_scoped_release release;
     record();
   }
   return results;
+}
+
+const at::Tensor& tensor_at(const py::handle& argument) {
+  TORCH_CHECK_TYPE(THPVariable_Check(argument.ptr()), "Expected a tensor, but got ",
+                   Py_TYPE(argument.ptr())->tp_name, ".");
+  return THPVariable_Unpack(argument.ptr());
+}
+
+// What a bound call returns besides results: arguments, kept from before it runs.
+py::list prepared_returns(const BoundCall& bound, c10::ArrayRef<PyObject*> arguments) {
+  py::list returned(bound.returns.size());
+  for (size_t i = 0; i < bound.returns.size(); ++i) {
+    int source = bound.returns[i];
+    if (source >= 0) {
+      continue;
+    }
+    PyObject* item = source == BoundCall::kNothing ? Py_None : arguments[~source];
+    PyList_SET_ITEM(returned.ptr(), static_cast<Py_ssize_t>(i), Py_NewRef(item));
+  }
+  return returned;
+}
+
+py::list run_bound(const BoundCall& bound, Tensors tensors, py::list returned) {
+  Results results = call_python(*bound.op, tensors, {}, bound.written, bound.out_specs);
+  for (size_t i = 0; i < bound.returns.size(); ++i) {
+    if (bound.returns[i] >= 0) {
+      PyList_SET_ITEM(returned.ptr(), static_cast<Py_ssize_t>(i),
+                      THPVariable_Wrap(results[bound.returns[i]]));
+    }
+  }
+  return returned;
+}
+
+c10::SmallVector<at::Tensor, 8> operands_of(const BoundCall& bound,
+                                            c10::ArrayRef<PyObject*> arguments) {
+  c10::SmallVector<at::Tensor, 8> tensors;
+  for (int position : bound.operands) {
+    TORCH_CHECK(static_cast<size_t>(position) < arguments.size(), bound.op->name,
+                ": expected more than ", arguments.size(), " arguments.");
+    tensors.push_back(tensor_at(arguments[position]));
+  }
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> record_call(const OpInfo& op, const std::vector<at::Tensor>& tensors,
+                                    const std::vector<py::object>& scalars,
+                                    const std::vector<int>& written, const py::object& out_specs) {
+  Results results = call_python(op, tensors, scalars, written, out_specs);
+  return {results.begin(), results.end()};
+}
+
+py::list BoundCall::call(const py::args& arguments) const {
+  c10::ArrayRef<PyObject*> items(&PyTuple_GET_ITEM(arguments.ptr(), 0), arguments.size());
+  auto tensors = operands_of(*this, items);
+  return run_bound(*this, tensors, prepared_returns(*this, items));
+}
+
+py::list BoundCall::call_boxed(py::list arguments) const {
+  c10::ArrayRef<PyObject*> items(PySequence_Fast_ITEMS(arguments.ptr()), arguments.size());
+  auto tensors = operands_of(*this, items);
+  py::list returned = prepared_returns(*this, items);
+  PyList_SetSlice(arguments.ptr(), 0, PyList_GET_SIZE(arguments.ptr()), nullptr);
+  return run_bound(*this, tensors, std::move(returned));
 }
 
 }  // namespace torchtpu

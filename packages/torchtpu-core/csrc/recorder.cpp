@@ -5,6 +5,7 @@
 #include "deferred.h"
 #include "device.h"
 #include "generator.h"
+#include "rerun.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
@@ -121,6 +122,31 @@ void resolve_bits(torch::jit::Stack* stack, size_t count) {
   }
 }
 
+// Adds the op to its device's trace.
+void add_to_trace(const OpInfo& op, const Signature& signature, const Call& call,
+                  c10::ArrayRef<c10::IValue> args, c10::ArrayRef<at::Tensor> written,
+                  Results& results) {
+  Recording recording(signature, call.device);
+  for (const at::Tensor* tensor : call.tensors) {
+    recording.add_input(*tensor);
+  }
+  recording.add_scalars(call.scalars);
+  if (op.random) {
+    auto generator = op.generator >= 0 ? args[op.generator].toOptional<at::Generator>()
+                                       : std::optional<at::Generator>();
+    recording.add_rng(next_state(generator, call.device));
+  }
+  for (const OutSpec& out : signature.outs) {
+    for (const TensorSpec& spec : out.tensors) {
+      results.push_back(recording.add_result(spec));
+    }
+  }
+  for (const at::Tensor& tensor : written) {
+    recording.add_write(tensor);
+  }
+  recording.commit();
+}
+
 // Returns the device that runs the op, -1 if ops it is made of were recorded instead.
 c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
   resolve_bits(stack, op.args.size());
@@ -139,26 +165,10 @@ c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
     }
     resize_outs(op, written, signature);
   }
-  Recording recording(signature, call.device);
-  for (const at::Tensor* tensor : call.tensors) {
-    recording.add_input(*tensor);
+  Results results;
+  if (!run_again(signature, call, results)) {
+    add_to_trace(op, signature, call, args, written, results);
   }
-  recording.add_scalars(call.scalars);
-  if (op.random) {
-    auto generator = op.generator >= 0 ? args[op.generator].toOptional<at::Generator>()
-                                       : std::optional<at::Generator>();
-    recording.add_rng(next_state(generator, call.device));
-  }
-  c10::SmallVector<at::Tensor, 4> results;
-  for (const OutSpec& out : signature.outs) {
-    for (const TensorSpec& spec : out.tensors) {
-      results.push_back(recording.add_result(spec));
-    }
-  }
-  for (const at::Tensor& tensor : written) {
-    recording.add_write(tensor);
-  }
-  recording.commit();
   torch::jit::Stack returned_args(op.written.empty() ? 0 : op.returns_arg.size());
   for (size_t i = 0; i < returned_args.size(); ++i) {
     if (op.returns_arg[i] >= 0) {

@@ -8,6 +8,8 @@
 #include "signature.h"
 #include "trace.h"
 
+#include <limits>
+
 namespace torchtpu {
 
 void record_op(const OpInfo& op, const c10::OperatorHandle& handle, torch::jit::Stack* stack);
@@ -19,5 +21,21 @@ void record_op(const OpInfo& op, const c10::OperatorHandle& handle, torch::jit::
 std::vector<at::Tensor> record_call(const OpInfo& op, const std::vector<at::Tensor>& tensors,
                                     const std::vector<py::object>& scalars,
                                     const std::vector<int>& written, const py::object& out_specs);
+
+// A call of the same kind whose operands and results have fixed places.
+struct BoundCall {
+  const OpInfo* op;
+  std::vector<int> operands;  // positions among the arguments
+  std::vector<int> written;   // indices in `operands`
+  py::object out_specs;
+  std::vector<int> returns;   // a result; ~i: argument i as it is; kNothing: None
+
+  static constexpr int kNothing = std::numeric_limits<int>::min();
+
+  // The arguments as a tuple.
+  py::list call(const py::args& arguments) const;
+  // The arguments as a list, which is emptied before the call runs.
+  py::list call_boxed(py::list arguments) const;
+};
 
 }  // namespace torchtpu

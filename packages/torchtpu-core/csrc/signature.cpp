@@ -26,7 +26,12 @@ Signatures& signatures() {
 
 // The last signatures this thread met, by hash: no lock, no chain.
 constexpr size_t kRecent = 1024;
-thread_local std::array<const Signature*, kRecent> recent{};
+thread_local std::array<Signature*, kRecent> recent{};
+
+bool is_of(const Signature* signature, c10::ArrayRef<int64_t> key, uint64_t hash) {
+  return signature != nullptr && signature->hash == hash &&
+         c10::ArrayRef<int64_t>(signature->key) == key;
+}
 
 Signature* lookup(c10::ArrayRef<int64_t> key, uint64_t hash) {
   auto range = signatures().table.equal_range(hash);
@@ -226,17 +231,22 @@ uint64_t hash_key(c10::ArrayRef<int64_t> key) {
 
 Signature* find_or_add_signature(c10::ArrayRef<int64_t> key, bool* added) {
   uint64_t hash = hash_key(key);
+  *added = false;
+  Signature*& last = recent[hash % kRecent];
+  if (is_of(last, key, hash)) {
+    return last;
+  }
   std::lock_guard<std::mutex> guard(signatures().mutex);
-  Signature* known = lookup(key, hash);
-  *added = known == nullptr;
-  if (known == nullptr) {
+  last = lookup(key, hash);
+  *added = last == nullptr;
+  if (last == nullptr) {
     auto signature = std::make_unique<Signature>();
     signature->hash = hash;
     signature->key.assign(key.begin(), key.end());
     signature->id = static_cast<int64_t>(signatures().table.size()) + 1;
-    known = signatures().table.emplace(hash, std::move(signature))->second.get();
+    last = signatures().table.emplace(hash, std::move(signature))->second.get();
   }
-  return known;
+  return last;
 }
 
 int64_t signature_count() {
@@ -247,8 +257,8 @@ int64_t signature_count() {
 const Signature& find_signature(const OpInfo& op, c10::ArrayRef<c10::IValue> args,
                                 const Call& call) {
   uint64_t hash = hash_key(call.key);
-  const Signature*& last = recent[hash % kRecent];
-  if (last != nullptr && last->hash == hash && c10::ArrayRef<int64_t>(last->key) == call.key) {
+  Signature*& last = recent[hash % kRecent];
+  if (is_of(last, call.key, hash)) {
     return *last;
   }
   {

@@ -11,10 +11,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
+#include <c10/core/Device.h>
 
 #include <cstring>
-#include <string>
 #include <forward_list>
+#include <memory>
+#include <string>
 
 namespace torchtpu {
 
@@ -53,6 +55,16 @@ struct ArgSpec {
   int scalar_dtype = -1;           // ScalarType of a 0-d host tensor, -1: a plain number
 };
 
+struct Program;
+
+// How a call of a signature ran the last time; see rerun.h. Guarded by the GIL.
+struct LastRun {
+  static constexpr size_t kMaxOperands = 8;  // beyond, the run costs more than finding it
+  c10::SmallVector<const Geometry*, 4> operands;  // each read as it is
+  std::weak_ptr<Program> program;  // until the table of programs forgets it
+  c10::DeviceIndex device = -1;
+};
+
 struct Signature {
   int64_t id = 0;
   const OpInfo* op = nullptr;
@@ -62,6 +74,7 @@ struct Signature {
   std::vector<TensorSpec> written;   // per written tensor: its metadata afterwards
   uint64_t hash = 0;
   std::vector<int64_t> key;
+  mutable LastRun last_run;
 };
 
 // The scratch state of one call: the key words and the operands in key order.

@@ -3,6 +3,7 @@
 
 #include "device.h"
 #include "program.h"
+#include "rerun.h"
 #include "trace_key.h"
 
 #include <unordered_map>
@@ -46,6 +47,7 @@ void run_alone(Trace& trace) {
     program = build_program(trace, layout);
   }
   run_program(trace, layout, *program);
+  remember_run(trace, layout, program);
 }
 
 bool has_failed_input(const Node& node) {

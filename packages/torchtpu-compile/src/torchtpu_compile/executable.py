@@ -122,6 +122,7 @@ class Executable:
         self.steps = [builder.build(step) for step in steps]
         self.programs = [s.program for s in self.steps if isinstance(s, DeviceStep)]
         self._late_writes = [n for n in self._writes if n not in self._in_program]
+        self._direct: Callable[..., list[Any]] | None = None
         self._simple = self._as_one_program()
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
@@ -140,13 +141,20 @@ class Executable:
         return [_number(o, values) if isinstance(o, Node) else o for o in self.outputs]
 
     def entry(self) -> Callable[[list[Any]], list[Any]]:
-        """The function to call: the short way if there is one."""
-        if self._simple is not None:
-            return self._simple
+        """The function to call: the short way if there is one.
+
+        If the whole graph is one native function, its attribute ``direct`` is the form that
+        takes the arguments one by one.
+        """
+        short = self._simple or self
 
         def run(arguments: list[Any]) -> list[Any]:
-            return self(arguments)
+            return short(arguments)
 
+        # What is compiled is not traced again where a compiled function calls another one;
+        # marking the code costs nothing per call.
+        torch.compiler.disable(run, recursive=False)
+        run.direct = self._direct  # type: ignore[attr-defined]
         return run
 
     def _writes_of_last(self, steps: Sequence[Step]) -> list[Node]:
@@ -184,7 +192,7 @@ class Executable:
         sources = (*interface.tensors, *interface.scalars, *interface.numbers)
         if any(node not in position for node in sources):
             return None
-        plan: list[tuple[bool, Any]] = []
+        plan: list[tuple[bool, int | None]] = []
         for output in self.outputs:
             if isinstance(output, Node) and output in result:
                 plan.append((True, result[output]))
@@ -194,7 +202,10 @@ class Executable:
                 return None
             else:
                 plan.append((False, None))
-        return _one_program(program, position, plan)
+        operands = [position[node] for node in interface.tensors]
+        self._direct = program.bind(operands, plan, boxed=False)
+        native = program.bind(operands, plan, boxed=True)
+        return native or _one_program(program, position, plan)
 
 
 def _one_program(

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.fx import Node
-from torchtpu_core.calls import OutSpec, device_call
+from torchtpu_core.calls import DeviceCall, OutSpec, device_call
 from torchtpu_core.errors import LoweringTableError
 from torchtpu_core.lowering import checks, dtypes
 from torchtpu_core.lowering.interpreter import overload_name, run_overload
@@ -91,7 +91,7 @@ class Program:
         self.random_ops = sum(_draws(node, tables) for node in nodes)
         self._written = [index for index, _ in interface.writes]
         self._static_specs = _static_specs(interface.outputs)
-        self._calls: dict[tuple[Any, ...], Callable[..., list[torch.Tensor]]] = {}
+        self._calls: dict[tuple[Any, ...], DeviceCall] = {}
         self.bounded = self._bounded_form(policy)
 
     def __call__(
@@ -106,6 +106,28 @@ class Program:
                 return self.bounded(tensors, scalars, values)
             except Unbounded as error:
                 self._give_up_bounds(error)
+        specs = self._specs_of(tensors, values)
+        return self._call_for(values)(tensors, scalars, self._written, specs)
+
+    def bind(
+        self, operands: Sequence[int], returns: Sequence[tuple[bool, int | None]], *, boxed: bool
+    ) -> Callable[..., list[Any]] | None:
+        """The program as one native function, if all its operands are tensors of fixed sizes.
+
+        Args:
+            operands: position of each tensor of `interface` among the arguments.
+            returns: what to return, as for `device_call`.
+            boxed: take the arguments as a list, and empty it.
+        """
+        interface = self.interface
+        if self._static_specs is None or self.bounded is not None:
+            return None
+        if interface.scalars or interface.numbers:
+            return None
+        call = self._call_for(())
+        return call.bind(operands, self._written, self._static_specs.copy, returns, boxed)
+
+    def _call_for(self, values: tuple[Any, ...]) -> DeviceCall:
         call = self._calls.get(values)
         if call is None:
             call = self._calls[values] = device_call(
@@ -115,7 +137,7 @@ class Program:
                 cache_key=step_key(self.nodes, self.interface, values, self.tables),
                 alone=True,
             )
-        return call(tensors, scalars, self._written, self._specs_of(tensors, values))
+        return call
 
     def _bounded_form(self, policy: BucketPolicy | None) -> BoundedProgram | None:
         if policy is None or not _has_open_sizes(self.interface):

@@ -8,7 +8,7 @@ graph that has none of these is called directly.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule
@@ -39,6 +39,10 @@ def direct(
         return wrapped
     if len(metadata.input_info) != len(example_inputs) or torch.is_autocast_enabled("tpu"):
         return wrapped
+
+    native = getattr(run, "direct", None)
+    if native is not None:
+        return cast("Callable[..., Any]", native)
 
     def call(*arguments: Any) -> list[Any]:
         return run(list(arguments))

@@ -13,8 +13,16 @@ class Call:
         tensors: Sequence[torch.Tensor],
         scalars: Sequence[float | int],
         written: Sequence[int],
-        out_specs: Callable[[], list[tuple[Sequence[int], Sequence[int], torch.dtype]]],
+        out_specs: Callable[[], Sequence[tuple[Sequence[int], Sequence[int], torch.dtype]]],
     ) -> list[torch.Tensor]: ...
+    def bind(
+        self,
+        operands: Sequence[int],
+        written: Sequence[int],
+        out_specs: Callable[[], Sequence[tuple[Sequence[int], Sequence[int], torch.dtype]]],
+        returns: Sequence[tuple[bool, int | None]],
+        boxed: bool,
+    ) -> Callable[..., list[Any]]: ...
 
 def register_backend() -> None: ...
 def ensure_started() -> None: ...

@@ -20,6 +20,9 @@ from torchtpu_core.lowering.table import native
 #: (sizes, strides, dtype) of one fresh result.
 OutSpec = tuple[list[int], list[int], torch.dtype]
 
+#: A recordable call, as `device_call` makes it.
+DeviceCall = _C.Call
+
 #: Signatures and programs name the call they came from for as long as the process lives.
 _alive: list[Any] = []
 
@@ -31,7 +34,7 @@ def device_call(
     random: int = 0,
     cache_key: str = "",
     alone: bool = False,
-) -> Callable[..., Any]:
+) -> DeviceCall:
     """A recordable call of `function`.
 
     Args:
@@ -52,6 +55,12 @@ def device_call(
         floats; indices of the tensors that are written; a function that gives an
         `OutSpec` per fresh result, asked once per new signature of operands. It
         returns the fresh results as a list.
+
+        ``call.bind(operands, written, out_specs, returns, boxed)`` fixes everything but the
+        tensors, for callers that call often: positions of the operands among the arguments;
+        `written` and `out_specs` as above; for each item to return (True, index of a result),
+        (False, position of an argument) or (False, None). The function that it gives takes
+        the arguments one by one or, `boxed`, as a list that it empties.
     """
     call = _C.Call(name, native(name, function, cache_key=cache_key), random, alone)
     _alive.append(call)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchtpu_core import execution
 from torchtpu_core.env_vars import settings
@@ -98,4 +99,5 @@ def _apply() -> None:
 
 
 def _after_optimizer_step(*_: Any) -> None:
-    execution.optimizer_stepped()
+    if not torch.compiler.is_compiling():  # a graph that Dynamo captures would break here
+        execution.optimizer_stepped()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops that run again as at the last call of their signature, with operands that lie otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    with torch.tpu.set_eager_mode("strict"):
+        yield
+
+
+def _twice(function: Callable[..., torch.Tensor], *operands: torch.Tensor) -> None:
+    """Calls before and after make the op's last run one on plain operands."""
+    plain = [torch.rand(4, 4) for _ in operands]
+    for case in (plain, operands, plain, operands):
+        found = function(*(t.to("tpu") if t.device.type == "cpu" else t for t in case))
+        expected = function(*(t.cpu() for t in case))
+        torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_op_on_a_view_after_one_on_a_whole_tensor_reads_the_view() -> None:
+    base = torch.arange(48.0).reshape(12, 4).to("tpu")
+    _twice(torch.exp, base[4:8] / 50)
+    _twice(torch.add, base[4:8], base[8:12])
+
+
+def test_op_on_one_tensor_twice_after_one_on_two_gives_its_own_result() -> None:
+    x = torch.rand(4, 4).to("tpu")
+    _twice(torch.sub, x, x)
+
+
+def test_op_on_a_tensor_written_by_another_shape_reads_its_bytes() -> None:
+    flat = torch.arange(16.0).to("tpu") / 16
+    _twice(torch.exp, flat.view(4, 4))
+
+
+def test_op_on_a_transposed_tensor_after_a_plain_one_follows_its_strides() -> None:
+    x = torch.arange(16.0).reshape(4, 4).to("tpu").t() / 16
+    _twice(torch.exp, x)
+
+
+def test_numbers_of_a_repeated_op_are_those_of_the_call() -> None:
+    x = torch.arange(4.0).to("tpu")
+    assert [(x * s).sum().item() for s in (2.0, 2.0, 3.0, 2.0)] == [12.0, 12.0, 18.0, 12.0]
+
+
+def test_repeated_op_counts_as_an_op_a_run_and_a_hit() -> None:
+    x = torch.rand(3, 5).to("tpu")
+    x.sin()
+    before = torch.tpu.counters()
+    for _ in range(5):
+        x.sin()
+    after = torch.tpu.counters()
+    changed = [after[k] - before[k] for k in ("ops", "runs", "memory_hits", "compiles")]
+    assert changed == [5, 5, 5, 0]
+
+
+def test_repeated_op_keeps_the_device_of_its_operands() -> None:
+    if torch.tpu.device_count() < 2:
+        pytest.skip("one device")
+    for index in (0, 1, 0, 1):
+        x = torch.ones(3, device=f"tpu:{index}")
+        assert (x + x.clone()).device.index == index
+        assert (x + x.clone()).cpu().tolist() == [2.0, 2.0, 2.0]
+
+
+def test_memory_of_dropped_results_of_a_repeated_op_is_given_back() -> None:
+    x = torch.rand(64, 64).to("tpu")
+    x.cos()
+    torch.tpu.synchronize()
+    held = torch.tpu.memory_allocated()
+    for _ in range(20):
+        x.cos()
+    torch.tpu.synchronize()
+    assert torch.tpu.memory_allocated() == held
