@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of results where PyTorch has no meta kernel: from the lowering itself."""
+"""Shapes of results where PyTorch has no meta kernel, or one that misstates the layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 import torch
 
 from torchtpu_core.errors import UnsupportedOpError
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import dtypes, memory_formats
 from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
@@ -31,6 +31,9 @@ def infer_by_lowering(
         overload: its full name.
         args: arguments in schema order, tensors on the meta device.
     """
+    if overload in memory_formats.RULES:
+        stated = memory_formats.result(overload, args)
+        return [(list(stated.shape), list(stated.stride()), stated.dtype)]
     name, _, variant = overload.partition(".")
     schema = torch._C._get_schema(name, variant)
     if any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments):

@@ -12,7 +12,7 @@ import torch
 
 from torchtpu_core import _C, env_vars, plugins
 from torchtpu_core.errors import EnvironmentVariableError, LoweringTableError
-from torchtpu_core.lowering import mxu
+from torchtpu_core.lowering import memory_formats, mxu
 from torchtpu_core.lowering.indexing import expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.runtime import clients, modes, sparse, tables
@@ -136,7 +136,7 @@ def register(row: Lowering) -> None:
             options["contracts"] = True
         if base in _SEPARATE_OUT and name != row.overload:
             options["separate_out"] = True
-        if base in _UNSTATED:
+        if base in _UNSTATED or name in memory_formats.RULES:
             options["unstated"] = True
         if base in _UPLOADS:
             options["uploads"] = True

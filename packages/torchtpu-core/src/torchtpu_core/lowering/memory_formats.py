@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that CPU lays out channels last where PyTorch's meta kernels state contiguous ones.
+
+A user sees the layout through `stride()` and `is_contiguous(memory_format=...)`. Only the
+result's metadata is decided here; how XLA keeps the value is its own choice.
+
+All other operators follow their meta kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def suggested(tensor: torch.Tensor) -> torch.memory_format:
+    """The format that an operator keeps, as ATen's `suggest_memory_format` finds it.
+
+    Args:
+        tensor: any shape; only batches of images or volumes can be channels last.
+    """
+    wanted = _CHANNELS_LAST.get(tensor.ndim)
+    if wanted is None:
+        return torch.contiguous_format
+    if torch._prims_common.suggest_memory_format(tensor) is not wanted:
+        return torch.contiguous_format
+    return wanted
+
+
+def _of_self(arguments: Sequence[Any]) -> torch.memory_format:
+    return suggested(arguments[0])
+
+
+def _of_input_or_weight(arguments: Sequence[Any]) -> torch.memory_format:
+    found = suggested(arguments[0])
+    return suggested(arguments[1]) if found is torch.contiguous_format else found
+
+
+#: The format of an overload's result from its arguments, tensors on the meta device.
+RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
+    "aten::channel_shuffle": _of_self,
+    "aten::convolution": _of_input_or_weight,
+    "aten::_convolution": _of_input_or_weight,
+    "aten::pixel_shuffle": _of_self,
+    "aten::reflection_pad2d": _of_self,
+    "aten::reflection_pad3d": _of_self,
+    "aten::replication_pad2d": _of_self,
+    "aten::replication_pad3d": _of_self,
+    "aten::roll": _of_self,
+}
+
+
+def result(overload: str, arguments: Sequence[Any]) -> torch.Tensor:
+    """The result of an overload of `RULES` on the meta device, laid out as on CPU.
+
+    Args:
+        overload: its full name.
+        arguments: in schema order, tensors on the meta device.
+    """
+    operator = getattr(torch.ops.aten, overload.removeprefix("aten::")).default
+    stated: torch.Tensor = operator(*arguments)
+    return torch.empty_like(stated, memory_format=RULES[overload](arguments))

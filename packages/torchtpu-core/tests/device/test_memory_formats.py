@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts of results: strides of values and gradients are those of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import make_tensor
+
+Function = Callable[..., torch.Tensor]
+IMAGE, VOLUME = torch.channels_last, torch.channels_last_3d
+
+
+def _filled(*shape: int, layout: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+    made = make_tensor(shape, dtype=torch.float32, device="cpu")
+    return made.to(memory_format=layout)
+
+
+X = _filled(2, 4, 8, 6, layout=IMAGE)
+X3 = _filled(2, 4, 4, 8, 6, layout=VOLUME)
+
+#: A function and its operands, on the CPU.
+CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
+    "conv2d": (F.conv2d, (X, _filled(5, 4, 3, 3))),
+    "conv2d, weight alone": (F.conv2d, (X.contiguous(), _filled(5, 4, 3, 3, layout=IMAGE))),
+    "conv2d, neither": (F.conv2d, (X.contiguous(), _filled(5, 4, 3, 3))),
+    "conv2d, one channel": (F.conv2d, (_filled(2, 1, 8, 6, layout=IMAGE), _filled(5, 1, 3, 3))),
+    "conv2d, unbatched": (F.conv2d, (X[0], _filled(5, 4, 3, 3))),
+    "conv3d": (F.conv3d, (X3, _filled(5, 4, 3, 3, 3))),
+    "conv_transpose2d": (F.conv_transpose2d, (X, _filled(4, 5, 3, 3))),
+    "batch_norm": (lambda x: F.batch_norm(x, None, None, training=True), (X,)),
+    "group_norm": (lambda x: F.group_norm(x, 2), (X,)),
+    "max_pool2d": (lambda x: F.max_pool2d(x, 2), (X,)),
+    "avg_pool3d": (lambda x: F.avg_pool3d(x, 2), (X3,)),
+    "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 1), (X,)),
+    "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), (X,)),
+    "pad, reflect": (lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), (X,)),
+    "pad, replicate": (lambda x: F.pad(x, (1,) * 6, mode="replicate"), (X3,)),
+    "pad, zeros": (lambda x: F.pad(x, (1, 1, 1, 1)), (X,)),
+    "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), (X,)),
+    "channel_shuffle": (lambda x: F.channel_shuffle(x, 2), (X,)),
+    "roll": (lambda x: x.roll(1, 2), (X,)),
+    "elementwise": (lambda x, y: torch.relu(x * 2 + y).sigmoid(), (X, _filled(2, 4, 8, 6))),
+    "cat": (lambda x: torch.cat([x, x], 1), (X,)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layout_of_result_and_gradients_equals_cpus(name: str) -> None:
+    function, operands = CASES[name]
+
+    def layouts(device: str) -> list[tuple[torch.Size, tuple[int, ...]]]:
+        leaves = [operand.to(device).detach().requires_grad_() for operand in operands]
+        result = function(*leaves)
+        result.sum().backward()
+        return [(t.shape, t.stride()) for t in (result, *(leaf.grad for leaf in leaves))]
+
+    assert layouts("tpu") == layouts("cpu")
+
+
+def test_convolution_of_channels_last_input_has_cpus_values() -> None:
+    weight = _filled(5, 4, 3, 3)
+    result = F.conv2d(X.to("tpu"), weight.to("tpu"))
+    torch.testing.assert_close(result.cpu(), F.conv2d(X, weight))
+
+
+def test_padding_with_wrong_size_raises_cpus_error() -> None:
+    with pytest.raises(RuntimeError, match="Padding size should be less than"):
+        F.pad(X.to("tpu"), (9, 9, 1, 1), mode="reflect")
