@@ -5,7 +5,6 @@
 #include "device.h"
 #include "trace.h"
 
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <map>
@@ -105,42 +104,6 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   }
 };
 
-struct Pinned {
-  std::mutex mutex;
-  std::map<uintptr_t, size_t> ranges;
-};
-
-Pinned& pinned() {
-  static auto* the_pinned = new Pinned();
-  return *the_pinned;
-}
-
-void delete_pinned(void* address) {
-  {
-    std::lock_guard<std::mutex> guard(pinned().mutex);
-    pinned().ranges.erase(reinterpret_cast<uintptr_t>(address));
-  }
-  c10::GetDefaultCPUAllocator()->raw_deleter()(address);
-}
-
-struct PinnedAllocator final : c10::Allocator {
-  c10::DataPtr allocate(size_t nbytes) override {
-    c10::DataPtr data = c10::GetDefaultCPUAllocator()->allocate(nbytes);
-    void* address = data.get();
-    if (address == nullptr) {
-      return data;
-    }
-    data.release_context();
-    std::lock_guard<std::mutex> guard(pinned().mutex);
-    pinned().ranges[reinterpret_cast<uintptr_t>(address)] = nbytes;
-    return {address, address, &delete_pinned, c10::Device(c10::DeviceType::CPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &delete_pinned; }
-  void copy_data(void* to, const void* from, size_t count) const override {
-    default_copy_data(to, from, count);
-  }
-};
-
 }  // namespace
 
 c10::DataPtr new_data_ptr(c10::DeviceIndex device, size_t nbytes) {
@@ -210,21 +173,6 @@ std::vector<ValuePtr> live_values(c10::DeviceIndex device) {
 c10::DeviceIndex device_of_address(const void* address) {
   Slot* slot = find_by_address(address);
   return slot == nullptr ? c10::DeviceIndex(-1) : slot->device();
-}
-
-c10::Allocator* pinned_allocator() {
-  static PinnedAllocator allocator;
-  return &allocator;
-}
-
-bool is_pinned(const void* address) {
-  std::lock_guard<std::mutex> guard(pinned().mutex);
-  auto it = pinned().ranges.upper_bound(reinterpret_cast<uintptr_t>(address));
-  if (it == pinned().ranges.begin()) {
-    return false;
-  }
-  --it;
-  return reinterpret_cast<uintptr_t>(address) < it->first + std::max<size_t>(it->second, 1);
 }
 
 }  // namespace torchtpu

@@ -45,9 +45,4 @@ std::vector<ValuePtr> live_values(c10::DeviceIndex device);
 // The device whose storage covers an address, or -1.
 c10::DeviceIndex device_of_address(const void* address);
 
-// Page-locked memory for fast transfers. XLA's CPU client needs none: plain memory,
-// remembered so that is_pinned() answers truthfully.
-c10::Allocator* pinned_allocator();
-bool is_pinned(const void* address);
-
 }  // namespace torchtpu

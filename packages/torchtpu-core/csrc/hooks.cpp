@@ -4,6 +4,7 @@
 #include "device.h"
 #include "generator.h"
 #include "hooks.h"
+#include "pinned.h"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
@@ -46,6 +47,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 void register_hooks() {
   c10::SetAllocator(kTpu, device_allocator());
+  register_pinned_allocator();
   at::RegisterPrivateUse1HooksInterface(new Hooks());  // PyTorch keeps it for the process
 }
 

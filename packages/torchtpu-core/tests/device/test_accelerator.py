@@ -56,3 +56,10 @@ def test_memory_functions_read_the_device():
     torch.accelerator.empty_cache()
     torch.accelerator.reset_peak_memory_stats()
     assert torch.accelerator.max_memory_allocated() == torch.accelerator.memory_allocated()
+
+
+def test_empty_host_cache_keeps_pinned_memory():
+    pinned = torch.arange(4.0).pin_memory()
+    torch.accelerator.empty_host_cache()
+    assert pinned.is_pinned()
+    assert pinned.to("tpu", non_blocking=True).tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -130,3 +130,32 @@ def test_memory_summary_names_the_largest_values_and_the_line_that_made_them():
     row = next(line for line in text.splitlines() if "[1024, 256] torch.float32" in line)
     assert f"{x.nbytes:,}" in row and "test_memory.py" in row
     assert "[1024, 256]" not in torch.tpu.memory_summary(abbreviated=True)
+
+
+@pytest.fixture
+def whole_memory_afterwards():
+    yield
+    torch.tpu.set_per_process_memory_fraction(1.0, 1)
+
+
+def test_memory_fraction_limits_one_device(whole_memory_afterwards):
+    total = torch.tpu.get_device_properties(1).total_memory
+    torch.tpu.set_per_process_memory_fraction(4096 / total, 1)
+    assert torch.tpu.get_per_process_memory_fraction(1) == 4096 / total
+    assert torch.tpu.get_per_process_memory_fraction(0) == 1.0
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.ones(64, 64, device="tpu:1")
+    assert torch.ones(64, 64, device="tpu:0").sum().item() == 4096
+
+
+@pytest.mark.parametrize(("fraction", "error"), [(1.5, ValueError), ("half", TypeError)])
+def test_memory_fraction_out_of_range_is_refused(fraction, error):
+    with pytest.raises(error, match="fraction"):
+        torch.tpu.set_per_process_memory_fraction(fraction)
+
+
+def test_nested_stats_hold_the_flat_ones():
+    flat = torch.tpu.memory_stats()
+    nested = torch.tpu.memory_stats_as_nested_dict()
+    assert nested["allocated_bytes"]["all"]["peak"] == flat["allocated_bytes.all.peak"]
+    assert nested["num_ooms"] == flat["num_ooms"]

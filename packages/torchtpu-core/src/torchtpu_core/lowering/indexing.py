@@ -10,6 +10,7 @@ whoever records the op first replaces masks by positions (`needs_mask_expansion`
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,38 @@ def needs_mask_expansion(op_name: str, indices: Sequence[torch.Tensor | None]) -
     if not any(i.dtype in _MASKS for i in given):
         return False
     return len(given) > 1 or "put" not in op_name
+
+
+def check_masks(shape: Sequence[int], indices: Sequence[torch.Tensor | None]) -> None:
+    """Refuse masks that do not cover the dimensions they index, before anything is recorded.
+
+    Args:
+        shape: sizes of the indexed tensor.
+        indices: one entry per dimension, a mask of `k` dimensions standing for `k`.
+
+    Raises:
+        IndexError: as on CPU, at the first dimension that differs.
+    """
+    axis = 0
+    for index in indices:
+        if index is None or index.dtype not in _MASKS:
+            axis += 1
+            continue
+        if index.dtype == torch.uint8:
+            warnings.warn(
+                "indexing with dtype torch.uint8 is now deprecated, please use a dtype "
+                "torch.bool instead.",
+                stacklevel=3,
+            )
+        for dim, size in enumerate(index.shape):
+            if axis + dim >= len(shape):
+                raise IndexError(f"too many indices for tensor of dimension {len(shape)}")
+            if size != shape[axis + dim]:
+                raise IndexError(
+                    f"The shape of the mask {list(index.shape)} at index {dim} does not match the "
+                    f"shape of the indexed tensor {list(shape)} at index {axis + dim}"
+                )
+        axis += index.ndim
 
 
 def expand_masks(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:

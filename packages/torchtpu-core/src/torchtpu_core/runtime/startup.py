@@ -13,7 +13,7 @@ import torch
 from torchtpu_core import _C, env_vars, plugins
 from torchtpu_core.errors import EnvironmentVariableError, LoweringTableError
 from torchtpu_core.lowering import memory_formats, mxu
-from torchtpu_core.lowering.indexing import expand_masks, needs_mask_expansion
+from torchtpu_core.lowering.indexing import check_masks, expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.runtime import clients, modes, sparse, tables
 from torchtpu_core.runtime.current import TargetKind, target
@@ -155,6 +155,7 @@ def _with_integer_indices(name: str, self: torch.Tensor, indices: list[Any], *re
 
     Returns None if it can be recorded as it is: a write through one mask.
     """
+    check_masks(self.shape, indices)
     moved = [None if i is None else i.to(self.device) for i in indices]
     if needs_mask_expansion(name, moved):
         moved = expand_masks(moved)

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from torch import OutOfMemoryError
 
-from torchtpu_core.tpu import distributed, memory, random
-from torchtpu_core.tpu.amp import get_amp_supported_dtype, is_bf16_supported
+from torchtpu_core.tpu import absent, distributed, memory, random
+from torchtpu_core.tpu.amp import (
+    get_amp_supported_dtype,
+    is_bf16_supported,
+    is_tf32_supported,
+)
 from torchtpu_core.tpu.counters import counters, reset_counters
 from torchtpu_core.tpu.devices import (
     DeviceProperties,
@@ -33,16 +37,21 @@ from torchtpu_core.tpu.devices import is_in_bad_fork as _is_in_bad_fork
 from torchtpu_core.tpu.eager import EagerMode, debug, set_eager_mode
 from torchtpu_core.tpu.explain import Explanation, explain, wait_for_compiles
 from torchtpu_core.tpu.memory import (
+    device_memory_used,
     empty_cache,
+    get_per_process_memory_fraction,
+    ipc_collect,
     max_memory_allocated,
     max_memory_reserved,
     mem_get_info,
     memory_allocated,
     memory_reserved,
     memory_stats,
+    memory_stats_as_nested_dict,
     memory_summary,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
+    set_per_process_memory_fraction,
 )
 from torchtpu_core.tpu.random import (
     default_generators,
@@ -62,6 +71,7 @@ from torchtpu_core.tpu.streams import (
     StreamContext,
     current_stream,
     default_stream,
+    is_current_stream_capturing,
     set_stream,
     stream,
 )
@@ -74,7 +84,7 @@ def __getattr__(name: str) -> object:
         return current_mode()
     if name == "_initialized":  # torch.utils.checkpoint saves random states only if it is true
         return is_initialized()
-    raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
+    raise AttributeError(absent.explain(name))
 
 
 __all__ = [
@@ -95,6 +105,7 @@ __all__ = [
     "default_stream",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "distributed",
     "empty_cache",
@@ -103,13 +114,17 @@ __all__ = [
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
+    "is_tf32_supported",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -119,6 +134,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "memory_summary",
     "random",
     "reset_accumulated_memory_stats",
@@ -128,6 +144,7 @@ __all__ = [
     "seed_all",
     "set_device",
     "set_eager_mode",
+    "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",

@@ -19,3 +19,11 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     """
     del including_emulation
     return True
+
+
+def is_tf32_supported() -> bool:
+    """Whether float32 products may use NVIDIA's TF32: never.
+
+    `torch.set_float32_matmul_precision` chooses how the device multiplies float32.
+    """
+    return False

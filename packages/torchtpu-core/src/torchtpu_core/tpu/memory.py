@@ -8,14 +8,17 @@ target the limit is the chip's HBM.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from torchtpu_core import _C
-from torchtpu_core.tpu.devices import Device, get_device_properties, index_of
+from torchtpu_core.tpu.devices import Device, get_device_properties, index_of, init
 
 #: Rows of values in `memory_summary`.
 MOST_VALUES_SHOWN = 10
+
+_fractions: dict[int, float] = {}  # by device, where set_per_process_memory_fraction was called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,54 @@ def memory_stats(device: Device = None) -> dict[str, int]:
     stats["allocation.all.allocated"] = int(counters["allocations"])
     stats["allocation.all.freed"] = int(counters["frees"])
     return stats
+
+
+def memory_stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
+    """`memory_stats` with a dict for each part of a name, as ``["num_ooms"]``."""
+    nested: dict[str, Any] = {}
+    for name, value in memory_stats(device).items():
+        *path, last = name.split(".")
+        inner = nested
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return nested
+
+
+def device_memory_used(device: Device = None) -> int:
+    """Bytes of the device's memory that this process uses."""
+    return memory_allocated(device)
+
+
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
+    """Let this process use a part of a device's memory; beyond it `OutOfMemoryError` is raised.
+
+    Args:
+        fraction: between 0 and 1 of `get_device_properties(device).total_memory`.
+        device: the current one if None.
+
+    Raises:
+        TypeError: `fraction` is not a number.
+        ValueError: it is not between 0 and 1.
+    """
+    if not isinstance(fraction, (float, int)) or isinstance(fraction, bool):
+        raise TypeError(f"fraction must be a number between 0 and 1, got {fraction!r}")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0 to 1")
+    index = index_of(device)
+    init()
+    total = get_device_properties(index).total_memory
+    _C.set_memory_limit(index, max(int(total * fraction), 1))
+    _fractions[index] = float(fraction)
+
+
+def get_per_process_memory_fraction(device: Device = None) -> float:
+    """The part of a device's memory that this process may use."""
+    return _fractions.get(index_of(device), 1.0)
+
+
+def ipc_collect() -> None:
+    """Nothing to do: the device's memory is never shared between processes."""
 
 
 def reset_accumulated_memory_stats(device: Device = None) -> None:

@@ -29,6 +29,11 @@ class Stream(torch.Stream):  # type: ignore[misc]
         place = torch.device("tpu", index_of(device))
         return super().__new__(cls, device=place, priority=priority, **kwargs)
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Least and greatest priority: one and the same."""
+        return 0, 0
+
 
 class _EventOfDevice(type):
     """Makes ``isinstance(e, torch.tpu.Event)`` true for torch's events on the device."""
@@ -76,6 +81,11 @@ def set_stream(stream: torch.Stream | None) -> None:
     """Issue this thread's work on a stream; None does nothing."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether a CUDA graph is being captured: never, there are none."""
+    return False
 
 
 class StreamContext:

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masks that do not fit the tensor they index are refused at the call, as on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+MASKS = {
+    "one element": torch.tensor([True]),
+    "too long": torch.tensor([False] * 6),
+    "two dimensions": torch.zeros(4, 4, dtype=torch.bool),
+}
+USES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "read": lambda x, mask: x[mask],
+    "read a later dimension": lambda x, mask: x[:, mask],
+    "write": lambda x, mask: x.__setitem__(mask, 1.0),
+    "write through two indices": lambda x, mask: x.__setitem__((mask, 0), 1.0),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("mask", MASKS)
+def test_mask_of_another_shape_raises_cpus_error_and_changes_nothing(mask: str, use: str) -> None:
+    host = torch.ones(5, 4, 3)
+    with pytest.raises(IndexError) as expected:
+        USES[use](host, MASKS[mask])
+    device = host.to("tpu")
+    with pytest.raises(IndexError) as raised:
+        USES[use](device, MASKS[mask].to("tpu"))
+    assert str(raised.value).startswith(str(expected.value).split(". ")[0])
+    assert device.cpu().equal(host)
+
+
+def test_byte_mask_warns_and_reads_as_a_mask() -> None:
+    x = torch.arange(3, device="tpu")
+    with pytest.warns(UserWarning, match="torch.uint8 is now deprecated"):
+        picked = x[torch.tensor([0, 1, 1], dtype=torch.uint8, device="tpu")]
+    assert picked.tolist() == [1, 2]
