@@ -190,3 +190,13 @@ def test_out_of_an_op_without_stated_shape_is_resized_and_written(call, shape):
 def test_out_of_another_dtype_than_positions_is_refused():
     with pytest.raises(RuntimeError, match="dtype"):
         torch.nonzero(torch.ones(2, device="tpu"), out=torch.zeros(2, 1, device="tpu"))
+
+
+@pytest.mark.parametrize("name", ["eq_", "pow_", "atan2_", "fmod_", "lt_", "add_", "clamp_min_"])
+@pytest.mark.parametrize("sizes", [((3, 4), (5, 3, 4)), ((3, 1), (3, 4)), ((), (3,))])
+def test_result_larger_than_self_is_refused(name, sizes):
+    x = torch.ones(sizes[0], device="tpu")
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        getattr(x, name)(torch.full(sizes[1], 2.0, device="tpu"))
+    assert x.shape == sizes[0]
+    assert x.eq(1).all()

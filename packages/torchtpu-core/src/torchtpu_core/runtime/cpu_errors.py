@@ -28,9 +28,39 @@ def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
 
     Called once per new signature.
     """
-    check = refusals.CHECKS.get(overload.partition(".")[0].rstrip("_"))
+    base, _, variant = overload.partition(".")
+    check = refusals.CHECKS.get(base.rstrip("_"))
     if check is not None:
         check(arguments)
+    if base.endswith("_") and _is_pointwise(base, variant):
+        _refuse_larger_than_self(arguments)
+
+
+def _is_pointwise(base: str, variant: str) -> bool:
+    """Whether an in-place overload, or the functional one it belongs to, has PyTorch's tag."""
+    namespace, _, name = base.partition("::")
+    for spelled in (name, name.removesuffix("_")):
+        packet = getattr(getattr(torch.ops, namespace), spelled, None)
+        if torch.Tag.pointwise in getattr(getattr(packet, variant or "default", None), "tags", ()):
+            return True
+    return False
+
+
+def _refuse_larger_than_self(arguments: Mapping[str, Any]) -> None:
+    """Some meta kernels resize `self` where CPU refuses a result that does not fit it."""
+    tensors = [value for value in arguments.values() if isinstance(value, torch.Tensor)]
+    written = arguments.get("self")
+    if written is None or len(tensors) < 2:
+        return
+    try:
+        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    except RuntimeError:
+        return  # the meta kernel says which sizes do not match
+    if shape != written.shape:
+        raise RuntimeError(
+            f"output with shape {list(written.shape)} doesn't match the broadcast shape "
+            f"{list(shape)}"
+        )
 
 
 def raise_cpus_error(overload: str, args: Sequence[Any], error: BaseException | None) -> None:
