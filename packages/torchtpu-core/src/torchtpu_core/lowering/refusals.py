@@ -176,6 +176,17 @@ _OPERANDS: dict[str, Check] = {
     "aten::addmv": _same_dtype(
         "self", ("mat", "vec"), "addmv input tensors must have the same dtype, but got {} and {}"
     ),
+    "aten::addbmm": _same_dtype(
+        "self",
+        ("batch1", "batch2"),
+        "self and mat2 must have the same dtype, but got {} and {}",
+    ),
+    "aten::heaviside": _same_dtype(
+        "self",
+        ("values",),
+        "heaviside is not yet implemented for tensors with different dtypes.",
+    ),
+    "aten::linalg_cross": _same_dtype("self", ("other",), "expected scalar type {} but found {}"),
     "aten::_cdist_forward": _same_dtype("x1", ("x2",), "expected scalar type {} but found {}"),
     "aten::binary_cross_entropy": _same_dtype(
         "self", ("target", "weight"), "Found dtype {1} but expected {0}"

@@ -137,9 +137,21 @@ def _mask_is_bool(arguments: Arguments) -> None:
         )
 
 
+def _fits_diagonal(arguments: Arguments) -> None:
+    """`src` is written to the diagonal as it is, without broadcasting."""
+    whole = torch.empty(arguments["self"].shape, device="meta")
+    slot = whole.diagonal(arguments["offset"], arguments["dim1"], arguments["dim2"])
+    if arguments["src"].shape != slot.shape:
+        raise RuntimeError(
+            "expected src to have a size equal to the slice of self. src size = "
+            f"{list(arguments['src'].shape)}, slice size = {list(slot.shape)}"
+        )
+
+
 #: Checks by the op's name, for all its overloads.
 CHECKS: dict[str, Callable[[Arguments], None]] = {
     "aten::as_strided_scatter": _inside_storage,
+    "aten::diagonal_scatter": _fits_diagonal,
     "aten::convolution": _padding,
     "aten::_convolution": _padding,
     "aten::convolution_overrideable": _padding,
