@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from torchtpu_core import env_vars
-from torchtpu_core.env_vars import EagerMode, EnvVar, Fallback, LogTopic, Numerics
+from torchtpu_core.env_vars import Collectives, EagerMode, EnvVar, Fallback, LogTopic, Numerics
 from torchtpu_core.errors import EnvironmentVariableError
 
 
@@ -40,6 +40,7 @@ def test_settings_of_an_empty_environment_are_the_defaults(monkeypatch) -> None:
         cache_max_bytes=4 * 2**30,
         cache_wait_s=120.0,
         cache_key=b"",
+        collectives=Collectives.AUTO,
         collective_timeout_s=600.0,
         disable_autoload=False,
     )
@@ -65,6 +66,7 @@ def test_settings_of_an_empty_environment_are_the_defaults(monkeypatch) -> None:
         ("CACHE_MAX_BYTES", "1000", "cache_max_bytes", 1000),
         ("CACHE_WAIT_S", "3", "cache_wait_s", 3.0),
         ("CACHE_KEY", "secret", "cache_key", b"secret"),
+        ("COLLECTIVES", "XLA", "collectives", Collectives.XLA),
         ("COLLECTIVE_TIMEOUT_S", "2.5", "collective_timeout_s", 2.5),
         ("DISABLE_AUTOLOAD", "Yes", "disable_autoload", True),
         ("DISABLE_AUTOLOAD", "0", "disable_autoload", False),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend.h"
 
+#include "host_memory.h"
 #include "untraced.h"
 
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -228,4 +229,5 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout_s"),
         pybind11::arg("target"), pybind11::arg("host"),
         "A c10d backend that calls the methods of `target`, and `host` for CPU tensors.");
+  torchtpu::distributed::bind_host_memory(m);
 }

@@ -48,6 +48,7 @@ class Ranks:
 
     def __init__(self, size: int, **extra: str) -> None:
         self.size = size
+        path = os.pathsep.join(filter(None, [str(JOBS), os.environ.get("PYTHONPATH", "")]))
         key = secrets.token_bytes(16)
         port = free_port()
         with Listener(("127.0.0.1", 0), authkey=key) as listener:
@@ -55,7 +56,7 @@ class Ranks:
             self._processes = [
                 subprocess.Popen(
                     [sys.executable, "-c", _RUN, str(address), key.hex()],
-                    env=rank_environment(rank, size, port, PYTHONPATH=str(JOBS), **extra),
+                    env=rank_environment(rank, size, port, PYTHONPATH=path, **extra),
                 )
                 for rank in range(size)
             ]
@@ -102,6 +103,22 @@ def pair() -> Iterator[Ranks]:
 def late_pair() -> Iterator[Ranks]:
     """Two ranks that had used the device before they made the process group."""
     ranks = Ranks(2, START_FIRST="1", BACKEND="tpu_dist")
+    yield ranks
+    assert ranks.close() == [0, 0]
+
+
+@pytest.fixture(scope="session")
+def xla_pair() -> Iterator[Ranks]:
+    """Two ranks whose collectives are XLA's programs, as on TPUs."""
+    ranks = Ranks(2, TORCH_TPU_COLLECTIVES="xla")
+    yield ranks
+    assert ranks.close() == [0, 0]
+
+
+@pytest.fixture(scope="session")
+def late_xla_pair() -> Iterator[Ranks]:
+    """The same, where the device had been used before: collectives get a second client."""
+    ranks = Ranks(2, START_FIRST="1", TORCH_TPU_COLLECTIVES="xla")
     yield ranks
     assert ranks.close() == [0, 0]
 

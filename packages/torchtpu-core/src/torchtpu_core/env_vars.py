@@ -50,6 +50,14 @@ class Numerics(enum.StrEnum):
     TPU = "tpu"
 
 
+class Collectives(enum.StrEnum):
+    """What carries collectives of tensors of the device."""
+
+    AUTO = "auto"
+    GLOO = "gloo"
+    XLA = "xla"
+
+
 class LogTopic(enum.StrEnum):
     """What the backend reports on its logger."""
 
@@ -110,6 +118,7 @@ class Settings:
         cache_max_bytes: bound of the directory.
         cache_wait_s: how long to wait for another process that compiles the same program.
         cache_key: what entries are signed with; empty: they are not.
+        collectives: what carries collectives; auto is XLA on TPUs and gloo on simulated ones.
         collective_timeout_s: seconds until a waiting collective gives up.
         disable_autoload: ``import torch`` does not set up the device.
     """
@@ -126,6 +135,7 @@ class Settings:
     cache_max_bytes: int
     cache_wait_s: float
     cache_key: bytes
+    collectives: Collectives
     collective_timeout_s: float
     disable_autoload: bool
 
@@ -294,6 +304,13 @@ _CORE_ROWS = (
         "a text of at most 64 bytes",
         "A secret that signs compiled programs; those signed otherwise are not loaded.",
         secret=True,
+    ),
+    EnvVar(
+        "TORCH_TPU_COLLECTIVES",
+        lambda text: _choice(text, Collectives),
+        Collectives.AUTO,
+        _one_of(Collectives),
+        "What carries collectives: XLA's programs, or gloo on a simulated device's memory.",
     ),
     EnvVar(
         "TORCH_TPU_COLLECTIVE_TIMEOUT_S",

@@ -17,6 +17,7 @@ from torchtpu_distributed.calls import Collective
 from torchtpu_distributed.errors import ProcessGroupError
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_path import HostPath, check_splits
+from torchtpu_distributed.host_running import HostRunner
 from torchtpu_distributed.running import Runner
 from torchtpu_distributed.uneven import Uneven
 from torchtpu_distributed.work import DeviceWork, SeriesWork
@@ -29,22 +30,25 @@ class Backend:
 
     Args:
         group: the group.
-        gloo: a gloo backend of the same ranks.
+        runner: runs its collectives.
+        host: its exchanges that go through host memory.
         is_world: whether its end is the end of the world.
     """
 
-    def __init__(self, group: Group, gloo: dist.ProcessGroupGloo, is_world: bool) -> None:
+    def __init__(
+        self, group: Group, runner: Runner | HostRunner, host: HostPath, is_world: bool
+    ) -> None:
         self._group = group
-        self._runner = Runner(group)
+        self._runner = runner
         self._uneven = Uneven(group, self._runner)
-        self._host = HostPath(group, gloo)
+        self._host = host
         self._is_world = is_world
         self._series: list[DeviceWork] | None = None
 
     def allreduce(self, tensors: Tensors, opts: Any) -> DeviceWork:
         """Reduce tensors over the ranks, in place."""
         op = _prepare_reduction(opts.reduceOp, tensors)
-        return self._runner.run(_call("all_reduce", tensors, op=op), tensors, tensors)
+        return self._run(opts, _call("all_reduce", tensors, op=op), tensors, tensors)
 
     allreduce_coalesced = allreduce
 
@@ -55,12 +59,12 @@ class Backend:
             operands = [tensor.clone() for tensor in tensors]
         op = _prepare_reduction(opts.reduceOp, operands)
         call = _call("reduce", tensors, op=op, root=opts.rootRank)
-        return self._runner.run(call, operands, tensors, keep=self._is(opts.rootRank))
+        return self._run(opts, call, operands, tensors, keep=self._is(opts.rootRank))
 
     def broadcast(self, tensors: Tensors, opts: Any) -> DeviceWork:
         """Give every rank the root's tensors."""
         call = _call("broadcast", tensors, root=opts.rootRank)
-        return self._runner.run(call, tensors, tensors)
+        return self._run(opts, call, tensors, tensors)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> DeviceWork:
         """Give every rank the tensors of all, as a list."""
@@ -68,7 +72,7 @@ class Backend:
         self._check_count(targets)
         if len({tuple(t.shape) for t in targets}) > 1:
             return self._uneven.all_gather(targets, tensor)
-        return self._runner.run(_call("all_gather_list", targets), [tensor], targets)
+        return self._run(opts, _call("all_gather_list", targets), [tensor], targets)
 
     def allgather_base(self, output: torch.Tensor, operand: torch.Tensor, opts: Any) -> DeviceWork:
         """Give every rank the tensors of all, one after another."""
@@ -80,7 +84,7 @@ class Backend:
         """`allgather_base` of several tensors at once."""
         for output, operand in zip(outputs, inputs, strict=True):
             self._check_sizes(output, operand)
-        return self._runner.run(_call("all_gather", outputs), inputs, outputs)
+        return self._run(opts, _call("all_gather", outputs), inputs, outputs)
 
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
@@ -97,7 +101,7 @@ class Backend:
         targets = outputs[0] if mine else [tensor] * self._group.size
         self._check_count(targets)
         call = _call("gather", targets, root=opts.rootRank)
-        return self._runner.run(call, [tensor], targets, keep=mine)
+        return self._run(opts, call, [tensor], targets, keep=mine)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
         """Give rank i the i-th of the root's tensors."""
@@ -108,7 +112,7 @@ class Backend:
         else:
             pieces = output.new_empty((self._group.size, *output.shape))
         call = _call("scatter", outputs, root=opts.rootRank)
-        return self._runner.run(call, [pieces], outputs)
+        return self._run(opts, call, [pieces], outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
         """Reduce the i-th tensors of all ranks onto rank i."""
@@ -119,7 +123,7 @@ class Backend:
         op = _prepare_reduction(opts.reduceOp, operands)
         if len({tuple(t.shape) for t in operands}) > 1:
             return self._uneven.reduce_scatter(outputs[0], operands, op)
-        return self._runner.run(_call("reduce_scatter_list", outputs, op=op), operands, outputs)
+        return self._run(opts, _call("reduce_scatter_list", outputs, op=op), operands, outputs)
 
     def reduce_scatter_base(
         self, output: torch.Tensor, operand: torch.Tensor, opts: Any
@@ -137,7 +141,7 @@ class Backend:
         if opts.reduceOp == dist.ReduceOp.PREMUL_SUM:
             operands = [tensor.clone() for tensor in inputs]
         op = _prepare_reduction(opts.reduceOp, operands)
-        return self._runner.run(_call("reduce_scatter", outputs, op=op), operands, outputs)
+        return self._run(opts, _call("reduce_scatter", outputs, op=op), operands, outputs)
 
     def alltoall_base(
         self,
@@ -155,7 +159,7 @@ class Backend:
             return self._host.all_to_all(
                 output, operand, output_splits or rows, input_splits or rows
             )
-        return self._runner.run(_call("all_to_all", [output]), [operand], [output])
+        return self._run(opts, _call("all_to_all", [output]), [operand], [output])
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> DeviceWork:
         """Send tensor i to rank i, through the host: no rank knows whether all sizes are equal."""
@@ -200,6 +204,12 @@ class Backend:
         """
         series, self._series = self._series or [], None
         return SeriesWork(self._group.world.ledger, series, on_host)
+
+    def _run(
+        self, opts: Any, call: Collective, operands: Tensors, results: Tensors, keep: bool = True
+    ) -> DeviceWork:
+        later = bool(getattr(opts, "asyncOp", True))
+        return self._in_series(self._runner.run(call, operands, results, keep=keep, later=later))
 
     def _in_series(self, work: DeviceWork) -> DeviceWork:
         if self._series is not None:

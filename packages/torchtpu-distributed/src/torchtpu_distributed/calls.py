@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu_distributed.group import AXIS
+from torchtpu_distributed.pending import Operand
 
 Arrays = Sequence[jax.Array]
 
@@ -38,12 +39,15 @@ class Collective:
     root: int = -1
     shapes: tuple[tuple[int, ...], ...]
 
-    def describe(self, operands: Sequence[jax.ShapeDtypeStruct]) -> str:
+    def describe(self, operands: Sequence[Operand]) -> str:
         """Everything ranks must agree on, in one line."""
         words = [self.kind]
         words += [f"op={self.op}"] if self.op else []
         words += [f"root={self.root}"] if self.root >= 0 else []
-        of = ", ".join(f"{o.dtype}[{','.join(map(str, o.shape))}]" for o in operands)
+        of = ", ".join(
+            f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape or (1,)))}]"
+            for dtype, shape in operands
+        )
         return f"{' '.join(words)} of {of}"
 
 

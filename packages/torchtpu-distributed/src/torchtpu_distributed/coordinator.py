@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 #: Our own watch finds lost ranks; XLA's must never be first.
 HEARTBEAT_TIMEOUT_S = 10**7
@@ -68,9 +69,20 @@ def main(host: str, size: int) -> None:
         f"{bind or '[::]'}:{port}", size, heartbeat_timeout=HEARTBEAT_TIMEOUT_S
     )
     print(port, lifeline.getsockname()[1], flush=True)
+    _let_go_of_outputs()
     wait_until_deserted(lifeline, FIRST_RANK_S)
     del service
     os._exit(0)  # destroying the service would wait for ranks that are gone
+
+
+def _let_go_of_outputs() -> None:
+    """Whoever reads rank 0's output must see its end when rank 0 ends, not when this process does.
+
+    This one lives as long as any rank, and one that is stopped never ends.
+    """
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())
 
 
 def wait_until_deserted(lifeline: socket.socket, first_rank_s: float) -> None:

@@ -14,8 +14,14 @@ from torchtpu_core.env_vars import settings
 
 from torchtpu_distributed import _C, active, world
 from torchtpu_distributed.backend import Backend
-from torchtpu_distributed.errors import ProcessGroupError
+from torchtpu_distributed.errors import PeerLostError, ProcessGroupError
 from torchtpu_distributed.group import Group
+from torchtpu_distributed.host_path import HostPath
+from torchtpu_distributed.host_running import HostRunner
+from torchtpu_distributed.running import Runner
+
+#: How much longer gloo waits than a collective may take.
+_PATIENCE_S = 60.0
 
 
 def create(options: Any) -> Any:
@@ -30,6 +36,7 @@ def create(options: Any) -> Any:
     is_world = not ranks
     if is_world:
         _check_first()
+        _serve_dtensors()
         return make(
             world.start(store, rank, size, timeout_s),
             options.group_id or "world",
@@ -90,10 +97,32 @@ def make(
         is_world: whether the world ends with this backend.
     """
     group = Group(of, name, ranks, timeout_s, is_world=is_world)
-    gloo = dist.ProcessGroupGloo(
-        dist.PrefixStore("host", store), group.rank, group.size, timedelta(seconds=timeout_s)
-    )
-    return _C.make_backend(group.rank, group.size, timeout_s, Backend(group, gloo, is_world), gloo)
+
+    def connect(purpose: str, patience_s: float) -> dist.ProcessGroupGloo:
+        prefixed, limit = dist.PrefixStore(purpose, store), timedelta(seconds=patience_s)
+        return dist.ProcessGroupGloo(prefixed, group.rank, group.size, limit)
+
+    try:
+        gloo = connect("host", timeout_s)
+    except RuntimeError as error:
+        lost = world.name_lost(of, ranks)
+        if not lost:
+            raise
+        raise PeerLostError(
+            f"group {name!r} of ranks {list(ranks)} could not be made: {lost}. Look at that rank's "
+            "output for the cause, then restart the job."
+        ) from error
+    # The watch must be the first to see that the time is up.
+    host = HostRunner(group, lambda: connect("collectives", group.timeout_s + _PATIENCE_S))
+    runner = host if of.by_gloo else Runner(group)
+    backend = Backend(group, runner, HostPath(group, gloo, host), is_world)
+    return _C.make_backend(group.rank, group.size, timeout_s, backend, gloo)
+
+
+def _serve_dtensors() -> None:
+    from torchtpu_distributed import sharded_attention
+
+    sharded_attention.register()
 
 
 def _check_first() -> None:

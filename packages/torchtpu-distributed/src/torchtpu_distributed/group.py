@@ -16,14 +16,13 @@ from torch import distributed as dist
 
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import CollectiveMismatchError, ProcessGroupError
+from torchtpu_distributed.first_calls import FirstCalls
 from torchtpu_distributed.ledger import Failure
 from torchtpu_distributed.pending import Operand, Pending
 from torchtpu_distributed.stacks import main_line
 from torchtpu_distributed.world import World
 
 AXIS = "ranks"
-#: So many agreed collectives are kept in the store for ranks that lag behind.
-_KEPT = 256
 #: Pauses between two looks at a key that is not there yet.
 _FIRST_NAP_S, _NAP_S = 0.0001, 0.02
 #: How long the watch may need to say who is behind a lost store.
@@ -104,8 +103,8 @@ class Group:
     def agree(self, pending: Pending) -> None:
         """Make sure the group's first rank calls the same collective here.
 
-        XLA's transport does not notice a difference: ranks would get wrong values, hang
-        or crash. The first rank writes what it calls before it launches; the others
+        No transport notices every difference: ranks would get wrong values, hang or
+        crash. The first rank writes what it calls before it launches; the others
         compare before they do, so a mismatched collective never starts.
 
         Raises:
@@ -113,15 +112,23 @@ class Group:
         """
         if self.size == 1:
             return
-        key = f"call/{pending.seq}"
-        if self.rank == 0:
-            self._store.set(key, f"{pending.what}\n{pending.line}")
-            if pending.seq > _KEPT:
-                self.world.watch.forget(f"group/{self.name}/call/{pending.seq - _KEPT}")
-            return
-        what, _, line = self.read(key).partition("\n")
-        if what != pending.what:
-            self._refuse(pending, what, line)
+        other = self._first_calls.compare(pending.seq, pending.what, pending.line)
+        self.world.ledger.check()
+        if other is not None:
+            self._refuse(pending, *other)
+
+    @cached_property
+    def _first_calls(self) -> FirstCalls:
+        hosts = {self.world.peers[rank].host for rank in self.ranks}
+        return FirstCalls(
+            self._store,
+            self.rank,
+            self.size,
+            nearby=len(hosts) == 1 and "" not in hosts,
+            abort=self.world.ledger.abort,
+            read=self.read,
+            forget=lambda key: self.world.watch.forget(f"group/{self.name}/{key}"),
+        )
 
     def read(self, key: str) -> str:
         """A key of the group's store, waiting for it as long as the job has not failed.

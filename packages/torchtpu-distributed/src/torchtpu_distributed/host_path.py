@@ -16,16 +16,15 @@ from typing import Any
 import torch
 from torch import distributed as dist
 from torchtpu_core.calls import add_device_time, user_line
-from torchtpu_core.runtime.current import target
-from torchtpu_core.simulator.collective_pricing import collective_s
-from torchtpu_core.simulator.cost import Collective, CollectiveKind
 from torchtpu_core.tpu import devices
-from torchtpu_core.units import seconds_to_ps
 
+from torchtpu_distributed import pricing
 from torchtpu_distributed.errors import CollectiveError, ProcessGroupError
 from torchtpu_distributed.group import Group
+from torchtpu_distributed.host_collectives import Begun, Gloo
+from torchtpu_distributed.host_running import HostRunner
 from torchtpu_distributed.pending import Operand, Pending
-from torchtpu_distributed.work import HostWork
+from torchtpu_distributed.work import DeviceWork, HostWork
 
 #: How long the watch may need to say which rank is behind an error of gloo.
 _VERDICT_S = 15.0
@@ -36,19 +35,21 @@ class HostPath:
 
     Args:
         group: the group.
-        gloo: a gloo backend of the same ranks.
+        gloo: a gloo backend of the same ranks, for messages.
+        runner: keeps the order of what all ranks call.
     """
 
-    def __init__(self, group: Group, gloo: dist.ProcessGroupGloo) -> None:
+    def __init__(self, group: Group, gloo: dist.ProcessGroupGloo, runner: HostRunner) -> None:
         self._group = group
         self._gloo = gloo
+        self._runner = runner
 
     def send(self, tensor: torch.Tensor, destination: int, tag: int) -> HostWork:
         """Send a tensor to a rank of the group."""
         pending = self._message("send", "->", destination, inputs=[_operand(tensor)])
         host = tensor.detach().cpu().contiguous()
         work = self._gloo.send([_as_bytes(host)], destination, tag)
-        self._charge(tensor, CollectiveKind.PERMUTE, ((self._group.rank, destination),))
+        self._charge(tensor, "send", ((self._group.rank, destination),))
         return self._work(pending, work, [tensor], keep=host)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> HostWork:
@@ -60,7 +61,7 @@ class HostPath:
         else:
             pending = self._message("recv", "<-", source, outputs=[_operand(tensor)])
             work = self._gloo.recv([_as_bytes(host)], source, tag)
-            self._charge(tensor, CollectiveKind.PERMUTE, ((source, self._group.rank),))
+            self._charge(tensor, "send", ((source, self._group.rank),))
         return HostWork(
             self._group.world.ledger,
             pending,
@@ -76,36 +77,41 @@ class HostPath:
         operand: torch.Tensor,
         output_splits: Sequence[int],
         input_splits: Sequence[int],
-    ) -> HostWork:
+    ) -> DeviceWork:
         """Exchange pieces of different sizes; sizes along dim 0."""
-        pending = self._agreed(
+        received = torch.empty(output.shape, dtype=output.dtype)
+        sent = operand.detach().cpu().contiguous()
+
+        def begin(gloo: Gloo) -> Begun:
+            work = gloo.backend.alltoall_base(
+                _rows_as_bytes(received),
+                _rows_as_bytes(sent),
+                list(output_splits),
+                list(input_splits),
+                dist.AllToAllOptions(),
+            )
+            return [work], lambda: None
+
+        work = self._together(
             f"all_to_all of uneven pieces of {operand.dtype}",
             "all_to_all",
+            begin,
             inputs=[_operand(operand)],
             outputs=[_operand(output)],
         )
-        received = torch.empty(output.shape, dtype=output.dtype)
-        sent = operand.detach().cpu().contiguous()
-        work = self._gloo.alltoall_base(
-            _rows_as_bytes(received),
-            _rows_as_bytes(sent),
-            list(output_splits),
-            list(input_splits),
-            dist.AllToAllOptions(),
-        )
-        self._charge(operand, CollectiveKind.ALL_TO_ALL, ())
-        done = self._work(pending, work, [output], lambda: _fill(output, received), keep=sent)
-        done.wait()
-        return done
+        self._charge(operand, "all_to_all", ())
+        _fill(output, received)
+        return work.of([output])
 
-    def barrier(self) -> HostWork:
+    def barrier(self) -> DeviceWork:
         """Wait for every rank, and before that for all work of this rank's device."""
         if devices.is_initialized():
             devices.synchronize()
-        pending = self._agreed("barrier", "barrier")
-        done = self._work(pending, self._gloo.barrier(dist.BarrierOptions()), [])
-        done.wait()
-        return done
+
+        def begin(gloo: Gloo) -> Begun:
+            return [gloo.backend.barrier(dist.BarrierOptions())], lambda: None
+
+        return self._together("barrier", "barrier", begin)
 
     def diagnose(self, message: str) -> None:
         """Let the watch find out why gloo failed with CPU tensors, and raise it."""
@@ -129,15 +135,18 @@ class HostPath:
             ledger.give_up(pending)
         raise CollectiveError(f"{pending.name}, failed: {message}")
 
-    def _agreed(self, what: str, kind: str, **operands: Sequence[Operand]) -> Pending:
-        """A collective of the group's order."""
+    def _together(
+        self,
+        what: str,
+        kind: str,
+        begin: Callable[[Gloo], Begun],
+        **operands: Sequence[Operand],
+    ) -> DeviceWork:
+        """A collective of the group's order, done when this returns."""
+        self._runner.wait_idle()
         pending = self._group.pending(what, user_line(), kind=kind, **operands)
-        try:
-            self._group.agree(pending)
-        except BaseException:
-            self._group.world.ledger.give_up(pending)
-            raise
-        return pending
+        self._runner.perform(pending, begin)
+        return DeviceWork(pending, self._group.world.ledger, [])
 
     def _message(
         self,
@@ -178,22 +187,9 @@ class HostPath:
     ) -> HostWork:
         return HostWork(self._group.world.ledger, pending, tensors, _arrival(work, keep), fill)
 
-    def _charge(
-        self, tensor: torch.Tensor, kind: CollectiveKind, groups: tuple[tuple[int, ...], ...]
-    ) -> None:
-        slice_ = target().target.slice_
-        ranks = self._group.ranks
-        if slice_ is None or self._group.world.size > slice_.devices:
-            return
-        nbytes = tensor.numel() * tensor.element_size()
-        moved = Collective(
-            kind=kind,
-            operand_bytes=nbytes,
-            result_bytes=nbytes,
-            groups=tuple(tuple(ranks[i] for i in g) for g in groups) or (ranks,),
-        )
-        seconds = collective_s(moved, slice_, slice_.devices)
-        add_device_time(tensor.get_device(), seconds_to_ps(seconds))
+    def _charge(self, tensor: torch.Tensor, kind: str, pairs: tuple[tuple[int, int], ...]) -> None:
+        spent_ps = pricing.device_time_ps(kind, tensor.nbytes, self._group, pairs)
+        add_device_time(tensor.get_device(), spent_ps)
 
 
 def check_splits(splits: Sequence[int], tensor: torch.Tensor, size: int) -> None:

@@ -4,7 +4,8 @@
 XLA may run a collective inside the call that launches it, and that call returns only
 when all ranks have come or the transport gives up. So no thread of the user's ever
 makes it: one thread launches in program order, another waits for completion, and
-whoever needs a result waits here, where the verdict of the watch reaches it.
+whoever needs a result waits here, where the verdict of the watch reaches it. Works of
+gloo are waited for in compiled code, which a failure ends too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchtpu_distributed import _C
 from torchtpu_distributed.errors import CollectiveError
+from torchtpu_distributed.in_flight import InFlight
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.recorder import Recorder
 
@@ -25,6 +28,9 @@ _NAP_S = 0.02
 _FIRST_NAP_S = 0.0002
 #: How long the watch may need to say which rank is behind an error.
 _VERDICT_S = 15.0
+
+#: Backends of gloo with a thread that waits for a lost rank: to destroy one is to join it.
+_stuck: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,9 @@ class Ledger:
         seen: whether a thread of the user's has been told.
         positions: number and name of the last collective of each group.
         recorder: the last collectives, finished ones included.
+        in_flight: memory that asynchronous collectives use.
+        abort: set with the first failure; ends waits in compiled code.
+        stuck: whether a thread of gloo's waits for a rank that will not come.
         on_trouble: called when the transport fails.
         on_failure: called once, when the first failure has been noted.
     """
@@ -61,6 +70,9 @@ class Ledger:
         self.seen = False
         self.positions: dict[str, tuple[int, str]] = {}
         self.recorder = Recorder()
+        self.in_flight = InFlight()
+        self.abort = _C.Abort()
+        self.stuck = False
         self.on_trouble: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
         self._threads: list[threading.Thread] = []
@@ -100,7 +112,7 @@ class Ledger:
         try:
             call()
         except Exception as error:
-            self._report(pending, error)
+            self.report(pending, error)
             return
         with self._condition:
             pending.launched_s = time.monotonic()
@@ -123,9 +135,43 @@ class Ledger:
         """End all collectives of this process; the first failure is the one that counts."""
         with self._condition:
             first, self.failure = self.failure is None, self.failure or failure
+            self.abort.set()
             self._condition.notify_all()
         if first:
             self.on_failure()
+
+    def launched(self, pending: Pending) -> None:
+        """Note that a collective has begun on this rank."""
+        pending.launched_s = time.monotonic()
+
+    def announce(self) -> None:
+        """Let everybody who waits here look again."""
+        with self._condition:
+            self._condition.notify_all()
+
+    def wait_for_works(self, works: Sequence[Any], gloo: Any) -> None:
+        """Wait for works of a gloo backend.
+
+        Raises:
+            CollectiveError: the job has failed meanwhile.
+            RuntimeError: gloo has.
+        """
+        if not _C.wait_for(works, self.abort):
+            self.leave_stuck(gloo)
+            self.check()
+
+    def leave_stuck(self, gloo: Any) -> None:
+        """Keep a gloo backend whose threads may wait for ever, and end the process without it."""
+        self.stuck = True
+        _stuck.append(gloo)
+
+    def wait_for_verdict(self) -> None:
+        """Give the watch time to say which rank is behind an error; returns if it does not.
+
+        Raises:
+            CollectiveError: its verdict.
+        """
+        self.wait_until(lambda: False, _VERDICT_S)
 
     def check(self) -> None:
         """Raise the failure, if there is one."""
@@ -154,12 +200,22 @@ class Ledger:
                 self._condition.wait(left)
         return True
 
+    def wait_done(self, pending: Pending) -> None:
+        """Wait for one collective.
+
+        Raises:
+            CollectiveError: the job has failed.
+        """
+        self.wait_until(lambda: pending.done)
+
     def wait_for(self, array: Any) -> None:
         """Wait for an array that may depend on pending collectives.
 
         Raises:
             CollectiveError: one of them cannot finish.
         """
+        for pending in self.in_flight.users([id(array)]):
+            self.wait_done(pending)
         nap_s = _FIRST_NAP_S
         while self._pending and not array.is_ready():
             self.check()
@@ -188,7 +244,7 @@ class Ledger:
         deadline = time.monotonic() + patience_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return not self.stuck and not any(thread.is_alive() for thread in self._threads)
 
     def _launch_all(self) -> None:
         while self._launch_next():
@@ -218,11 +274,11 @@ class Ledger:
                 if token is not None:
                     token.block_until_ready()
             except Exception as error:
-                self._report(pending, error)
+                self.report(pending, error)
                 continue
             self.finish(pending)
 
-    def _report(self, pending: Pending, error: Exception) -> None:
+    def report(self, pending: Pending, error: Exception) -> None:
         """Leave it to the watch to find out which rank is behind an error of the transport."""
         pending.trouble = f"{type(error).__name__}: {error}"
         pending.trouble_s = time.monotonic()

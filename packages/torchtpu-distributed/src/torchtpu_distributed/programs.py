@@ -86,7 +86,9 @@ def _compile(group: Group, call: Collective, operands: Avals) -> Program:
     if LogTopic.COMPILES in settings().log:
         elapsed_ms = (time.perf_counter() - began) * 1e3
         log.warning(
-            "<TorchTpu/compiles> %s: compiled in %.1f ms", call.describe(operands), elapsed_ms
+            "<TorchTpu/compiles> %s: compiled in %.1f ms",
+            call.describe([(o.dtype, o.shape) for o in operands]),
+            elapsed_ms,
         )
 
     def run(arrays: Sequence[jax.Array]) -> list[jax.Array]:

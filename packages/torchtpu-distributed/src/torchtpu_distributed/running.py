@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a collective on tensors of the device."""
+"""Running a collective as an XLA program over the devices of the group."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Runner:
         results: Sequence[torch.Tensor],
         *,
         keep: bool = True,
+        later: bool = False,
     ) -> DeviceWork:
         """Launch a collective and give its results to tensors.
 
@@ -42,6 +43,7 @@ class Runner:
             operands: what this rank puts in, on one device.
             results: tensors that get the results.
             keep: whether this rank is one that gets them.
+            later: nothing; results are values that are being computed.
 
         Raises:
             CollectiveError: it cannot run, or an earlier one has failed.
@@ -58,7 +60,7 @@ class Runner:
         )
         line = core_calls.user_line()
         pending = group.pending(
-            call.describe(avals),
+            call.describe([(a.dtype, a.shape) for a in avals]),
             line,
             kind=call.kind,
             inputs=[(t.dtype, tuple(t.shape)) for t in operands],

@@ -14,6 +14,7 @@ import torch
 from torchtpu_distributed.calls import Collective
 from torchtpu_distributed.errors import ProcessGroupError
 from torchtpu_distributed.group import Group
+from torchtpu_distributed.host_running import HostRunner
 from torchtpu_distributed.running import Runner
 from torchtpu_distributed.work import DeviceWork
 
@@ -26,7 +27,7 @@ class Uneven:
         runner: what runs its collectives.
     """
 
-    def __init__(self, group: Group, runner: Runner) -> None:
+    def __init__(self, group: Group, runner: Runner | HostRunner) -> None:
         self._group = group
         self._runner = runner
 

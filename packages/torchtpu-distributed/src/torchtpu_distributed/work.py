@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -74,6 +75,66 @@ class DeviceWork:
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self._tensors)
         return future
+
+
+class QueuedWork(DeviceWork):
+    """A collective that a thread of the group runs; its tensors are not to be used before.
+
+    Args:
+        pending: the collective.
+        ledger: where it is kept.
+        tensors: its results.
+        memory: what it works on, kept until it is over.
+    """
+
+    def __init__(
+        self, pending: Pending, ledger: Ledger, tensors: Sequence[torch.Tensor], memory: object
+    ) -> None:
+        super().__init__(pending, ledger, tensors)
+        self._queued = pending
+        self._memory: object = memory
+        self._error: Exception | None = None
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        self._lock = threading.Lock()
+        self._over = False
+
+    def fail(self, error: Exception) -> None:
+        """Note why it did not finish; `complete` follows."""
+        self._error = error
+
+    def complete(self) -> None:
+        """Say that it is over."""
+        with self._lock:
+            self._over, self._memory = True, None
+        self._ledger.announce()
+        if self._future is not None:
+            self._settle(self._future)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the results."""
+        self._ledger.wait_until(lambda: self._over)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the results are there, or it failed."""
+        return self._over
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the tensors."""
+        with self._lock:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if self._over:
+                    self._settle(self._future)
+        return self._future
+
+    def _settle(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
+        if self._error is not None:
+            future.set_exception(self._error)
+        else:
+            future.set_result(self._tensors)
 
 
 class HostWork(DeviceWork):

@@ -10,16 +10,19 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from torch import distributed as dist
+from torchtpu_core.env_vars import Collectives, settings
 from torchtpu_core.runtime.current import target
 from torchtpu_core.targets import TargetKind
 
 from torchtpu_distributed import active, coordinator, joining, stores
 from torchtpu_distributed.board import Board
-from torchtpu_distributed.errors import PeerLostError
+from torchtpu_distributed.errors import PeerLostError, ProcessGroupError
 from torchtpu_distributed.joining import Joined
 from torchtpu_distributed.ledger import Ledger
 from torchtpu_distributed.processes import Process, is_running, is_stopped, this_process
@@ -40,7 +43,8 @@ class World:
         size: number of ranks.
         store: connection for calls of the user's threads.
         timeout_s: seconds a collective may take, unless its group says otherwise.
-        joined: the client that sees every rank's devices.
+        joined: the client that sees every rank's devices; by gloo, it sees this rank's alone.
+        by_gloo: whether gloo carries collectives, on the memory of a simulated device.
         peers: every rank's process.
         ledger: collectives under way.
         watch: the thread that looks for lost ranks.
@@ -51,26 +55,28 @@ class World:
     store: dist.Store
     timeout_s: float
     joined: Joined
+    by_gloo: bool
     peers: dict[int, Process]
     ledger: Ledger
     watch: Watch
     ended: bool = False
+    free: bool = True
 
     def end(self, reason: str, drain_s: float) -> bool:
-        """Leave the world, telling the other ranks; whether no thread is stuck in XLA."""
+        """Leave the world, telling the other ranks; whether no thread waits for a lost rank."""
         if self.ended:
-            return True
+            return self.free
         self.ended = True
         self.ledger.drain(drain_s)
         self.watch.stop()
-        free = self.ledger.stop(_STUCK_S)
+        self.free = self.ledger.stop(_STUCK_S)
         active.world = None
         try:
             positions = dict(self.ledger.positions)
             Board(self.store, self.rank).post("gone", reason=reason, positions=positions)
         except (RuntimeError, OSError):
-            return free  # the store is gone too: there is nobody left to tell
-        return free
+            pass  # the store is gone too: there is nobody left to tell
+        return self.free
 
 
 def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
@@ -84,8 +90,9 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
     """
     prefix = f"world{stores.generation(store, size)}"
     shared = dist.PrefixStore(prefix, store)
-    peers = _introduce(shared, rank, size)
-    joined = _join(shared, rank, size, peers, timeout_s)
+    peers = introduce(shared, rank, size, timeout_s)
+    by_gloo = _is_by_gloo()
+    joined = joining.alone() if by_gloo else _join(shared, rank, size, peers, timeout_s)
     ledger = Ledger()
     world = World(
         rank=rank,
@@ -93,6 +100,7 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
         store=shared.clone(),
         timeout_s=timeout_s,
         joined=joined,
+        by_gloo=by_gloo,
         peers=peers,
         ledger=ledger,
         watch=Watch(shared.clone(), rank, peers, ledger),
@@ -102,9 +110,44 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
     return world
 
 
-def _introduce(store: dist.Store, rank: int, size: int) -> dict[int, Process]:
+def _is_by_gloo() -> bool:
+    chosen, on_tpu = settings().collectives, target().target.kind is TargetKind.TPU
+    if chosen is Collectives.GLOO and on_tpu:
+        raise ProcessGroupError(
+            "TORCH_TPU_COLLECTIVES=gloo works on the memory of simulated devices, and this is a "
+            "TPU: set it to auto or xla."
+        )
+    return chosen is Collectives.GLOO or (chosen is Collectives.AUTO and not on_tpu)
+
+
+def introduce(store: dist.Store, rank: int, size: int, timeout_s: float) -> dict[int, Process]:
+    """Every rank's process; blocks until all have said who they are.
+
+    Raises:
+        PeerLostError: some have not in time; it names them.
+    """
     store.set(f"who/{rank}", this_process(rank, joining.core_service()).encode())
-    return {r: Process.decode(store.get(f"who/{r}")) for r in range(size)}
+    keys = {r: f"who/{r}" for r in range(size)}
+    try:
+        store.wait(list(keys.values()), timedelta(seconds=timeout_s))
+    except dist.DistStoreError as error:
+        missing = [str(r) for r, key in keys.items() if not store.check([key])]
+        raise PeerLostError(
+            f"rank(s) {', '.join(missing)} of {size} did not come to init_process_group() in "
+            f"{timeout_s:g} s. Look at their output for the cause, then restart the job."
+        ) from error
+    return {r: Process.decode(store.get(key)) for r, key in keys.items()}
+
+
+def name_lost(of: World, ranks: Sequence[int]) -> str:
+    """Which of these ranks have ended or stopped, as far as this one can see."""
+    lost = []
+    for process in (of.peers[rank] for rank in ranks):
+        if is_running(process) is False:
+            lost.append(f"{process.name} has ended")
+        elif is_stopped(process):
+            lost.append(f"{process.name} is stopped (SIGSTOP, or a debugger)")
+    return "; ".join(lost)
 
 
 def _join(
@@ -143,7 +186,7 @@ def _join_error(store: dist.Store, peers: dict[int, Process], timeout_s: float) 
 
 
 def _at_exit(world: World) -> None:
-    """Tell the others why this rank ends, and end even if XLA still waits for them."""
+    """Tell the others why this rank ends, and end even if a thread still waits for them."""
     error: Any = getattr(sys, "last_value", None)
     reason = f"it raised {type(error).__name__}: {error}" if error is not None else "it ended"
     patience_s = world.timeout_s if error is None else _DRAIN_AFTER_ERROR_S

@@ -209,3 +209,60 @@ def wrong_device(mine: Tensor) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def versions(mine: Tensor) -> list[Tensor]:
+    """A tensor after its reduction, and what was made of it before."""
+    x = mine.to("tpu")
+    host, copy, doubled = x.cpu(), x.clone(), x * 2
+    dist.all_reduce(x)
+    return [x.cpu(), host, copy.cpu(), doubled.cpu()]
+
+
+def reduced_twice_later(mine: Tensor) -> Tensor:
+    """Two reductions of one tensor, neither of which is waited for before the next."""
+    x = mine.to("tpu")
+    works = [dist.all_reduce(x, async_op=True) for _ in range(2)]
+    for work in works:
+        work.wait()
+    return x.cpu()
+
+
+def operand_given_up_later(mine: Tensor) -> tuple[Tensor, Tensor]:
+    """The operand is used and dropped while it is being gathered."""
+    x = mine.to("tpu") + 0
+    gathered = x.new_empty((dist.get_world_size() * x.shape[0], *x.shape[1:]))
+    work = dist.all_gather_single(gathered, x, async_op=True)
+    y = x + 1
+    del x
+    found = y.cpu()
+    work.wait()
+    return gathered.cpu(), found
+
+
+def chained_future(mine: Tensor) -> Tensor:
+    """What a callback of the future makes of the result."""
+    x = mine.to("tpu")
+    future = dist.all_reduce(x, async_op=True).get_future()
+    return future.then(lambda done: done.value()[0] * 3).wait().cpu()
+
+
+def all_kinds(mine: Tensor) -> list[Tensor]:
+    """One collective of each kind on a `(4, 3)` operand, in a list of CPU tensors."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    x = mine.to("tpu")
+    reduced, sent = x.clone(), x.clone()
+    dist.all_reduce(reduced)
+    dist.broadcast(sent, 1)
+    gathered = [torch.empty_like(x) for _ in range(size)]
+    dist.all_gather(gathered, x)
+    piece = x.new_empty((4 // size, 3))
+    dist.reduce_scatter_tensor(piece, x)
+    swapped = torch.empty_like(x)
+    dist.all_to_all_single(swapped, x)
+    rooted = [torch.empty_like(x) for _ in range(size)] if rank == 0 else None
+    dist.gather(x, rooted, 0)
+    scattered = torch.empty_like(x)
+    dist.scatter(scattered, [x, x + 1] if rank == 0 else None, 0)
+    results = [reduced, sent, *gathered, piece, swapped, *(rooted or []), scattered]
+    return [t.cpu() for t in results]

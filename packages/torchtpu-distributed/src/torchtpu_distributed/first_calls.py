@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the first rank of a group calls, for the others to compare before they begin.
+
+Ranks of one machine share a ring in memory (`csrc/mailbox.h`); others ask the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import distributed as dist
+
+from torchtpu_distributed import _C
+
+#: So many entries are kept in the store for ranks that lag behind.
+_KEPT = 256
+_MEMORY = Path("/dev/shm")
+#: An entry of the ring holds about a thousand bytes.
+_WHAT_BYTES, _LINE_BYTES = 600, 300
+
+
+class FirstCalls:
+    """The calls of one group's first rank.
+
+    Args:
+        store: the group's own part of the store.
+        rank: this process's number in the group.
+        size: number of ranks.
+        nearby: whether all of them are on this machine.
+        abort: ends the waits.
+        read: reads a key of `store`, waiting for it.
+        forget: deletes a key of `store` when convenient.
+    """
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        *,
+        nearby: bool,
+        abort: _C.Abort,
+        read: Callable[[str], str],
+        forget: Callable[[str], None],
+    ) -> None:
+        self._store, self._rank, self._size = store, rank, size
+        self._abort, self._read, self._forget = abort, read, forget
+        self._mailbox = self._share() if nearby else None
+
+    def compare(self, number: int, what: str, line: str) -> tuple[str, str] | None:
+        """What the first rank calls and where, if it is something else than `what`.
+
+        Args:
+            number: number of the collective in the group, from 1.
+            what: what this rank calls.
+            line: the user's line.
+        """
+        digest = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
+        if self._rank == 0:
+            self._write(number, f"{digest}\n{_cut(what, _WHAT_BYTES)}\n{_cut(line, _LINE_BYTES)}")
+            return None
+        said = self._first(number)
+        if said is None:  # the wait was ended, and whoever did it says why
+            return None
+        theirs, _, rest = said.partition("\n")
+        text, _, where = rest.partition("\n")
+        return None if theirs == digest else (text, where)
+
+    def _write(self, number: int, text: str) -> None:
+        if self._mailbox is not None:
+            self._mailbox.post(number, text, self._abort)
+            return
+        self._store.set(f"call/{number}", text)
+        if number > _KEPT:
+            self._forget(f"call/{number - _KEPT}")
+
+    def _first(self, number: int) -> str | None:
+        if self._mailbox is not None:
+            return self._mailbox.read(number, self._abort)
+        return self._read(f"call/{number}")
+
+    def _share(self) -> _C.Mailbox | None:
+        """The ring, if every rank can map it."""
+        made = self._make() if self._rank == 0 else self._open(self._read("mailbox"))
+        self._store.add("mailbox/good", 1 if made is not None else 0)
+        if self._store.add("mailbox/seen", 1) == self._size:
+            self._store.set("mailbox/all", str(self._store.add("mailbox/good", 0)))
+        good = int(self._read("mailbox/all"))
+        if self._rank == 0 and made is not None:
+            Path(self._path).unlink()  # it lives on as long as a process has it
+        return made if good == self._size else None
+
+    def _make(self) -> _C.Mailbox | None:
+        folder = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+        self._path = str(folder / f"torchtpu_calls_{os.getpid()}_{secrets.token_hex(4)}")
+        made = self._open(self._path)
+        self._store.set("mailbox", self._path if made is not None else "-")
+        return made
+
+    def _open(self, path: str) -> _C.Mailbox | None:
+        try:
+            return None if path == "-" else _C.Mailbox(path, self._rank, self._size)
+        except RuntimeError:
+            return None
+
+
+def _cut(text: str, nbytes: int) -> str:
+    return text.encode()[:nbytes].decode(errors="ignore")

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over ranks equals that of one process: results and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+# float32 sums in another order
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def check(outcomes) -> None:
+    for found, wanted in outcomes:
+        for got, expected in zip(found, wanted, strict=True):
+            torch.testing.assert_close(got, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_along_a_sharded_sequence_equals_one_process(pair, causal):
+    check(pair("attention.along_the_sequence", causal))
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_attention_of_sharded_batch_or_heads_equals_one_process(pair, dim):
+    check(pair("attention.by_placement", dim))
