@@ -16,8 +16,20 @@ x = torch.arange(6.0, device="tpu").reshape(2, 3)
 assert (x @ x.T).cpu().tolist() == [[5.0, 14.0], [14.0, 50.0]]
 print("wheels: ok on", torch.tpu.get_device_name())
 """
-SWEPT_DTYPES = ("float32", "float64", "complex64", "bfloat16", "float16", "int64", "bool")
-SWEPT_FORMS = ("noncontiguous", "inplace", "out")
+SWEPT_DTYPES = (
+    "float32",
+    "bfloat16",
+    "int64",
+    "bool",
+    "float16",
+    "complex64",
+    "float64",
+    "int32",
+    "uint8",
+)
+SWEPT_FORMS = ("noncontiguous", "inplace", "out", "reference", "sparse_coo", "sparse_csr")
+#: Other databases of PyTorch, and the forms they are swept in.
+SWEPT_DATABASES = (("python_ref_db", "plain"), ("foreach", "plain"), ("foreach", "inplace"))
 SWEEP_SHARDS = 8
 
 nox.options.default_venv_backend = "venv"
@@ -71,13 +83,16 @@ def op_database(session: nox.Session) -> None:
     raw = Path(session.create_tmp(), "raw")
     raw.mkdir(exist_ok=True)
     session.log(f"raw results: {raw}")
-    sweeps = [(dtype, "plain") for dtype in SWEPT_DTYPES] + [("float32", f) for f in SWEPT_FORMS]
-    for (dtype, form), shard in itertools.product(sweeps, range(SWEEP_SHARDS)):
-        target = raw / f"{dtype}-{form}-{shard}.json"
+    sweeps = [(dtype, "op_db", "plain") for dtype in SWEPT_DTYPES]
+    sweeps += [("float32", "op_db", form) for form in SWEPT_FORMS]
+    sweeps += [("float32", database, form) for database, form in SWEPT_DATABASES]
+    for (dtype, database, form), shard in itertools.product(sweeps, range(SWEEP_SHARDS)):
+        target = raw / f"{dtype}-{database}-{form}-{shard}.json"
         if target.exists():
             continue
         part = raw / "unfinished"  # a file of its own process: programs are dropped in between
-        arguments = ("--dtypes", dtype, "--forms", form, "--shard", f"{shard}/{SWEEP_SHARDS}")
+        arguments = ("--dtypes", dtype, "--database", database, "--forms", form)
+        arguments += ("--shard", f"{shard}/{SWEEP_SHARDS}")
         command = ("python", "-m", "torchtpu_core.testing.op_database", *arguments)
         session.run(*command, "--json", str(part), *session.posargs)
         part.rename(target)

@@ -71,6 +71,7 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("_sparse_coo_tensor_with_dims", TORCH_FN(native::new_with_dims_sparse));
   m.impl("_sparse_coo_tensor_with_dims_and_tensors",
          TORCH_FN(native::new_with_dims_and_tensor_sparse_symint));
+  m.impl("_sparse_broadcast_to", TORCH_FN(native::sparse_broadcast_to));
   m.impl("_to_sparse", TORCH_FN(coo_to_layout));
   m.impl("_to_sparse.sparse_dim", TORCH_FN(coo_to_coo));
   m.impl("_to_sparse_bsc", TORCH_FN(native::coo_to_sparse_bsc));
@@ -92,19 +93,31 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("empty_like", TORCH_FN(native::empty_like_sparse_coo));
   m.impl("indices", TORCH_FN(native::indices_sparse));
   m.impl("is_coalesced", TORCH_FN(native::is_coalesced_sparse));
+  m.impl("isinf", TORCH_FN(native::isinf_sparse));
+  m.impl("isneginf", TORCH_FN(native::isneginf_sparse));
+  m.impl("isneginf.out", TORCH_FN(native::isneginf_sparse_out));
+  m.impl("isposinf", TORCH_FN(native::isposinf_sparse));
+  m.impl("isposinf.out", TORCH_FN(native::isposinf_sparse_out));
   m.impl("isnan", TORCH_FN(native::isnan_sparse));
   m.impl("mm", TORCH_FN(coo_mm));
   m.impl("mul.Tensor", TORCH_FN(native::mul_sparse));
   m.impl("mul_.Tensor", TORCH_FN(native::mul_sparse_));
   m.impl("mv", TORCH_FN(native::mv_sparse));
+  m.impl("nan_to_num", TORCH_FN(native::nan_to_num_sparse));
+  m.impl("nan_to_num_", TORCH_FN(native::nan_to_num_sparse_));
+  m.impl("nan_to_num.out", TORCH_FN(native::nan_to_num_sparse_out));
   m.impl("narrow_copy", TORCH_FN(native::narrow_copy_sparse));
   m.impl("neg", TORCH_FN(native::neg_sparse));
   m.impl("neg_", TORCH_FN(native::neg_sparse_));
   m.impl("neg.out", TORCH_FN(native::neg_out_sparse));
   m.impl("permute", TORCH_FN(native::permute_sparse_coo));
+  m.impl("pow.Tensor_Scalar", TORCH_FN(native::pow_sparse_scalar));
+  m.impl("pow.Tensor_Scalar_out", TORCH_FN(native::pow_out_sparse_scalar));
   m.impl("relu", TORCH_FN(native::relu_sparse));
   m.impl("relu_", TORCH_FN(native::relu_sparse_));
   m.impl("resize_as_sparse_", TORCH_FN(native::resize_as_sparse_));
+  m.impl("signbit", TORCH_FN(native::signbit_sparse));
+  m.impl("signbit.out", TORCH_FN(native::signbit_sparse_out));
   m.impl("sparse_dim", TORCH_FN(native::sparse_dim_sparse));
   m.impl("sparse_resize_", TORCH_FN(native::sparse_resize_));
   m.impl("sparse_resize_and_clear_", TORCH_FN(native::sparse_resize_and_clear_));
@@ -112,6 +125,8 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("sub_.Tensor", TORCH_FN(native::sub_sparse_));
   m.impl("sub.out", TORCH_FN(native::sub_out_sparse));
   m.impl("sum", TORCH_FN(native::sum_coo));
+  m.impl("sum.dim_IntList", TORCH_FN(native::sum_sparse_coo));
+  m.impl("threshold_backward", TORCH_FN(native::threshold_backward_sparse));
   m.impl("unsqueeze", TORCH_FN(native::unsqueeze_sparse));
   m.impl("values", TORCH_FN(native::values_sparse));
   m.impl("zero_", TORCH_FN(native::zero_sparse_));
@@ -120,7 +135,9 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   TORCHTPU_SPARSE_UNARY(TORCHTPU_CSR_UNARY)
+  m.impl("_conj_physical", TORCH_FN(native::conj_physical_sparse_csr));
   m.impl("_nnz", TORCH_FN(native::_nnz_sparse_csr));
+  m.impl("angle", TORCH_FN(native::angle_sparse_csr));
   m.impl("_to_sparse", TORCH_FN(compressed_to_layout));
   m.impl("_to_sparse.sparse_dim", TORCH_FN(compressed_to_coo));
   m.impl("ccol_indices", TORCH_FN(native::ccol_indices_sparse_csr));
@@ -132,10 +149,16 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(native::empty_sparse_compressed));
   m.impl("empty_like", TORCH_FN(native::empty_like_sparse_csr));
   m.impl("fill_.Scalar", TORCH_FN(native::fill_sparse_csr_));
+  m.impl("isinf", TORCH_FN(native::isinf_sparse_csr));
+  m.impl("isneginf", TORCH_FN(native::isneginf_sparse_csr));
+  m.impl("isneginf.out", TORCH_FN(native::isneginf_sparse_csr_out));
+  m.impl("isposinf", TORCH_FN(native::isposinf_sparse_csr));
+  m.impl("isposinf.out", TORCH_FN(native::isposinf_sparse_csr_out));
   m.impl("isnan", TORCH_FN(native::isnan_sparse_csr));
   m.impl("neg", TORCH_FN(native::neg_sparse_csr));
   m.impl("neg_", TORCH_FN(native::neg_sparse_csr_));
   m.impl("neg.out", TORCH_FN(native::neg_sparse_csr_out));
+  m.impl("normal_", TORCH_FN(native::normal_sparse_csr_));
   m.impl("relu", TORCH_FN(native::relu_sparse_csr));
   m.impl("relu_", TORCH_FN(native::relu_sparse_csr_));
   m.impl("resize_", TORCH_FN(native::resize_sparse_csr_));
@@ -143,8 +166,12 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   m.impl("row_indices", TORCH_FN(native::row_indices_sparse_csr));
   m.impl("select.int", TORCH_FN(native::select_sparse_csr));
   m.impl("select_copy.int", TORCH_FN(native::select_copy_sparse_csr));
+  m.impl("signbit", TORCH_FN(native::signbit_sparse_csr));
+  m.impl("signbit.out", TORCH_FN(native::signbit_sparse_csr_out));
   m.impl("sparse_dim", TORCH_FN(native::sparse_dim_sparse_csr));
   m.impl("sum", TORCH_FN(native::sum_csr));
+  m.impl("sum.dim_IntList", TORCH_FN(native::sum_sparse_compressed));
+  m.impl("threshold_backward", TORCH_FN(native::threshold_backward_sparse_compressed));
   m.impl("values", TORCH_FN(native::values_sparse_csr));
   m.impl("zero_", TORCH_FN(native::zero_sparse_csr_));
 }

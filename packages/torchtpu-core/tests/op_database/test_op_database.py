@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torchtpu_core.lowering.table import Kind
 from torchtpu_core.runtime import tables
+from torchtpu_core.testing import op_sources
 from torchtpu_core.testing.op_database import entry_name, sweep_entry, sweep_sample
 
 _ALLOWED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("allowed.json").read_text())
@@ -27,6 +27,15 @@ _ALLOWED_NAMES = {
     if row["dtype"] in ("any", "float32") and "form" not in row and row["sample"] == 0
 }
 _SHARDS = 40
+#: Other databases and forms: every so many entries, of one sample each.
+_SAMPLED = (
+    ("foreach", "plain", 12),
+    ("foreach", "inplace", 12),
+    ("python_ref_db", "plain", 40),
+    ("op_db", "reference", 60),
+    ("op_db", "sparse_coo", 40),
+    ("op_db", "sparse_csr", 40),
+)
 
 
 def _shards() -> list[Any]:
@@ -37,7 +46,11 @@ def _shards() -> list[Any]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("shard", _shards())
 def test_first_sample_of_each_entry_agrees_with_cpu(shard: int) -> None:
-    entries = [op for op in op_db[shard::_SHARDS] if entry_name(op) not in _ALLOWED_NAMES]
+    entries = [
+        op
+        for op in op_sources.DATABASES["op_db"]()[shard::_SHARDS]
+        if entry_name(op) not in _ALLOWED_NAMES
+    ]
     outcomes = [sweep_entry(op, torch.float32, samples=1, backward=True) for op in entries]
     differ = [(o.name, o.detail) for o in outcomes if o.status not in ("pass", "skip")]
     assert not differ
@@ -52,9 +65,32 @@ def _is_host(overload: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("database", "form", "every"), _SAMPLED)
+def test_sampled_entries_of_other_databases_agree_with_cpu(
+    database: str, form: str, every: int
+) -> None:
+    label = op_sources.label(database, form)
+    allowed = {row["entry"] for row in _ALLOWED if row.get("form") == label}
+    able = _able(op_sources.DATABASES[database](), form)
+    entries = [op for op in able[::every] if entry_name(op) not in allowed]
+    outcomes = [
+        sweep_entry(op, torch.float32, samples=1, backward=True, form=form) for op in entries
+    ]
+    assert not [(o.name, o.detail) for o in outcomes if o.status not in ("pass", "skip")]
+    assert any(o.status == "pass" for o in outcomes)
+
+
+def _able(entries: list[Any], form: str) -> list[Any]:
+    """Entries that have samples of a form."""
+    _, condition = op_sources.SAMPLERS.get(form, ("", "name"))
+    return [op for op in entries if getattr(op, condition, None)]
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("row", _ALLOWED, ids=lambda row: row["entry"] + row.get("form", ""))
 def test_allowed_sample_still_differs(row: dict[str, Any]) -> None:
-    op = next(op for op in op_db if entry_name(op) == row["entry"])
+    entries = op_sources.DATABASES[row.get("database", "op_db")]()
+    op = next(op for op in entries if entry_name(op) == row["entry"])
     dtype = torch.float32 if row["dtype"] == "any" else getattr(torch, row["dtype"])
     assert row["reason"]
     outcome = sweep_sample(op, dtype, row["sample"], row.get("form", "plain"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``out=`` forms of operators whose results PyTorch has no meta kernel for.
+"""Forms that are torch calls: the result first, then written where the caller wants it.
 
 The recorder resizes an ``out=`` by what PyTorch's meta kernel states. These forms have none,
-or a shape that depends on data: they are torch calls, result first, then resize and copy.
+a shape that depends on data, or (in place) a second operand that is written too.
 """
 
 from __future__ import annotations
@@ -81,9 +81,22 @@ def _as_strided_copy_out(
     return into(out, torch.as_strided(self, size, stride, storage_offset))
 
 
+def _rrelu_with_noise_(
+    self: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float = 0.125,
+    upper: float = 0.3333333333333333,
+    training: bool = False,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    made = torch.ops.aten.rrelu_with_noise(self, noise, lower, upper, training, generator)
+    return self.copy_(made)
+
+
 TABLE: tuple[Lowering, ...] = (
     composite("aten::as_strided_copy", _as_strided_copy),
     composite("aten::as_strided_copy.out", _as_strided_copy_out),
+    composite("aten::rrelu_with_noise_", _rrelu_with_noise_),
     composite("aten::nonzero.out", _nonzero_out),
     composite("aten::masked_select.out", _masked_select_out),
     composite("aten::conj_physical.out", _conj_physical_out),

@@ -25,16 +25,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
 from torchtpu_core import _C
 from torchtpu_core.runtime import modes
-from torchtpu_core.testing import op_rules, op_samples
+from torchtpu_core.testing import op_rules, op_samples, op_sources
 from torchtpu_core.testing.op_compare import compare, compare_tied_gradients, compare_ties, widened
 from torchtpu_core.testing.op_samples import to_tpu
 
 __all__ = ["Outcome", "compare", "entry_name", "sweep_entry", "sweep_sample", "to_tpu"]
 
+#: Forms that are called without gradients: PyTorch has none of ``out=``, and those of
+#: sparse operands are tested by themselves.
+_NO_GRADIENTS = frozenset({"out", *op_sources.SAMPLERS} - {"reference"})
 #: Samples whose programs are launched together.
 BATCH = 16
 
@@ -75,8 +77,9 @@ class _Trial:
 
     def __init__(self, op: Any, sample: Any, form: str, differentiate: bool) -> None:
         self.op, self.sample, self.form, self.call = op, sample, form, op_samples.FORMS[form]
+        self.name = op_rules.known_name(op)
         self.values = op_samples.has_values(op, sample)
-        self.differentiate = differentiate and self.values and form != "out"
+        self.differentiate = differentiate and self.values and form not in _NO_GRADIENTS
         try:
             self.expected = self._results(sample)
         except Exception as error:
@@ -96,7 +99,7 @@ class _Trial:
         (actual, gradient), (expected, expected_gradient) = self.actual, self.expected
         if self.form == "out":
             self._check_outs(actual, expected)
-        elif self.op.name in op_rules.TIES:
+        elif self.name in op_rules.TIES:
             compare_ties(self.op, (self.moved, actual), expected)
         else:
             compare(
@@ -105,15 +108,15 @@ class _Trial:
                 values=self.values,
                 exact=lambda: self._specified(self._exact()[0]),
             )
-        if self.op.name in op_rules.TIES:
+        if self.name in op_rules.TIES:
             compare_tied_gradients(gradient, expected_gradient)
         else:
             compare(gradient, expected_gradient, exact=lambda: self._exact()[1])
 
     def _check_outs(self, actual: op_samples.Outs, expected: op_samples.Outs) -> None:
-        if self.op.name in op_rules.UP_TO_PHASE:
+        if self.name in op_rules.UP_TO_PHASE:
             compare([abs(r) for r in actual.results], [abs(r) for r in expected.results])
-        elif self.op.name not in op_rules.CPU_IGNORES_OUT_STRIDES:
+        elif self.name not in op_rules.CPU_IGNORES_OUT_STRIDES:
             compare(actual.results, expected.results, values=self.values)
         if actual.strides != expected.strides:
             raise AssertionError(f"out= has strides {actual.strides}, CPU {expected.strides}")
@@ -122,13 +125,13 @@ class _Trial:
 
     def _specified(self, result: Any) -> Any:
         """The part of a result that PyTorch specifies."""
-        if self.op.name in op_rules.UP_TO_PHASE:
+        if self.name in op_rules.UP_TO_PHASE:
             return self.sample.output_process_fn_grad(result)
-        if self.op.name in op_rules.WIDE_STATISTICS and self.form != "out":
+        if self.name in op_rules.WIDE_STATISTICS and self.form != "out":
             first, *statistics = result
             result = (first, *(s.to(first.dtype) for s in statistics))
-        if self.op.name in op_rules.UNSPECIFIED:
-            unspecified = op_rules.UNSPECIFIED[self.op.name](self.sample)
+        if self.name in op_rules.UNSPECIFIED:
+            unspecified = op_rules.UNSPECIFIED[self.name](self.sample)
             return [r for i, r in enumerate(result) if i not in unspecified]
         return result
 
@@ -194,16 +197,12 @@ def _is_differentiable(op: Any, dtype: torch.dtype) -> bool:
     return op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
 
 
-def _samples(op: Any, dtype: torch.dtype, gradients: bool) -> Iterable[Any]:
-    torch.manual_seed(0)
-    return op.sample_inputs("cpu", dtype, requires_grad=gradients)
-
-
 def sweep_sample(op: Any, dtype: torch.dtype, index: int, form: str = "plain") -> Outcome:
     """One sample of one entry, with gradients where it has them."""
     outcome = Outcome(entry_name(op), str(dtype), form, samples=1)
-    gradients = _is_differentiable(op, dtype)
-    chosen = itertools.islice(_samples(op, dtype, gradients), index, index + 1)
+    gradients = form not in _NO_GRADIENTS and _is_differentiable(op, dtype)
+    every = op_sources.samples(op, dtype, form, gradients)
+    chosen = itertools.islice(every, index, index + 1)
     trials = list(_trials(op, chosen, form, gradients, outcome))
     if not trials:
         outcome.status = "skip"
@@ -223,13 +222,14 @@ def sweep_entry(
 ) -> Outcome:
     """All samples of one entry in one dtype, or `samples` of them, spread evenly."""
     outcome = Outcome(entry_name(op), str(dtype), form)
-    if dtype not in op.supported_dtypes("cpu") or op.name in op_rules.NOT_TRIED:
+    name = op_rules.known_name(op)
+    if dtype not in op.supported_dtypes("cpu") or name in op_rules.NOT_TRIED:
         outcome.status = "skip"
-        outcome.detail = op_rules.NOT_TRIED.get(op.name, "not a dtype of the entry on CPU")
+        outcome.detail = op_rules.NOT_TRIED.get(name, "not a dtype of the entry on CPU")
         return outcome
     before = torch.tpu.counters()["fallbacks"]
-    gradients = backward and _is_differentiable(op, dtype)
-    made = _spread(_samples(op, dtype, gradients), samples)
+    gradients = backward and form not in _NO_GRADIENTS and _is_differentiable(op, dtype)
+    made = _spread(op_sources.samples(op, dtype, form, gradients), samples)
     trials = _trials(op, made, form, gradients, outcome)
     while chunk := list(itertools.islice(trials, batch)):
         outcome.samples += len(chunk)
@@ -280,6 +280,7 @@ def _trials(
 def main() -> None:
     """Sweep from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database", default="op_db", choices=op_sources.DATABASES)
     parser.add_argument("--samples", type=int, default=None, help="per entry; all by default")
     parser.add_argument("--dtypes", default="float32")
     parser.add_argument("--forms", default="plain", help=f"of {', '.join(op_samples.FORMS)}")
@@ -302,6 +303,7 @@ def main() -> None:
             form=form,
             batch=args.batch,
         )
+        outcome.form = op_sources.label(args.database, form)
         outcomes.append(outcome)
         if outcome.status in ("wrong", "error"):
             took = time.perf_counter() - began
@@ -319,7 +321,7 @@ def main() -> None:
 def _chosen(args: argparse.Namespace) -> Iterator[tuple[Any, str, str]]:
     names = set(filter(None, args.names.split(",")))
     shard, count = (int(part) for part in args.shard.split("/"))
-    for i, op in enumerate(op_db):
+    for i, op in enumerate(op_sources.DATABASES[args.database]()):
         if i % count == shard and (not names or op.name in names):
             for dtype, form in itertools.product(args.dtypes.split(","), args.forms.split(",")):
                 yield op, dtype, form

@@ -9,6 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+
+def known_name(op: Any) -> str:
+    """The name under which an entry stands in these tables; a reference has its operator's."""
+    return str(op.name).removeprefix("_refs.")
+
+
 #: Results are random or uninitialised memory: shape, dtype and gradients' shapes only.
 VALUE_FREE = frozenset(
     """bernoulli empty empty_like empty_permuted empty_strided exponential geometric log_normal

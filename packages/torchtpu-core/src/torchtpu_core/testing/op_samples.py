@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchtpu_core.testing import op_rules
+from torchtpu_core.testing import op_rules, op_sources
 
 
 def to_tpu(value: Any) -> Any:
@@ -58,7 +58,7 @@ def with_leaves(sample: Any) -> Any:
 
 def on_device(op: Any, sample: Any) -> Any:
     """A copy of a sample on the device."""
-    stay = op_rules.ON_CPU.get(op.name, frozenset())
+    stay = op_rules.ON_CPU.get(op_rules.known_name(op), frozenset())
     args = [a if i in stay else to_tpu(a) for i, a in enumerate(sample.args)]
     kwargs = {k: "tpu" if k == "device" else to_tpu(v) for k, v in sample.kwargs.items()}
     moved = type(sample)(to_tpu(sample.input), args=tuple(args), kwargs=kwargs)
@@ -69,8 +69,9 @@ def on_device(op: Any, sample: Any) -> Any:
 
 def has_values(op: Any, sample: Any) -> bool:
     """Whether the results are a function of the operands."""
-    sometimes = op_rules.SOMETIMES_VALUE_FREE.get(op.name)
-    return op.name not in op_rules.VALUE_FREE and not (sometimes and sometimes(sample))
+    name = op_rules.known_name(op)
+    sometimes = op_rules.SOMETIMES_VALUE_FREE.get(name)
+    return name not in op_rules.VALUE_FREE and not (sometimes and sometimes(sample))
 
 
 def plain(op: Any, sample: Any) -> Any:
@@ -162,6 +163,7 @@ FORMS: Mapping[str, Form] = {
     "noncontiguous": plain,  # the samples differ, not the call
     "inplace": inplace,
     "out": out,
+    **dict.fromkeys(op_sources.SAMPLERS, plain),  # the samples differ, not the call
 }
 
 
