@@ -181,6 +181,8 @@ def _try_alone(trial: _Trial, outcome: Outcome) -> bool:
         status, detail = "wrong", str(error)
     except Exception as error:
         detail = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(Exception):  # what else it recorded is not the next sample's
+        torch.tpu.synchronize()
     outcome.failed += 1
     if not outcome.detail:
         outcome.status = status

@@ -12,7 +12,7 @@ from typing import Any
 
 def known_name(op: Any) -> str:
     """The name under which an entry stands in these tables; a reference has its operator's."""
-    return str(op.name).removeprefix("_refs.")
+    return str(op.name).removeprefix("_refs.").removeprefix("_conversions.")
 
 
 #: Results are random or uninitialised memory: shape, dtype and gradients' shapes only.
