@@ -83,8 +83,8 @@ def torch_step(name: str, device: str, compiled: bool = False) -> Step:
     return step
 
 
-def jax_step(name: str) -> Step:
-    """The same step by hand, on the client that `tpu` uses."""
+def jax_program(name: str) -> tuple[Any, Any, tuple[jax.Array, ...]]:
+    """The same step by hand, on the client that `tpu` uses: (jitted step, state, batch)."""
     from torchtpu_core.runtime import clients
 
     model, batch, _ = MODELS[name]()
@@ -108,6 +108,12 @@ def jax_step(name: str) -> Step:
         again = {n: jax.device_put(jnp.zeros_like(p), place) for n, p in params.items()}
         state = (params, zeros, again, jax.device_put(jnp.float32(0), place))
         call = jax_models.adamw_step(loss)
+    return call, state, arrays
+
+
+def jax_step(name: str) -> Step:
+    """The hand-written step, holding its state."""
+    call, state, arrays = jax_program(name)
     held = [state]
 
     def step() -> float:

@@ -110,7 +110,7 @@ void Program::fill(py::object made) {
   position = made.attr("positions").cast<std::vector<int>>();
   has_checks = made.attr("has_checks").cast<bool>();
   device_time_ps = made.attr("device_time_ps").cast<int64_t>();
-  output_bytes = made.attr("output_bytes").cast<int64_t>();
+  new_bytes = made.attr("new_bytes").cast<int64_t>();
   description = std::move(made);
   state.store(State::kReady, std::memory_order_release);
 }
@@ -161,7 +161,7 @@ std::shared_ptr<Program> build_program(const Trace& trace, const TraceLayout& la
 }
 
 void run_program(Trace& trace, TraceLayout& layout, Program& program) {
-  require_memory(trace.device, program.output_bytes);
+  require_memory(trace.device, program.new_bytes);
   py::object result = launch(program, layout.operands, layout.scalars, trace.device);
   run_counters().runs.fetch_add(1);
   hand_out(trace, layout, program, result);

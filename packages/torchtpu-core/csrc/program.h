@@ -18,7 +18,7 @@ struct Program {
   std::vector<int> position;  // live output -> index in the call's result
   bool has_checks = false;
   int64_t device_time_ps = 0;
-  int64_t output_bytes = 0;
+  int64_t new_bytes = 0;      // results and temporaries of a run
   // Scalars of the last run, and the same on the device once they have come twice.
   std::vector<ScalarWords> last_scalars;
   py::object scalars_on_device;

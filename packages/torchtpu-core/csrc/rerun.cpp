@@ -93,7 +93,7 @@ bool run_again(const Signature& signature, const Call& call, Results& results) {
   }
   drop_dead_references();
   UserLine line = current_user_line();
-  require_memory(call.device, program->output_bytes);
+  require_memory(call.device, program->new_bytes);
   py::object arrays = launch(*program, values, call.scalars, call.device);
   RunCounters& counters = run_counters();
   counters.ops.fetch_add(1, std::memory_order_relaxed);

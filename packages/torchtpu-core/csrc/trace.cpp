@@ -301,6 +301,9 @@ void set_memory_limit(c10::DeviceIndex device, int64_t bytes) { memory_limit[dev
 void require_memory(c10::DeviceIndex device, int64_t bytes) {
   int64_t limit = memory_limit[device].load();
   int64_t allocated = memory_counters(device).allocated.load();
+  if (limit == 0 || allocated + bytes <= limit) {
+    raise_peak(device, allocated + bytes);
+  }
   if (limit != 0 && allocated + bytes > limit) {
     memory_counters(device).failures.fetch_add(1);
     bridge("raise_out_of_memory")(static_cast<int>(device), bytes, allocated, limit);

@@ -99,7 +99,8 @@ ValuePtr resized_value(const ValuePtr& value, size_t nbytes);
 
 // Bytes a device may hold; 0: no limit.
 void set_memory_limit(c10::DeviceIndex device, int64_t bytes);
-// Throws torch.OutOfMemoryError if the device cannot hold `bytes` more. The GIL is held.
+// Counts `bytes` more as in use for a moment; throws torch.OutOfMemoryError if the device
+// cannot hold them. The GIL is held.
 void require_memory(c10::DeviceIndex device, int64_t bytes);
 
 // Counters shown by torch.tpu.counters().

@@ -20,9 +20,7 @@ void count(c10::DeviceIndex device, int64_t bytes) {
     counters.allocated_ever.fetch_add(bytes);
   }
   (bytes >= 0 ? counters.allocations : counters.frees).fetch_add(1);
-  int64_t peak = counters.peak.load();
-  while (now > peak && !counters.peak.compare_exchange_weak(peak, now)) {
-  }
+  raise_peak(device, now);
 }
 
 }  // namespace
@@ -30,6 +28,13 @@ void count(c10::DeviceIndex device, int64_t bytes) {
 MemoryCounters& memory_counters(c10::DeviceIndex device) {
   static auto* counters = new MemoryCounters[kMaxDevices];
   return counters[device];
+}
+
+void raise_peak(c10::DeviceIndex device, int64_t bytes) {
+  auto& counters = memory_counters(device);
+  int64_t peak = counters.peak.load();
+  while (bytes > peak && !counters.peak.compare_exchange_weak(peak, bytes)) {
+  }
 }
 
 void Value::set_array(PyObject* array_in) {

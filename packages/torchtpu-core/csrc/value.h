@@ -106,5 +106,7 @@ struct MemoryCounters {
 };
 constexpr int kMaxDevices = 127;
 MemoryCounters& memory_counters(c10::DeviceIndex device);
+// The peak is at least `bytes`.
+void raise_peak(c10::DeviceIndex device, int64_t bytes);
 
 }  // namespace torchtpu

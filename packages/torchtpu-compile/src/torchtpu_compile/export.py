@@ -134,7 +134,7 @@ def structs_of(inputs: Sequence[torch.fx.Node]) -> list[jax.ShapeDtypeStruct]:
     Without a place, JAX starts every backend it finds to choose one; libtpu's fails after
     seconds where there is no TPU.
     """
-    place = clients.sharding(0)
+    place = jax.sharding.SingleDeviceSharding(clients.devices()[0])  # leaves no mark in the module
     values = [node.meta["val"] for node in inputs]
     return [
         jax.ShapeDtypeStruct(tuple(v.shape), dtypes.to_numpy(v.dtype), sharding=place)

@@ -9,6 +9,7 @@ import inspect
 import pytest
 import torch
 from torchtpu_core import _C
+from torchtpu_core.calls import device_call
 
 
 @pytest.fixture
@@ -159,3 +160,20 @@ def test_nested_stats_hold_the_flat_ones():
     nested = torch.tpu.memory_stats_as_nested_dict()
     assert nested["allocated_bytes"]["all"]["peak"] == flat["allocated_bytes.all.peak"]
     assert nested["num_ooms"] == flat["num_ooms"]
+
+
+def test_peak_counts_the_temporaries_of_a_program() -> None:
+    cube = device_call("tests::cube", lambda arrays: ((arrays[0] @ arrays[0]) @ arrays[0],))
+    x = torch.ones(256, 256, device="tpu")
+
+    def run() -> torch.Tensor:
+        return cube([x], [], [], lambda: [([256, 256], [256, 1], torch.float32)])[0]
+
+    run()
+    torch.tpu.synchronize()
+    torch.tpu.reset_peak_memory_stats()
+    before = torch.tpu.memory_allocated()
+    result = run()
+    torch.tpu.synchronize()
+    assert torch.tpu.memory_allocated() - before == result.nbytes
+    assert torch.tpu.max_memory_allocated() - before >= result.nbytes + x.nbytes

@@ -40,12 +40,15 @@ class Compiled:
     Attributes:
         call: operands to results.
         device_time_ps: simulated time of one run, 0 without a chip model.
+        temporary_bytes: memory that XLA's program takes while it runs, besides operands and
+            results.
         executable_key: its key in the cache; None if it cannot be loaded from there without
             being lowered.
     """
 
     call: Callable[..., Sequence[jax.Array]]
     device_time_ps: int
+    temporary_bytes: int
     executable_key: str | None
 
 
@@ -78,7 +81,10 @@ def compile_function(
     _log(name, avals, traced - began, done - traced)
     plugins.collect("torchtpu_after_compile", name=name, stablehlo=text, seconds=done - began)
     return Compiled(
-        executables.direct_call(compiled), _device_time_ps(text), key if is_kept else None
+        executables.direct_call(compiled),
+        _device_time_ps(text),
+        _temporary_bytes(compiled),
+        key if is_kept else None,
     )
 
 
@@ -162,6 +168,11 @@ def _only_device(avals: Sequence[jax.ShapeDtypeStruct]) -> Any:
 
 def _identifier(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)[:80] or "program"
+
+
+def _temporary_bytes(compiled: jax.stages.Compiled) -> int:
+    stats = compiled.memory_analysis()  # None where the client does not know
+    return 0 if stats is None else int(stats.temp_size_in_bytes)
 
 
 def _device_time_ps(text: str) -> int:

@@ -41,14 +41,14 @@ class Program:
         positions: live output -> index in the result.
         checks: (error, message, node) of each check; their flags are the last result.
         device_time_ps: simulated device time of one run; 0 without a chip model.
-        output_bytes: bytes of the results that take new memory.
+        new_bytes: memory of a run besides its operands: new results and temporaries.
     """
 
     call: Callable[..., Sequence[jax.Array]]
     positions: list[int]
     checks: list[Check]
     device_time_ps: int
-    output_bytes: int
+    new_bytes: int
 
     @property
     def has_checks(self) -> bool:
@@ -112,7 +112,7 @@ def _find(key: str | None, description: Description, *, remote: bool) -> Program
             positions=facts["positions"],
             checks=checks,
             device_time_ps=facts["device_time_ps"],
-            output_bytes=facts["output_bytes"],
+            new_bytes=facts["new_bytes"],
         )
     except (KeyError, ValueError, TypeError, ImportError, AttributeError) as error:
         caching.cache().refuse(key, level, f"cannot be used ({type(error).__name__}: {error})")
@@ -137,7 +137,7 @@ def _make(key: str | None, description: Description) -> Program:
         positions=traced.positions,
         checks=list(traced.checks),
         device_time_ps=compiled.device_time_ps,
-        output_bytes=traced.output_bytes,
+        new_bytes=traced.output_bytes + compiled.temporary_bytes,
     )
     if key is not None:
         _loaded[key, clients.devices()[description["device"]].id] = program
@@ -156,7 +156,7 @@ def _keep(key: str, name: str, executable_key: str, program: Program) -> None:
         "positions": program.positions,
         "checks": checks,
         "device_time_ps": program.device_time_ps,
-        "output_bytes": program.output_bytes,
+        "new_bytes": program.new_bytes,
     }
     cache = caching.cache()
     cache.keep(Entry(key=key, kind=Kind.TRACE, name=name, host=cache.host, facts=facts))

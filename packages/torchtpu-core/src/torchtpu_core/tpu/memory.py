@@ -56,7 +56,10 @@ def memory_allocated(device: Device = None) -> int:
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """Most bytes in use since the start or the last `reset_peak_memory_stats`."""
+    """Most bytes in use since the start or the last `reset_peak_memory_stats`.
+
+    Includes the temporary memory that XLA states for each program while it runs.
+    """
     return int(_C.memory_counters(index_of(device))["peak"])
 
 
