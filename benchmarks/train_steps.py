@@ -71,6 +71,8 @@ def torch_step(name: str, device: str, compiled: bool = False) -> Step:
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    # Dynamo keeps what it knows of sizes by the wrapper that all partial functions share.
+    torch._dynamo.reset()
     forward = torch.compile(partial(loss_of, model), backend="tpu") if compiled else None
 
     def step() -> float:
