@@ -124,22 +124,16 @@ def lower(executable: Executable, name: str) -> Any:
     program: Program = executable.programs[0]
     inputs = operands_of(executable)
     operands = structs_of(inputs)
-    with jax.enable_x64(True):
+    # Without a device, JAX starts every backend it finds to choose one; libtpu's fails after
+    # seconds where there is no TPU. (A sharding of the operands would be written in the module.)
+    with jax.enable_x64(True), jax.default_device(clients.devices()[0]):
         return jax.jit(function_of(program, inputs, name), keep_unused=True).lower(*operands)
 
 
 def structs_of(inputs: Sequence[torch.fx.Node]) -> list[jax.ShapeDtypeStruct]:
-    """Shape and dtype of operands, placed on a device of ours.
-
-    Without a place, JAX starts every backend it finds to choose one; libtpu's fails after
-    seconds where there is no TPU.
-    """
-    place = jax.sharding.SingleDeviceSharding(clients.devices()[0])  # leaves no mark in the module
+    """Shape and dtype of operands."""
     values = [node.meta["val"] for node in inputs]
-    return [
-        jax.ShapeDtypeStruct(tuple(v.shape), dtypes.to_numpy(v.dtype), sharding=place)
-        for v in values
-    ]
+    return [jax.ShapeDtypeStruct(tuple(v.shape), dtypes.to_numpy(v.dtype)) for v in values]
 
 
 def function_of(program: Program, inputs: Sequence[torch.fx.Node], name: str) -> Any:
