@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import dtypes, matmul
+from torchtpu_core.lowering import dtypes, flash_attention, matmul
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -185,16 +185,22 @@ def fused_attention(
     rng: Rng,
 ) -> tuple[Any, ...]:
     """The fused overload: also the saved seed and offset, and what only CUDA fills."""
-    out, log_sums, _ = attend(
-        query,
-        key,
-        value,
-        attn_bias,
-        is_causal=is_causal,
-        scale=scale,
-        dropout_p=dropout_p,
-        rng=rng,
-    )
+    if flash_attention.applies(query, key, value, attn_bias, dropout_p):
+        factor = _scale(query, scale)
+        out, log_sums = flash_attention.forward(
+            query, key, value, is_causal=is_causal, scale=factor
+        )
+    else:
+        out, log_sums, _ = attend(
+            query,
+            key,
+            value,
+            attn_bias,
+            is_causal=is_causal,
+            scale=scale,
+            dropout_p=dropout_p,
+            rng=rng,
+        )
     state = _as_int64(rng.seed), _as_int64(rng.offset)
     return out, log_sums, None, None, query.shape[2], key.shape[2], *state, None
 
@@ -223,6 +229,11 @@ def fused_attention_backward(
 
     PyTorch's meta kernel states a result for each operand that was given.
     """
+    if flash_attention.applies(query, key, value, attn_bias, dropout_p):
+        factor = _scale(query, scale)
+        return *flash_attention.backward(
+            grad_out, query, key, value, out, logsumexp, is_causal=is_causal, scale=factor
+        ), None
     state = (lax.bitcast_convert_type(s, np.uint64) for s in (philox_seed, philox_offset))
     grads = attend_backward(
         grad_out,

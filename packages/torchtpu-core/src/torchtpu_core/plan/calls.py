@@ -71,6 +71,8 @@ def placed(tree: Any, number_of: Callable[[torch.Tensor], int | None]) -> Any:
     """
 
     def place(leaf: Any) -> Any:
+        if isinstance(leaf, torch.ScriptObject):
+            return None  # a collective's handle would keep its tensors alive
         if not isinstance(leaf, torch.Tensor):
             return leaf
         number = number_of(leaf)

@@ -2,8 +2,8 @@
 """HBM over a step, by what it holds and by the user's lines.
 
 A block counts from the operator that makes it to the one after which nothing refers to
-it; blocks that live within fusions take nothing. Not modelled: fragmentation, padding to
-tiles, and the compiler's own temporaries.
+it; blocks that live within fusions take nothing, images are padded to tiles. Not modelled:
+fragmentation, other padding, and the compiler's own temporaries.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torchtpu_core.plan.records import Block, Category, Op, Phase
+from torchtpu_core.plan.tiles import image_sizes
 from torchtpu_core.units import format_bytes
 
 
@@ -76,14 +77,16 @@ def memory_of(
         category: [0] * (end - start + 2) for category in Category
     }
     living = {}
+    padded = image_sizes(ops[start:end], blocks)
     for number, block in blocks.items():
         died = end + 1 if block.died is None else block.died
         if number in inside or died <= start or block.born > end or not block.size_bytes:
             continue
         category = _category(block, start, backward)
         first, last = max(block.born, start) - start, min(died, end + 1) - start
-        changes[category][first] += block.size_bytes
-        changes[category][last] -= block.size_bytes
+        size = padded.get(number, block.size_bytes)
+        changes[category][first] += size
+        changes[category][last] -= size
         living[number] = (category, first, last)
     curves = {category: _running(row)[:-1] for category, row in changes.items()}
     totals = [sum(values) for values in zip(*curves.values(), strict=True)]
@@ -98,7 +101,8 @@ def memory_of(
     by_line: dict[tuple[Category, str], int] = defaultdict(int)
     for number, (category, first, last) in living.items():
         if first <= peak < last:
-            by_line[category, blocks[number].line] += blocks[number].size_bytes
+            size = padded.get(number, blocks[number].size_bytes)
+            by_line[category, blocks[number].line] += size
     found.lines = sorted(
         ((category, line, size) for (category, line), size in by_line.items()),
         key=lambda row: -row[2],

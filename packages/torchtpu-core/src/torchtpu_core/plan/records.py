@@ -96,6 +96,7 @@ class Block:
         phase: the phase in which it was made.
         line: the user's line that made it.
         category: what it holds, once that is known.
+        shape: of the tensor that it was made for.
     """
 
     size_bytes: int
@@ -104,6 +105,7 @@ class Block:
     line: str
     died: int | None = None
     category: Category | None = None
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ class Storages:
         known = self._live.get(address)
         if known is not None:
             return known[0]
-        return self._add(storage, address, phase, line)
+        return self._add(storage, address, phase, line, tuple(tensor.shape))
 
     def resized(self, storage: Any, phase: Phase, line: str) -> None:
         """A storage got another size: its block ends and one of the new size begins."""
@@ -61,11 +61,13 @@ class Storages:
         if known is not None:
             self._recording.blocks[known[0]].category = category
 
-    def _add(self, storage: Any, address: int, phase: Phase, line: str) -> int:
+    def _add(
+        self, storage: Any, address: int, phase: Phase, line: str, shape: tuple[int, ...]
+    ) -> int:
         self._next += 1
         number = self._next
         self._recording.blocks[number] = Block(
-            storage.nbytes(), len(self._recording.ops), phase, line
+            storage.nbytes(), len(self._recording.ops), phase, line, shape=shape
         )
 
         def freed(_: object) -> None:

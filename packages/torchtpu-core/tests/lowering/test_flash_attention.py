@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JAX's flash attention kernels, interpreted, against CPU PyTorch."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from jax.experimental.pallas import tpu as pltpu
+
+from torchtpu_core.lowering import flash_attention
+from torchtpu_core.targets import parse_target
+from torchtpu_core.xla_tpu.lowering import for_tpu
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_flash_attention_and_its_gradients_equal_cpus(is_causal: bool) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(1, 2, 256, 64, requires_grad=True) for _ in range(3)]
+    expected = torch.nn.functional.scaled_dot_product_attention(*given, is_causal=is_causal)
+    gradient = torch.randn_like(expected)
+    expected.backward(gradient)
+    arrays = [jnp.asarray(t.detach().numpy()) for t in given]
+    options = {"is_causal": is_causal, "scale": 64**-0.5}
+    with pltpu.force_tpu_interpret_mode():
+        out, sums = flash_attention.forward(*arrays, **options)
+        grads = flash_attention.backward(
+            jnp.asarray(gradient.numpy()), *arrays, out, sums, **options
+        )
+    np.testing.assert_allclose(out, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+    for found, tensor in zip(grads, given, strict=True):
+        np.testing.assert_allclose(found, tensor.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_flash_attention_applies_only_to_whole_blocks_on_a_tpu() -> None:
+    x, odd = jnp.zeros((1, 2, 256, 64)), jnp.zeros((1, 2, 200, 64))
+    assert not flash_attention.applies(x, x, x, None, 0.0)
+    with for_tpu(parse_target("v5e:2x2")):
+        assert flash_attention.applies(x, x, x, None, 0.0)
+        assert not flash_attention.applies(odd, odd, odd, None, 0.0)
+        assert not flash_attention.applies(x, x, x, None, 0.1)
+        assert not flash_attention.applies(x, x, x, x, 0.0)
