@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from jax.experimental.pallas import tpu as pltpu
-
 from torchtpu_core.lowering import flash_attention
 from torchtpu_core.targets import parse_target
 from torchtpu_core.xla_tpu.lowering import for_tpu

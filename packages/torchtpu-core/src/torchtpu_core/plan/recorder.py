@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from torchtpu_core.plan import calls, collectives, op_work
 from torchtpu_core.plan.records import HostRead, Op, Phase, Recording, Work
@@ -53,7 +52,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if any(kind.__name__ in _DESUGARED for kind in types):
             return NotImplemented
-        flat = tree_leaves((args, kwargs))
+        flat = _leaves((args, kwargs), [])
         inputs = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
         fakes = [tensor for tensor in inputs if isinstance(tensor, FakeTensor)]
         if not fakes and not self._makes_fake(func, flat):
@@ -140,7 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         out: Any,
     ) -> None:
         name = func._schema.name.partition("::")[2]
-        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, FakeTensor)]
+        outputs = [leaf for leaf in _leaves(out, []) if isinstance(leaf, FakeTensor)]
         if name in op_work.FREE or func.is_view or not (outputs or inputs):
             self._touch(outputs, name)
             if self.keep_calls and not func.is_view:
@@ -230,6 +229,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.work = Work.MOVE
 
 
+def _leaves(tree: Any, found: list[Any]) -> list[Any]:
+    """The leaves of lists, tuples and dicts, as operators have; many times faster than pytree."""
+    if isinstance(tree, (list, tuple)):
+        for item in tree:
+            _leaves(item, found)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            _leaves(item, found)
+    else:
+        found.append(tree)
+    return found
+
+
 def _size(tensor: torch.Tensor) -> int:
     """Bytes of the elements that an operator touches."""
     return tensor.numel() * tensor.element_size()
@@ -241,7 +253,7 @@ def _mutated(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
-            found += tree_leaves(value)
+            _leaves(value, found)
     return [t for t in found if isinstance(t, FakeTensor) and t.device.type == DEVICE]
 
 
