@@ -31,6 +31,7 @@ SWEPT_FORMS = ("noncontiguous", "inplace", "out", "reference", "sparse_coo", "sp
 #: Other databases of PyTorch, and the forms they are swept in.
 SWEPT_DATABASES = (("python_ref_db", "plain"), ("foreach", "plain"), ("foreach", "inplace"))
 SWEEP_SHARDS = 8
+ZOO_SHARDS = 16
 
 nox.options.default_venv_backend = "venv"
 nox.options.sessions = ["wheels"]
@@ -100,3 +101,32 @@ def op_database(session: nox.Session) -> None:
     summary = ("--out", "benchmarks/results/op_database.json")
     allowed = ("--allowed", "packages/torchtpu-core/tests/op_database/allowed.json")
     session.run("python", "-m", "torchtpu_core.testing.op_coverage", *files, *summary, *allowed)
+
+
+@nox.session
+def model_zoo(session: nox.Session) -> None:
+    """Run other people's libraries and models on the device, compare them with the CPU.
+
+    Shards that are there from an interrupted call are kept, as in ``op_database``. Arguments go to
+    the sweep: ``nox -s model_zoo -- --modes strict``.
+    """
+    session.install("-r", "requirements/torch.txt")
+    session.run("python", "tools/install.py", *DISTRIBUTIONS)
+    requirements = (f"requirements/{name}.txt" for name in ("torch", "test", "zoo"))
+    session.install(*itertools.chain.from_iterable(("-r", path) for path in requirements))
+    session.run("python", "-m", "pytest", "packages/torchtpu-core/tests/libraries")
+    raw = Path(session.create_tmp(), "raw")
+    raw.mkdir(exist_ok=True)
+    session.log(f"raw results: {raw}")
+    for shard in range(ZOO_SHARDS):
+        target = raw / f"{shard}.json"
+        if target.exists():
+            continue
+        part = raw / "unfinished"
+        arguments = ("--shard", f"{shard}/{ZOO_SHARDS}", "--json", str(part))
+        module = "torchtpu_core.testing.model_zoo"
+        session.run("python", "-m", module, *arguments, *session.posargs)
+        part.rename(target)
+    files = sorted(str(path) for path in raw.glob("*.json"))
+    summary = ("--out", "benchmarks/results/model_zoo.json")
+    session.run("python", "-m", "torchtpu_core.testing.model_zoo.summary", *files, *summary)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from database_page import database_page
+from models_page import models_page
 from torchtpu_core import env_vars, errors, hookspecs, lowering
 from torchtpu_core.hardware.records import RECORDS
 from torchtpu_core.hardware.sourced import Sourced
@@ -323,6 +324,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "numerics": numerics_page,
     "operators": operators_page,
     "database": lambda: database_page(markdown_table),
+    "models": lambda: models_page(markdown_table),
     "environment": environment_page,
     "chips": chips_page,
     "hooks": hooks_page,
