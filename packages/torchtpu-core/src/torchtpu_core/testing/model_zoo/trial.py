@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -139,12 +140,9 @@ def differences(actual: Tensors, expected: Tensors, exact: Callable[[], Tensors]
         floor = _NOISE * largest[name.partition(" ")[0]]
         scale = max(_magnitude(x), floor) if x.is_floating_point() else 1
         scale = scale or 1
+        in_double = partial(_exact_over, exact, name, scale)
         try:
-            compare(
-                _over(actual[name].cpu(), scale),
-                _over(x, scale),
-                exact=lambda name=name, scale=scale: _over(exact()[name], scale),
-            )
+            compare(_over(actual[name].cpu(), scale), _over(x, scale), exact=in_double)
         except AssertionError as error:
             found.append(f"{name}: {' '.join(str(error).split())[:300]}")
     return found
@@ -153,6 +151,10 @@ def differences(actual: Tensors, expected: Tensors, exact: Callable[[], Tensors]
 def _magnitude(x: torch.Tensor) -> float:
     finite = x[torch.isfinite(x)] if x.is_floating_point() else x
     return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _exact_over(exact: Callable[[], Tensors], name: str, scale: float) -> torch.Tensor:
+    return _over(exact()[name], scale)
 
 
 def _over(x: torch.Tensor, scale: float) -> torch.Tensor:
