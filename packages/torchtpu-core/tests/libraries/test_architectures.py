@@ -9,6 +9,8 @@ from torchtpu_core.testing.model_zoo.architectures import ARCHITECTURES
 from torchtpu_core.testing.model_zoo.inputs import INPUTS
 from torchtpu_core.testing.model_zoo.trial import differences, run, try_out
 
+pytest.importorskip("transformers", reason="needs requirements/zoo.txt")
+
 #: One of each kind that shares little with the others.
 SLICE = ("bert", "llama", "t5", "vit", "mixtral", "wav2vec2")
 
@@ -21,7 +23,6 @@ def test_architectures_have_different_names_and_known_inputs() -> None:
 
 @pytest.mark.parametrize("name", SLICE)
 def test_architecture_in_strict_mode_agrees_with_the_cpu(name: str) -> None:
-    pytest.importorskip("transformers", reason="needs requirements/zoo.txt")
     outcome = try_out(next(row for row in ARCHITECTURES if row.name == name), "strict")
     assert (outcome.status, outcome.detail) == ("pass", "")
     assert not outcome.fallbacks
