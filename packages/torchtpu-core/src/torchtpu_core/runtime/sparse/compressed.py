@@ -36,7 +36,7 @@ def rows_and_columns(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (runs, plain) if self.layout in _BY_ROW else (plain, runs)
 
 
-def _of(like: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def with_values(like: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A tensor with the positions of `like` and other values."""
     made: torch.Tensor = torch.sparse_compressed_tensor(
         *_parts(like), values, like.shape, layout=like.layout, check_invariants=False
@@ -92,7 +92,7 @@ def to_dense(
 def mask(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The elements of `self`, dense or compressed, at the positions of `mask`."""
     dense = self if self.layout == torch.strided else self.to_dense()
-    return _of(mask, _Blocks(mask).gather(dense.expand(mask.shape)))
+    return with_values(mask, _Blocks(mask).gather(dense.expand(mask.shape)))
 
 
 def sampled_addmm(
@@ -105,7 +105,7 @@ def sampled_addmm(
     else:
         product = _Blocks(self).gather(mat1 @ mat2)
     values = product if alpha == 1 else product * alpha
-    return _of(self, values if beta == 0 else values + self.values() * beta)
+    return with_values(self, values if beta == 0 else values + self.values() * beta)
 
 
 def _like(self: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
@@ -131,11 +131,11 @@ def add(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.Ten
 def mul(self: torch.Tensor, other: Any) -> torch.Tensor:
     """`self * other`, with a tensor of any layout or a number."""
     if not isinstance(other, torch.Tensor):
-        return _of(self, self.values() * other)
+        return with_values(self, self.values() * other)
     sparse, factor = (other, self) if self.layout == torch.strided else (self, other)
     if factor.layout == torch.strided:
         taken = factor if factor.dim() == 0 else _Blocks(sparse).gather(factor.expand(sparse.shape))
-        return _of(sparse, sparse.values() * taken)
+        return with_values(sparse, sparse.values() * taken)
     if self.layout in _BLOCKED or self.layout != other.layout or self.dim() != 2:
         return _like(self, self.to_dense() * other.to_dense())
     return (self.to_sparse_coo() * other.to_sparse_coo()).to_sparse(layout=self.layout)

@@ -21,6 +21,7 @@ KERNELS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("mul.out", _COO, coo.mul_out),
     ("norm.ScalarOpt_dim", _COO, coo.norm),
     ("sparse_mask", _COO, coo.mask),
+    ("_sparse_mm_reduce_impl_backward", _CSR, products.mm_reduce_backward),
     ("_to_dense", _CSR, compressed.to_dense),
     ("_to_sparse_bsc", _CSR, compressed.to_bsc),
     ("_to_sparse_bsr", _CSR, compressed.to_bsr),

@@ -7,6 +7,7 @@ dense matrix per stored element and adds it to a row of the result.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -93,3 +94,47 @@ def addmv_out(
     """`out = beta * self + alpha * (mat @ vec)` with a compressed matrix."""
     column = self.expand(mat.shape[0]).unsqueeze(1)
     return out.copy_(addmm(column, mat, vec.unsqueeze(1), beta=beta, alpha=alpha).squeeze(1))
+
+
+def mm_reduce_backward(
+    self: torch.Tensor,
+    grad_out: torch.Tensor,
+    weight: torch.Tensor,
+    reduce: str,
+    arg_out: torch.Tensor | None,
+    output_mask: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of `torch.sparse.mm(self, weight, reduce)` with a CSR `self`.
+
+    `arg_out`, the element that won, is not there: PyTorch's kernel makes it only where it sees
+    that gradients are wanted. It is found anew.
+    """
+    rows, columns, values = _elements(self)
+    blank = torch.zeros_like(weight)
+    if reduce in ("sum", "mean"):
+        if reduce == "mean":
+            grad_out = grad_out / self.crow_indices().diff().clamp(min=1).unsqueeze(1)
+        taken = grad_out[rows]
+        of_values = (taken * weight[columns]).sum(1)
+        of_weight = blank.index_add_(0, columns, values.unsqueeze(1) * taken)
+    else:
+        first = _winners(rows, values.unsqueeze(1) * weight[columns], grad_out, reduce)
+        won = first.clamp(max=max(len(values) - 1, 0))
+        given = torch.where(first < len(values), grad_out, 0)
+        place = (columns[won], torch.arange(weight.shape[1], device=won.device).expand_as(won))
+        of_values = torch.zeros_like(values)
+        of_values.index_add_(0, won.reshape(-1), (given * weight[place]).reshape(-1))
+        of_weight = blank.index_put_(place, given * values[won], accumulate=True)
+    return compressed.with_values(self, of_values), of_weight
+
+
+def _winners(
+    rows: torch.Tensor, products: torch.Tensor, like: torch.Tensor, reduce: str
+) -> torch.Tensor:
+    """`(M, P)`: the first of the elements `(N, P)` that is its row's extremum; `N` if none is."""
+    worst = -math.inf if reduce == "amax" else math.inf
+    best = torch.full_like(like, worst).index_reduce_(0, rows, products, reduce)
+    places = torch.arange(len(rows), device=rows.device).unsqueeze(1).expand_as(products)
+    places = torch.where(products == best[rows], places, len(rows))
+    nothing = torch.full_like(like, len(rows), dtype=torch.int64)
+    return nothing.index_reduce_(0, rows, places, "amin")
