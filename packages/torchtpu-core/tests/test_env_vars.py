@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from torchtpu_core import env_vars
-from torchtpu_core.env_vars import Collectives, EagerMode, EnvVar, Fallback, LogTopic, Numerics
+from torchtpu_core.env_values import Collectives, EagerMode, Fallback, LogTopic, Numerics
+from torchtpu_core.env_vars import EnvVar
 from torchtpu_core.errors import EnvironmentVariableError
 
 

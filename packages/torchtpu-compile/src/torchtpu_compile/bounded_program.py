@@ -21,7 +21,8 @@ import sympy
 import torch
 from torch.fx import Node
 from torchtpu_core.calls import OutSpec, array_of, device_call, tensor_of
-from torchtpu_core.env_vars import LogTopic, settings
+from torchtpu_core.env_values import LogTopic
+from torchtpu_core.env_vars import settings
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar
 from torchtpu_core.lowering.rng import Rng

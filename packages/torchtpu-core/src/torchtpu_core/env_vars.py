@@ -12,72 +12,25 @@ Python lives where it is used and wins over the environment.
 
 from __future__ import annotations
 
-import enum
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from torchtpu_core import env_values
+from torchtpu_core.env_values import (
+    EAGER_MODE_ALIASES,
+    Collectives,
+    EagerMode,
+    Fallback,
+    LogTopic,
+    Numerics,
+)
 from torchtpu_core.errors import EnvironmentVariableError, did_you_mean
-from torchtpu_core.units import GIB, MIB
+from torchtpu_core.units import GIB
 
 PREFIX = "TORCH_TPU_"
-Member = TypeVar("Member", bound=enum.StrEnum)
-
-
-class EagerMode(enum.StrEnum):
-    """When a recorded trace is flushed."""
-
-    DEBUG = "debug"
-    STRICT = "strict"
-    FUSED = "fused"
-
-
-class Fallback(enum.StrEnum):
-    """What happens when an operator runs on the host."""
-
-    WARN = "warn"
-    ERROR = "error"
-    QUIET = "quiet"
-
-
-class Numerics(enum.StrEnum):
-    """Whether a simulated target computes as the CPU does or rounds as a TPU does."""
-
-    EXACT = "exact"
-    TPU = "tpu"
-
-
-class Collectives(enum.StrEnum):
-    """What carries collectives of tensors of the device."""
-
-    AUTO = "auto"
-    GLOO = "gloo"
-    XLA = "xla"
-
-
-class LogTopic(enum.StrEnum):
-    """What the backend reports on its logger."""
-
-    COMPILES = "compiles"
-    RECOMPILES = "recompiles"
-    FLUSHES = "flushes"
-    FALLBACKS = "fallbacks"
-
-
-# The names of Google's torch_tpu for the same three modes.
-EAGER_MODE_ALIASES: Mapping[str, EagerMode] = {
-    "defer_never_and_launch_blocking": EagerMode.DEBUG,
-    "defer_never": EagerMode.STRICT,
-    "defer_and_fuse": EagerMode.FUSED,
-}
-_UNIT_BYTES = {"": 1, "mib": MIB, "gib": GIB, "tib": 1024 * GIB}
-_SIZE = re.compile(r"([0-9.]+) *([mgt]ib|)")
-_KEY_BYTES_MAX = 64
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("0", "false", "no", "off", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,85 +93,6 @@ class Settings:
     disable_autoload: bool
 
 
-def _words(text: str) -> list[str]:
-    """The comma-separated words of a text, without blanks."""
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-class _WrongWord(ValueError):
-    """Its text says which word of a value is wrong, and what may have been meant."""
-
-
-def _choice(word: str, values: type[Member], aliases: Mapping[str, Member] | None = None) -> Member:
-    """A word as a member of an enum, or `_WrongWord`."""
-    known = {**(aliases or {}), **{str(value): value for value in values}}
-    if (found := known.get(word.strip().lower())) is None:
-        raise _WrongWord(f"{word.strip()!r} is unknown.{did_you_mean(word.strip().lower(), known)}")
-    return found
-
-
-def _parse_log(text: str) -> frozenset[LogTopic]:
-    topics, wrong = set(), []
-    for word in _words(text):
-        try:
-            topics.add(_choice(word, LogTopic))
-        except _WrongWord as error:
-            wrong.append(str(error))
-    if wrong:
-        raise _WrongWord(" ".join(wrong))
-    return frozenset(topics)
-
-
-def _parse_bool(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in _TRUE + _FALSE:
-        raise ValueError(text)
-    return word in _TRUE
-
-
-def _parse_timeout(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise ValueError(text)
-    return seconds
-
-
-def _parse_cache_dir(text: str) -> Path | None:
-    return Path(text).expanduser() if text.strip() else None
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes from a text such as ``500MiB``, ``1.5 GiB`` or ``4096``.
-
-    Raises:
-        ValueError: it is no such text.
-    """
-    found = _SIZE.fullmatch(text.strip().lower())
-    if found is None:
-        raise ValueError(text)
-    size_bytes = int(float(found[1]) * _UNIT_BYTES[found[2]])
-    if size_bytes <= 0:
-        raise ValueError(text)
-    return size_bytes
-
-
-def _parse_key(text: str) -> bytes:
-    key = text.strip().encode()
-    if len(key) > _KEY_BYTES_MAX:
-        raise ValueError("too long")
-    return key
-
-
-def _default_cache_dir() -> Path:
-    """The user's cache directory; ``XDG_CACHE_HOME`` moves it."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "torchtpu"
-
-
-def _one_of(values: type[enum.StrEnum]) -> str:
-    return ", ".join(values)
-
-
 _CORE_ROWS = (
     EnvVar(
         "TORCH_TPU_TARGET",
@@ -229,50 +103,50 @@ _CORE_ROWS = (
     ),
     EnvVar(
         "TORCH_TPU_EAGER_MODE",
-        lambda text: _choice(text, EagerMode, EAGER_MODE_ALIASES),
+        lambda text: env_values.choice(text, EagerMode, EAGER_MODE_ALIASES),
         EagerMode.FUSED,
-        f"{_one_of(EagerMode)} (also {', '.join(name.upper() for name in EAGER_MODE_ALIASES)})",
+        f"{env_values.one_of(EagerMode)} (also {', '.join(map(str.upper, EAGER_MODE_ALIASES))})",
         "The eager mode a process starts in.",
     ),
     EnvVar(
         "TORCH_TPU_FUSED_BACKGROUND",
-        _parse_bool,
+        env_values.parse_bool,
         True,
         "1, true, yes, on, 0, false, no, off",
         "Whether Fused Eager compiles on a thread of its own; if not, the script waits.",
     ),
     EnvVar(
         "TORCH_TPU_FALLBACK",
-        lambda text: _choice(text, Fallback),
+        lambda text: env_values.choice(text, Fallback),
         Fallback.WARN,
-        _one_of(Fallback),
+        env_values.one_of(Fallback),
         "What happens when an operator runs on the host.",
     ),
     EnvVar(
         "TORCH_TPU_NUMERICS",
-        lambda text: _choice(text, Numerics),
+        lambda text: env_values.choice(text, Numerics),
         Numerics.EXACT,
-        _one_of(Numerics),
+        env_values.one_of(Numerics),
         "Whether a simulated target computes exactly or rounds as a TPU does.",
     ),
     EnvVar(
         "TORCH_TPU_DISABLE_PLUGINS",
-        lambda text: frozenset(_words(text)),
+        lambda text: frozenset(env_values.words(text)),
         frozenset(),
         "a comma-separated list of plugin names",
         "Plugins that are not loaded.",
     ),
     EnvVar(
         "TORCH_TPU_LOG",
-        _parse_log,
+        env_values.parse_log,
         frozenset(),
-        f"a comma-separated list of {_one_of(LogTopic)}",
+        f"a comma-separated list of {env_values.one_of(LogTopic)}",
         "What the backend reports on its logger.",
     ),
     EnvVar(
         "TORCH_TPU_CACHE_DIR",
-        _parse_cache_dir,
-        _default_cache_dir,
+        env_values.parse_cache_dir,
+        env_values.default_cache_dir,
         "a directory, or nothing for no cache on disk",
         "Where compiled programs are kept; by default torchtpu in the user's cache directory.",
     ),
@@ -285,21 +159,21 @@ _CORE_ROWS = (
     ),
     EnvVar(
         "TORCH_TPU_CACHE_MAX_BYTES",
-        parse_bytes,
+        env_values.parse_bytes,
         4 * GIB,
         "a positive number of bytes, or of MiB, GiB or TiB: 500MiB",
         "Bound of the directory of compiled programs; the ones used longest ago are removed.",
     ),
     EnvVar(
         "TORCH_TPU_CACHE_WAIT_S",
-        _parse_timeout,
+        env_values.parse_timeout,
         120.0,
         "a positive number of seconds",
         "How long to wait for another process that compiles the same program.",
     ),
     EnvVar(
         "TORCH_TPU_CACHE_KEY",
-        _parse_key,
+        env_values.parse_key,
         b"",
         "a text of at most 64 bytes",
         "A secret that signs compiled programs; those signed otherwise are not loaded.",
@@ -307,21 +181,21 @@ _CORE_ROWS = (
     ),
     EnvVar(
         "TORCH_TPU_COLLECTIVES",
-        lambda text: _choice(text, Collectives),
+        lambda text: env_values.choice(text, Collectives),
         Collectives.AUTO,
-        _one_of(Collectives),
+        env_values.one_of(Collectives),
         "What carries collectives: XLA's programs, or gloo on a simulated device's memory.",
     ),
     EnvVar(
         "TORCH_TPU_COLLECTIVE_TIMEOUT_S",
-        _parse_timeout,
+        env_values.parse_timeout,
         600.0,
         "a positive number of seconds",
         "How long a collective waits for the other ranks.",
     ),
     EnvVar(
         "TORCH_TPU_DISABLE_AUTOLOAD",
-        _parse_bool,
+        env_values.parse_bool,
         False,
         "1, true, yes, on, 0, false, no, off",
         "Whether 'import torch' leaves the device alone.",
@@ -432,7 +306,7 @@ def _parse(row: EnvVar) -> Any:
         return row.parse(text)
     except ValueError as error:
         shown = "(a secret)" if row.secret else repr(text)
-        detail = f": {error}" if isinstance(error, _WrongWord) else "."
+        detail = f": {error}" if isinstance(error, env_values.WrongWord) else "."
         raise EnvironmentVariableError(
             f"{row.name}={shown} is not allowed{detail} Allowed: {row.allowed}."
         ) from (None if row.secret else error)

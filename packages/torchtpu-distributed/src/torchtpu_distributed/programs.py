@@ -17,7 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from torchtpu_core.env_vars import LogTopic, settings
+from torchtpu_core.env_values import LogTopic
+from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.runtime.current import target
 from torchtpu_core.simulator.pricing import price

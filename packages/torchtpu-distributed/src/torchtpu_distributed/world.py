@@ -16,7 +16,8 @@ from datetime import timedelta
 from typing import Any
 
 from torch import distributed as dist
-from torchtpu_core.env_vars import Collectives, settings
+from torchtpu_core.env_values import Collectives
+from torchtpu_core.env_vars import settings
 from torchtpu_core.runtime.current import target
 from torchtpu_core.targets import TargetKind
 

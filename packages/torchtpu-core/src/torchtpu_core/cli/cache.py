@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from torchtpu_core import env_vars
+from torchtpu_core import env_values, env_vars
 from torchtpu_core.cache import Kind, places
 from torchtpu_core.cache.directory import DirectoryStore
 from torchtpu_core.cache.inspection import faults, headers
@@ -211,7 +211,7 @@ def _limit(text: str) -> int | None:
     if not text:
         return None
     try:
-        return env_vars.parse_bytes(text)
+        return env_values.parse_bytes(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is no size; write 500MiB or 2GiB.") from error
 

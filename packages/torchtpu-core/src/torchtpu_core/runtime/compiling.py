@@ -15,7 +15,8 @@ import jax
 
 from torchtpu_core import plugins
 from torchtpu_core.cache import Entry, Kind
-from torchtpu_core.env_vars import LogTopic, settings
+from torchtpu_core.env_values import LogTopic
+from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.runtime import caching, executables, fingerprints
 from torchtpu_core.runtime.current import target

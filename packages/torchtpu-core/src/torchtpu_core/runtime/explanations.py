@@ -14,7 +14,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
-from torchtpu_core.env_vars import LogTopic, settings
+from torchtpu_core.env_values import LogTopic
+from torchtpu_core.env_vars import settings
 from torchtpu_core.runtime.trace_lowering import Description
 
 log = logging.getLogger("torchtpu")

@@ -7,7 +7,8 @@ import logging
 import warnings
 from collections import Counter
 
-from torchtpu_core.env_vars import Fallback, LogTopic, settings
+from torchtpu_core.env_values import Fallback, LogTopic
+from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import FallbackRefusedError
 from torchtpu_core.lowering.table import Kind
 from torchtpu_core.runtime import tables

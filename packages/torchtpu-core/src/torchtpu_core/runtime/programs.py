@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import jax
 
 from torchtpu_core.cache import Entry, Kind
-from torchtpu_core.env_vars import LogTopic, settings
+from torchtpu_core.env_values import LogTopic
+from torchtpu_core.env_vars import settings
 from torchtpu_core.runtime import caching, clients, compiling, executables
 from torchtpu_core.runtime.trace_key import trace_key
 from torchtpu_core.runtime.trace_lowering import Check, Description, trace_function

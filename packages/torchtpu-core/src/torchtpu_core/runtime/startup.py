@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchtpu_core import _C, env_vars, plugins
+from torchtpu_core import _C, env_values, env_vars, plugins
 from torchtpu_core.errors import EnvironmentVariableError, LoweringTableError
 from torchtpu_core.lowering import memory_formats, mxu
 from torchtpu_core.lowering.indexing import check_masks, expand_masks, needs_mask_expansion
@@ -68,7 +68,7 @@ def start() -> None:
     sparse.register(_library("aten::"))
     _C.set_copy_op(tables.current()["aten::copy"])
     _limit_memory()
-    _C.log_flushes(env_vars.LogTopic.FLUSHES in env_vars.settings().log)
+    _C.log_flushes(env_values.LogTopic.FLUSHES in env_vars.settings().log)
     modes.load()
     for plugin, functions in plugins.collect("torchtpu_register_kernels"):
         _define_kernels(plugin, functions)
@@ -90,7 +90,7 @@ def _choose_numerics() -> None:
     Raises:
         EnvironmentVariableError: the target has no chip to imitate.
     """
-    if env_vars.settings().numerics is not env_vars.Numerics.TPU:
+    if env_vars.settings().numerics is not env_values.Numerics.TPU:
         return
     if target().target.kind is TargetKind.CPU:
         raise EnvironmentVariableError(
