@@ -35,7 +35,7 @@ def database_page(table: _Table) -> str:
     environment = ", ".join(f"{k} {v}" for k, v in content["environment"].items())
     parts = [_HEAD.format(command=content["command"], environment=environment)]
     columns = ("dtype", "form", "samples_per_entry", "samples", "entries")
-    head = [*(c.replace("_", " ") for c in columns), "agree", "native", "date"]
+    head = [*(c.replace("_", " ") for c in columns), "agree", "native", "conditions", "date"]
     parts.append(table(head, (_figures(s, columns) for s in content["sweeps"])))
     parts += ["## What differs\n", table(["entry", "sweep", "samples", "what"], _differ(content))]
     parts += [
@@ -48,7 +48,8 @@ def database_page(table: _Table) -> str:
 def _figures(sweep: dict[str, Any], columns: Sequence[str]) -> list[object]:
     agree = f"{sweep['agree']} ({sweep['agree_percent']} %)"
     native = f"{sweep['native']} ({sweep['native_percent']} %)"
-    return [*(sweep[c] for c in columns), agree, native, sweep["date"]]
+    conditions = ", ".join(f"{k}={v}" for k, v in sweep.get("conditions", {}).items())
+    return [*(sweep[c] for c in columns), agree, native, conditions, sweep["date"]]
 
 
 def _differ(content: dict[str, Any]) -> Iterable[Sequence[object]]:

@@ -14,7 +14,8 @@ from torchtpu_core.testing.op_database import Outcome
 
 
 def _raw(path: Path, samples: int | None, *outcomes: Outcome) -> Path:
-    path.write_text(json.dumps({"samples": samples, "outcomes": [asdict(o) for o in outcomes]}))
+    raw = {"samples": samples, "conditions": {}, "outcomes": [asdict(o) for o in outcomes]}
+    path.write_text(json.dumps(raw))
     return path
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -56,30 +56,48 @@ def _percent(part: int, whole: int) -> float:
     return round(100 * part / whole, 2) if whole else 0.0
 
 
-def read_raw(paths: Iterable[Path]) -> dict[tuple[str, str], tuple[int | None, list[Any]]]:
-    """Outcomes by dtype and form, and the limit of samples they were made with.
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The shards of one dtype and form.
+
+    Attributes:
+        limit: samples of an entry at most; None for all.
+        conditions: environment variables that the sweep was made under.
+        outcomes: one per entry.
+    """
+
+    limit: int | None
+    conditions: Mapping[str, str]
+    outcomes: list[dict[str, Any]]
+
+
+def read_raw(paths: Iterable[Path]) -> dict[tuple[str, str], Sweep]:
+    """The sweeps of raw files, by dtype and form.
 
     Raises:
-        ValueError: shards of one sweep differ in their limit.
+        ValueError: shards of one sweep differ in their limit or conditions.
     """
-    found: dict[tuple[str, str], list[Any]] = defaultdict(list)
-    limits: dict[tuple[str, str], int | None] = {}
+    found: dict[tuple[str, str], Sweep] = {}
     for path in paths:
         raw = json.loads(path.read_text())
         for outcome in raw["outcomes"]:
-            key = outcome["dtype"], outcome["form"]
-            found[key].append(outcome)
-            if limits.setdefault(key, raw["samples"]) != raw["samples"]:
-                raise ValueError(f"{path} has another number of samples than the shards before it.")
-    return {key: (limits[key], outcomes) for key, outcomes in found.items()}
+            fresh = Sweep(raw["samples"], raw["conditions"], [])
+            sweep = found.setdefault((outcome["dtype"], outcome["form"]), fresh)
+            if (sweep.limit, sweep.conditions) != (fresh.limit, fresh.conditions):
+                raise ValueError(
+                    f"{path} has another number of samples, or other conditions, than the shards before it."
+                )
+            sweep.outcomes.append(outcome)
+    return found
 
 
 def merge(paths: Iterable[Path], out: Path) -> dict[str, Any]:
     """Put the sweeps of raw files into the coverage file `out` and return its content."""
     known = json.loads(out.read_text())["sweeps"] if out.exists() else []
     sweeps = {(s["dtype"], s["form"]): s for s in known}
-    for (dtype, form), (limit, outcomes) in read_raw(paths).items():
-        made = summarise(outcomes, limit)
+    for (dtype, form), sweep in read_raw(paths).items():
+        made = summarise(sweep.outcomes, sweep.limit)
+        made["conditions"] = sweep.conditions
         made["date"] = datetime.now(UTC).date().isoformat()
         sweeps[dtype.removeprefix("torch."), form] = made
     content = {

@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,6 +40,8 @@ __all__ = ["Outcome", "compare", "entry_name", "sweep_entry", "sweep_sample", "t
 _NO_GRADIENTS = frozenset({"out", *op_sources.SAMPLERS} - {"reference"})
 #: Samples whose programs are launched together.
 BATCH = 16
+#: Environment variables that decide how programs are compiled and rounded.
+_CONDITIONS = ("TORCH_TPU_TARGET", "TORCH_TPU_EAGER_MODE", "TORCH_TPU_NUMERICS", "XLA_FLAGS")
 
 
 @dataclass(slots=True)
@@ -315,7 +318,12 @@ def main() -> None:
                 flush=True,
             )
         if args.json:
-            raw = {"samples": args.samples, "outcomes": [asdict(o) for o in outcomes]}
+            conditions = {name: os.environ[name] for name in _CONDITIONS if name in os.environ}
+            raw = {
+                "samples": args.samples,
+                "conditions": conditions,
+                "outcomes": [asdict(o) for o in outcomes],
+            }
             args.json.write_text(json.dumps(raw, indent=1))
     _print_summary(outcomes)
 
