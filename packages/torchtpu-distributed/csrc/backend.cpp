@@ -219,6 +219,8 @@ PYBIND11_MODULE(_C, m) {
   using torchtpu::distributed::PythonBackend;
   m.doc() = "The compiled part of torchtpu_distributed.";
   pybind11::module_::import("torch.distributed");
+  m.def("fail_future", &torchtpu::distributed::fail_future, pybind11::arg("future"),
+        pybind11::arg("error"));
   m.def("make_backend",
         [](int rank, int size, double timeout_s, pybind11::object target,
            c10::intrusive_ptr<c10d::Backend> host) {

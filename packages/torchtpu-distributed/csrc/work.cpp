@@ -3,6 +3,7 @@
 
 #include "untraced.h"
 
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 namespace torchtpu::distributed {
@@ -83,6 +84,13 @@ bool GlooWork::wait(std::chrono::milliseconds timeout) {
   Untraced untraced;
   on_failure_(message);
   throw std::runtime_error(message);
+}
+
+void fail_future(torch::jit::PythonFutureWrapper& future, const py::object& error) {
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  python_error raised;
+  raised.persist();
+  future.fut->setErrorIfNeeded(std::make_exception_ptr(raised));
 }
 
 c10::intrusive_ptr<c10d::Work> to_work(py::object returned) {

@@ -5,6 +5,10 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/utils/pybind.h>
 
+namespace torch::jit {
+struct PythonFutureWrapper;
+}
+
 namespace torchtpu::distributed {
 
 namespace py = pybind11;
@@ -51,6 +55,10 @@ class GlooWork : public c10d::Work {
   c10::intrusive_ptr<c10d::Work> work_;
   py::object on_failure_;
 };
+
+// Ends a future with a Python exception, which C++ that reads its value then throws. (What
+// Python's set_exception stores is a value for C++: DDP would take it for tensors.) GIL held.
+void fail_future(torch::jit::PythonFutureWrapper& future, const py::object& error);
 
 // The Work behind what a Python method returned: itself if it is one. The GIL is held.
 c10::intrusive_ptr<c10d::Work> to_work(py::object returned);

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import distributed as dist
 
+from torchtpu_distributed import _C
 from torchtpu_distributed.ledger import Ledger
 from torchtpu_distributed.pending import Pending
 
@@ -132,7 +133,7 @@ class QueuedWork(DeviceWork):
 
     def _settle(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
         if self._error is not None:
-            future.set_exception(self._error)
+            _C.fail_future(future, self._error)
         else:
             future.set_result(self._tensors)
 

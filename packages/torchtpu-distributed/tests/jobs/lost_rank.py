@@ -29,6 +29,12 @@ def kill_me() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def interrupt_me() -> None:
+    """Ctrl-C; a process that a shell started in the background would ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def stop_me() -> None:
     """Until somebody continues or kills the process."""
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -57,7 +63,7 @@ DEEDS: dict[str, Callable[[], None]] = {
     "raises": raise_error,
     "exits": lambda: sys.exit(0),
     "late": sleep_long,
-    "interrupted": lambda: os.kill(os.getpid(), signal.SIGINT),
+    "interrupted": interrupt_me,
     "group": print_alone,
 }
 OTHER: list[dist.ProcessGroup] = []

@@ -85,7 +85,8 @@ def read_raw(paths: Iterable[Path]) -> dict[tuple[str, str], Sweep]:
             sweep = found.setdefault((outcome["dtype"], outcome["form"]), fresh)
             if (sweep.limit, sweep.conditions) != (fresh.limit, fresh.conditions):
                 raise ValueError(
-                    f"{path} has another number of samples, or other conditions, than the shards before it."
+                    f"{path} has another number of samples, or other conditions, than the shards "
+                    "before it."
                 )
             sweep.outcomes.append(outcome)
     return found
