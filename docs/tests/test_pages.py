@@ -17,6 +17,8 @@ PAGES = [
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     ROOT / "docs" / "how-to" / "simulate-the-network.md",
     ROOT / "docs" / "how-to" / "eager-modes.md",
+    ROOT / "docs" / "how-to" / "find-a-mistake.md",
+    ROOT / "docs" / "how-to" / "write-a-kernel.md",
     ROOT / "docs" / "how-to" / "exchange-tensors.md",
 ]
 
