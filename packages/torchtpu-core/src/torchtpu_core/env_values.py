@@ -66,8 +66,8 @@ EAGER_MODE_ALIASES: Mapping[str, EagerMode] = {
     "defer_never": EagerMode.STRICT,
     "defer_and_fuse": EagerMode.FUSED,
 }
-_UNIT_BYTES = {"": 1, "mib": MIB, "gib": GIB, "tib": 1024 * GIB}
-_SIZE = re.compile(r"([0-9.]+) *([mgt]ib|)")
+_UNIT_BYTES = {"": 1, "kib": 1024, "mib": MIB, "gib": GIB, "tib": 1024 * GIB}
+_SIZE = re.compile(r"([0-9.]+) *([kmgt]ib|)")
 _KEY_BYTES_MAX = 64
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")

@@ -70,6 +70,7 @@ def test_stats_counts_entries_and_bytes(store) -> None:
     [
         ((), {"add", "mul", "old"}),
         (("--limit", "6000"), {"add"}),
+        (("--limit", "6KiB"), {"add"}),
         (("--older-than-days", "30"), {"add", "mul"}),
         (("--all",), set()),
     ],
@@ -118,10 +119,22 @@ def test_shared_commands_act_on_the_shared_root(store, tmp_path) -> None:
     shared = SharedStore(f"file://{tmp_path}/shared")
     shared.put(_key(0), store.read(_key(0)))
     assert "entries" in _run("stats", "--shared").output
+    listed = _run("ls", "--shared").output.splitlines()
+    assert [line.split()[0] for line in listed] == ["program", "add"]
     assert _run("verify", "--shared").output.startswith("key")
     assert "Removed 1 entries" in _run("prune", "--all", "--shared").output
     assert not list(shared.entries())
     assert len(_names(store)) == 3
+
+
+@pytest.mark.parametrize("command", ["ls", "stats", "verify", "prune"])
+def test_a_shared_root_that_does_not_answer_is_named(store, monkeypatch, command) -> None:
+    monkeypatch.setenv("TORCH_TPU_CACHE_URL", "ftp://127.0.0.1:1/programs")
+    env_vars.reset()
+    shown = _run(command, "--shared")
+    assert shown.exit_code == 1
+    assert shown.output.startswith("torchtpu cache: ")
+    assert "refused" in shown.output
 
 
 def test_commands_without_a_directory_say_so(monkeypatch) -> None:

@@ -87,11 +87,7 @@ class DirectoryStore:
         self._hold_bound(len(content))
 
     def header(self, key: str) -> Entry:
-        """The unchecked header of an entry, without reading the rest.
-
-        Raises:
-            DamagedEntryError: it has none.
-        """
+        """The unchecked header of an entry."""
         with self._path(key).open("rb") as file:
             return peek(file)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchtpu_core.cache.directory import DirectoryStore
 from torchtpu_core.cache.entry import Entry, Kind, decode
 from torchtpu_core.cache.store import Store, Stored
 from torchtpu_core.errors import DamagedEntryError
@@ -25,7 +24,7 @@ class Fault:
     why: str
 
 
-def headers(store: DirectoryStore) -> Iterator[tuple[Stored, Entry | None]]:
+def headers(store: Store) -> Iterator[tuple[Stored, Entry | None]]:
     """Each kept entry with its header, None for one that cannot be read."""
     for stored in store.entries():
         try:

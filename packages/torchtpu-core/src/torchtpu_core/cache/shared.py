@@ -15,12 +15,17 @@ from typing import Any
 
 import fsspec
 
+from torchtpu_core.cache.entry import Entry, peek
 from torchtpu_core.cache.store import Stored
+from torchtpu_core.errors import DamagedEntryError
 
 #: Protocols whose writes appear at once and whole.
 _WHOLE_OBJECTS = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory"}
 )
+
+#: Fetched at a time to read a header, which is a few KiB.
+_HEADER_BLOCK_BYTES = 1 << 16
 
 
 class SharedStore:
@@ -59,6 +64,16 @@ class SharedStore:
     def read(self, key: str) -> bytes | None:
         """The content of a key."""
         return self.get(key)
+
+    def header(self, key: str) -> Entry:
+        """The unchecked header of an entry, of which only the beginning is fetched."""
+        try:
+            with self._fs.open(self._path(key), "rb", block_size=_HEADER_BLOCK_BYTES) as file:
+                return peek(file)
+        except DamagedEntryError:
+            raise
+        except Exception as error:
+            raise _as_os_error(error) from error
 
     def put(self, key: str, content: bytes) -> None:
         """Keep a content."""

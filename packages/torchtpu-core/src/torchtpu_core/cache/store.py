@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from torchtpu_core.cache.entry import Entry
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stored:
@@ -36,6 +38,13 @@ class Store(Protocol):
 
     def read(self, key: str) -> bytes | None:
         """As `get`, but looking does not count as use."""
+
+    def header(self, key: str) -> Entry:
+        """The unchecked header of an entry, without reading the rest.
+
+        Raises:
+            DamagedEntryError: it has none.
+        """
 
     def put(self, key: str, content: bytes) -> None:
         """Keep a content; whoever reads sees the old, the new, or nothing."""

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 from rich.text import Text
@@ -26,16 +28,33 @@ app = typer.Typer(help="Look after the cache of compiled programs.", no_args_is_
 
 _DAY_S = 24 * 3600.0
 _KEY_SHOWN = 12
+P = ParamSpec("P")
+T = TypeVar("T")
 Match = Annotated[str, typer.Option(help="Only programs whose name contains this text.")]
 Shared = Annotated[bool, typer.Option("--shared", help="The shared root instead.")]
 
 
+def _refusing(command: Callable[P, T]) -> Callable[P, T]:
+    """A command that says what refused it, instead of a traceback."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except (TorchTPUError, OSError) as error:
+            raise _refusal(error) from error
+
+    return run
+
+
 @app.command("ls")
-def list_entries(match: Match = "", kind: Kind | None = None) -> None:
-    """List the programs in the directory, the ones used last first."""
+@_refusing
+def list_entries(match: Match = "", kind: Kind | None = None, shared: Shared = False) -> None:
+    """List the programs that are kept, the ones used last first."""
     now = time.time()
     rows = []
-    for stored, header in sorted(headers(_directory()), key=lambda pair: pair[0], reverse=True):
+    kept = headers(_shared() if shared else _directory())
+    for stored, header in sorted(kept, key=lambda pair: pair[0], reverse=True):
         name = Text("damaged", style="bold red") if header is None else Text(header.name)
         if match not in name.plain or (kind and (header is None or header.kind is not kind)):
             continue
@@ -53,6 +72,7 @@ def list_entries(match: Match = "", kind: Kind | None = None) -> None:
 
 
 @app.command()
+@_refusing
 def stats(shared: Shared = False) -> None:
     """Show how much is kept, and where."""
     store = _shared() if shared else _directory()
@@ -79,6 +99,7 @@ def stats(shared: Shared = False) -> None:
 
 
 @app.command()
+@_refusing
 def prune(
     limit: Annotated[str, typer.Option(help="Remain below this size, such as 500MiB.")] = "",
     older_than_days: Annotated[
@@ -102,6 +123,7 @@ def prune(
 
 
 @app.command()
+@_refusing
 def verify(
     fix: Annotated[bool, typer.Option("--fix", help="Remove what is damaged.")] = False,
     shared: Shared = False,
@@ -118,6 +140,7 @@ def verify(
 
 
 @app.command()
+@_refusing
 def pack(
     file: Annotated[Path, typer.Argument(help="The pack to write.")], match: Match = ""
 ) -> None:
@@ -126,6 +149,7 @@ def pack(
 
 
 @app.command()
+@_refusing
 def unpack(file: Annotated[Path, typer.Argument(help="The pack to read.")]) -> None:
     """Add a pack's programs to the directory; refuses one made on another kind of machine.
 
@@ -134,20 +158,18 @@ def unpack(file: Annotated[Path, typer.Argument(help="The pack to read.")]) -> N
     from torchtpu_core.runtime import fingerprints
 
     store = _directory()
-    try:
-        done = read_pack(
-            file,
-            store,
-            host=fingerprints.host(),
-            host_facts=fingerprints.host_facts(),
-            secret=env_vars.settings().cache_key,
-        )
-    except (TorchTPUError, OSError) as error:
-        raise _refusal(error) from error
+    done = read_pack(
+        file,
+        store,
+        host=fingerprints.host(),
+        host_facts=fingerprints.host_facts(),
+        secret=env_vars.settings().cache_key,
+    )
     _report(done, f"added to {store.place}")
 
 
 @app.command()
+@_refusing
 def build(
     file: Annotated[Path, typer.Argument(help="The pack to write.")],
     match: Annotated[str, typer.Option(help="Only operators whose name contains this.")] = "",
@@ -159,27 +181,21 @@ def build(
 
     with tempfile.TemporaryDirectory(prefix="torchtpu-pack-") as folder:
         store = DirectoryStore(Path(folder) / "cache", env_vars.settings().cache_max_bytes)
-        try:
-            compile_standard_ops(store.root, match)
-        except TorchTPUError as error:
-            raise _refusal(error) from error
+        compile_standard_ops(store.root, match)
         _report(_write(file, store, ""), f"packed into {file}")
 
 
 def _write(file: Path, store: DirectoryStore, match: str) -> Packed:
     from torchtpu_core.runtime import fingerprints
 
-    try:
-        return write_pack(
-            file,
-            store,
-            host=fingerprints.host(),
-            host_facts=fingerprints.host_facts(),
-            secret=env_vars.settings().cache_key,
-            match=match,
-        )
-    except OSError as error:
-        raise _refusal(error) from error
+    return write_pack(
+        file,
+        store,
+        host=fingerprints.host(),
+        host_facts=fingerprints.host_facts(),
+        secret=env_vars.settings().cache_key,
+        match=match,
+    )
 
 
 def _report(done: Packed, where: str) -> None:
@@ -188,10 +204,7 @@ def _report(done: Packed, where: str) -> None:
 
 
 def _directory() -> DirectoryStore:
-    try:
-        store = places.directory()
-    except TorchTPUError as error:
-        raise _refusal(error) from error
+    store = places.directory()
     if store is None:
         raise _refusal("there is no cache directory: TORCH_TPU_CACHE_DIR is empty")
     return store
@@ -213,7 +226,7 @@ def _limit(text: str) -> int | None:
     try:
         return env_values.parse_bytes(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no size; write 500MiB or 2GiB.") from error
+        raise typer.BadParameter(f"{text!r} is no size; write 64KiB, 500MiB or 2GiB.") from error
 
 
 def _age(seconds: float) -> str:
