@@ -12,7 +12,7 @@ import inspect
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
@@ -225,32 +225,17 @@ def commands_page() -> str:
 
 def specs_page() -> str:
     """Every key of a spec file, from the classes that read it."""
-    from torchtpu_core.workloads import spec
+    from torchtpu_core.workloads import spec, spec_reference
 
     parts = ["# Spec files\n", f"{inspect.getdoc(spec)}\n"]
-    tables = {
-        "(top level)": spec.Spec,
-        "[hardware]": spec.Hardware,
-        "[model]": spec.Model,
-        "[model.experts]": spec.Experts,
-        "[model.latent]": spec.LatentAttention,
-        "[parallel]": spec.Parallel,
-        "[train]": spec.Train,
-        "[metric]": spec.Metric,
-        "[benchmark]": spec.Benchmark,
-        "[collective]": spec.CollectiveRun,
-        "[copy]": spec.Copy,
-        "[matmul]": spec.Matmul,
-    }
-    for name, cls in tables.items():
-        rows = []
-        for field in fields(cls):
-            default = field.default
-            shown = "required" if default is MISSING else default
-            shown = "see its table" if default is MISSING is not field.default_factory else shown
-            rows.append((f"`{field.name}`", f"`{field.type}`", shown))
+    for name, cls in spec_reference.TABLES.items():
         parts += [f"## {name}\n", f"```text\n{inspect.getdoc(cls)}\n```\n"]
+        rows = [
+            (f"`{key}`", f"`{kind}`", default) for key, kind, default in spec_reference.keys_of(cls)
+        ]
         parts.append(markdown_table(["key", "type", "default"], rows))
+    policies = [(f"`{name}`", ", ".join(kept)) for name, kept in spec.REMAT_POLICIES.items()]
+    parts += ["## Policies of rematerialisation\n", markdown_table(["remat", "keeps"], policies)]
     return "\n".join(parts)
 
 
@@ -261,7 +246,9 @@ def validation_page() -> str:
     from torchtpu_core.workloads import read_specs
 
     folder = Path(__file__).resolve().parent.parent / "benchmarks" / "validation"
-    found = compare(read_rows(folder / "rows.csv"), read_specs(folder / "specs"))
+    specs = read_specs(folder / "specs")
+    found = compare(read_rows(folder / "rows.csv"), specs)
+    others = compare(read_rows(folder / "other_rows.csv"), specs)
     constants = [
         (f"`{name}`", f"{value.value:g}", value.status, value.source)
         for name, value in vars(calibration).items()
@@ -272,6 +259,9 @@ def validation_page() -> str:
         "alone: `benchmarks/validation/specs` holds the specs, `benchmarks/validation/rows.csv` "
         "the published figures with their sources.\n\n"
         + table.markdown(found)
+        + "\n## Other published rows\n\nThese were looked up later, in `other_rows.csv`; no "
+        "constant was chosen by them.\n\n"
+        + table.markdown(others)
         + "\n## Constants\n\nThe model has these, none per workload. "
         "`benchmarks/validation_leave_out.py` fits the assumed ones without each group of runs "
         "and predicts that group; `benchmarks/results/validation_leave_out.json` holds the "

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from torchtpu_core.cli.app import make_app
 from torchtpu_core.errors import SpecError
 from torchtpu_core.validation import compare, read_rows
 from torchtpu_core.validation.compare import Summary, by_configuration, by_row
-from torchtpu_core.workloads import read_specs
+from torchtpu_core.validation.predict import predict
+from torchtpu_core.workloads import Spec, read_specs
+from torchtpu_core.workloads.fields import build
 from typer.testing import CliRunner
 
 PUBLISHED = Path(__file__).parents[4] / "benchmarks" / "validation"
@@ -35,6 +38,82 @@ def test_public_rows_are_predicted_within_the_promised_errors() -> None:
     for figures in (by_row(found), by_configuration(found)):
         assert figures.median <= 0.10
         assert figures.within >= 0.9
+
+
+def test_published_rows_no_constant_was_chosen_by_are_near_too() -> None:
+    found = compare(read_rows(PUBLISHED / "other_rows.csv"), read_specs(PUBLISHED / "specs"))
+    assert all(item.predicted is not None for item in found)
+    assert by_row(found).median <= 0.10
+    assert by_row(found).within >= 0.9
+
+
+def test_spec_with_a_mistake_is_the_reason_of_its_rows(small) -> None:
+    rows, specs = small
+    (specs / "c.toml").write_text("rows = ['C']\n[hardware]\nchip = 'v6e'\n[copi]\nbytes = 1\n")
+    good, _, wrong = compare(read_rows(rows), read_specs(specs))
+    assert good.predicted is not None
+    assert "no key 'copi'" in wrong.reason
+
+
+def _collective(topology: str, text: str, slices: int = 1) -> float:
+    """Simulated seconds of a collective on v5e."""
+    hardware = {"chip": "v5e", "topology": topology, "slices": slices}
+    table = {"hardware": hardware, "collective": tomllib.loads(text)}
+    return predict(build(Spec, table, "test"), "time", "s")
+
+
+START_S, LINK, HOP_S = 10e-6, 45e9, 1e-6
+
+
+@pytest.mark.parametrize("hops", [1, 3])
+def test_permute_loads_each_link_with_the_messages_of_its_hops(hops) -> None:
+    seconds = _collective("16x16", f"kind = 'permute'\nbytes = 9e6\nhops = {hops}")
+    assert seconds == pytest.approx(START_S + hops * 9e6 / LINK + hops * HOP_S, rel=0.01)
+
+
+def test_send_of_one_message_is_alone_on_its_links() -> None:
+    seconds = _collective("16x16", "kind = 'send'\nbytes = 9e6\nhops = 3")
+    assert seconds == pytest.approx(START_S + 9e6 / LINK + 3 * HOP_S, rel=0.01)
+
+
+def test_all_reduce_over_slices_sends_one_share_between_them() -> None:
+    one = _collective("16x16", "kind = 'all_reduce'\nbytes = 256e6")
+    two = _collective(
+        "16x16", "kind = 'all_reduce'\nbytes = 256e6\nspan = '16wx16w'\ndcn = true", 2
+    )
+    # v5e has 200 Gb/s for eight chips, of which 66 % is reached; a chip sends its 1 MB, and both
+    # the sum and its parts wait for the first byte.
+    assert two - one == pytest.approx(1e6 / (0.66 * 25e9 / 8) + 2 * 20e-6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind = 'allreduce'\nbytes = 1", "all_reduce"),
+        ("kind = 'all_reduce'\nbytes = 1\nspan = '4 by 4'", "4x8"),
+        ("kind = 'send'\nbytes = 1\nhops = 16", "1 to 15"),
+    ],
+)
+def test_wrong_collective_says_what_it_can_be(text, message) -> None:
+    with pytest.raises(SpecError, match=message):
+        _collective("16x16", text)
+
+
+def test_attention_kernel_is_never_faster_than_the_peak() -> None:
+    table = {
+        "hardware": {"chip": "v6e"},
+        "attention": {"batch": 4, "heads": 32, "sequence": 8192, "head_dim": 128},
+    }
+    rate = predict(build(Spec, table, "test"), "tflops", "TFLOP/s")
+    # A head of 128 fills half of the matrix unit.
+    assert 100 < rate < 918 / 2
+
+
+def test_keys_of_a_spec_are_printed() -> None:
+    done = CliRunner().invoke(make_app(), ["validate", "--keys"])
+    assert done.exit_code == 0, done.output
+    assert "[model.experts]" in done.output
+    assert "capacity_factor: float = 0.0" in done.output
 
 
 def test_row_is_compared_and_others_get_a_reason(small) -> None:

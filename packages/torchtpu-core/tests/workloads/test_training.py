@@ -52,6 +52,24 @@ def test_fp8_halves_no_more_than_the_products() -> None:
     assert 0.5 < predict_step(narrow).step_s / predict_step(plain).step_s < 1
 
 
+def test_pipeline_of_many_microbatches_costs_about_as_much_as_data_parallelism() -> None:
+    staged = replace(SPEC, parallel=Parallel(pipeline=4, microbatches=64))
+    step = predict_step(staged)
+    plain = predict_step(SPEC)
+    assert step.tokens == plain.tokens
+    assert step.parts["pipeline bubbles"] > 0
+    assert step.sent_bytes["pipeline"] > 0
+    assert step.step_s == pytest.approx(plain.step_s, rel=0.15)
+
+
+def test_what_waits_in_the_host_is_exposed_if_its_link_is_slow() -> None:
+    short = replace(SPEC, train=replace(SPEC.train, sequence=128, remat="none", offload=True))
+    narrow = replace(short, hardware=Hardware(chip="v4", topology="4x4x8"))
+    tiny = replace(narrow, model=replace(MODEL, emb=256, mlp=512, heads=2, kv_heads=2))
+    assert predict_step(narrow).parts["exposed host link"] == 0
+    assert predict_step(tiny).parts["exposed host link"] > 0
+
+
 def test_mesh_that_does_not_divide_raises() -> None:
     with pytest.raises(MeshShapeError, match="do not divide the 128 chips"):
         predict_step(replace(SPEC, parallel=Parallel(tensor=3)))

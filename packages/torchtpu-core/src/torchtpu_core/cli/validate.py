@@ -11,18 +11,24 @@ import typer
 
 from torchtpu_core.cli.console import print_table
 from torchtpu_core.cli.failure import shown
+from torchtpu_core.errors import SpecError
 
 
 @shown
 def validate(
-    rows: Annotated[Path, typer.Option(help="CSV of published figures: id, metric, value, unit.")],
-    specs: Annotated[Path, typer.Option(help="Folder of spec files (TOML, JSON or YAML).")],
+    rows: Annotated[
+        Path | None, typer.Option(help="CSV of published figures: id, metric, value, unit.")
+    ] = None,
+    specs: Annotated[
+        Path | None, typer.Option(help="Folder of spec files (TOML, JSON or YAML).")
+    ] = None,
     json_: Annotated[
         Path | None, typer.Option("--json", help="Write every prediction to this file.")
     ] = None,
     markdown: Annotated[
         Path | None, typer.Option(help="Write the table as Markdown to this file.")
     ] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="Print every key of a spec file.")] = False,
 ) -> None:
     """Predict published measurements from their configuration, and compare.
 
@@ -30,8 +36,13 @@ def validate(
     the reason.
     """
     from torchtpu_core.validation import compare, read_rows, table
-    from torchtpu_core.workloads import read_specs
+    from torchtpu_core.workloads import read_specs, spec_reference
 
+    if keys:
+        typer.echo(spec_reference.text())
+        return
+    if rows is None or specs is None:
+        raise SpecError("give --rows ROWS.csv and --specs FOLDER, or --keys.")
     found = compare(read_rows(rows), read_specs(specs))
     print_table(table.HEAD, [table.cells(item) for item in found if item.predicted is not None])
     for line in table.summary_lines(found):

@@ -246,9 +246,6 @@ V6E = Chip(
     ),
     host_link_bytes_per_s_per_chip=_assumed(32 * GB, "book: PCIe Gen5, each way"),
     dcn_bytes_per_s_per_chip=Sourced(100 * _GBIT, "tpu7x docs: 100 Gb/s per chip"),
-    dcn_achieved_bytes_per_s_per_chip=Sourced(
-        4.11 * GB, "tpu-recipes, Trillium: all-reduce between slices", Status.MEASURED
-    ),
     wrap=Wrap.FULL_AXIS,
     pod_shape=(16, 16),
     pod_chips=256,

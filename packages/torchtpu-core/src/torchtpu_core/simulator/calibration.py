@@ -37,17 +37,6 @@ COLLECTIVE_START_S = Sourced(
     "the scaling book has 5 us more than bandwidth and hops on v5e",
     Status.MEASURED,
 )
-DCN_ACHIEVED = Sourced(
-    0.66,
-    "tpu-recipes: psum of 606 MB between v6e slices, 8.2 of 12.5 GB/s per chip if between two",
-    Status.ASSUMED,
-)
-DCN_UNPUBLISHED_BYTES_PER_S = Sourced(
-    6.25e9 / 4,
-    "where a chip's record has none: 50 Gb/s per host of four chips, as the PaLM paper's 81 Tb/s "
-    "over 1536 hosts",
-    Status.ASSUMED,
-)
 MULTISLICE_LOSS = Sourced(
     0.02,
     "time lost to waiting for the slowest slice, per doubling of their number: MaxText v5e "
@@ -79,8 +68,14 @@ FUSED_VECTOR_OPS = Sourced(
 )
 GROUPED_MATMUL = Sourced(
     0.55,
-    "rate of the experts' products over that of a dense one: ragged groups, tiles cut by them",
+    "rate of the experts' products over that of a dense one, where groups are long",
     Status.ASSUMED,
+)
+GROUP_TILE_ROWS = Sourced(
+    512,
+    "MaxText's tiles of grouped products; an expert's tokens begin and end within a tile, so "
+    "that one more is computed for each",
+    Status.DATASHEET,
 )
 EXPERT_ROUTING_PASSES = Sourced(
     50.0,

@@ -7,35 +7,28 @@ that is not in it is reported, not guessed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
 from torchtpu_core.errors import SpecError
+from torchtpu_core.hardware.chip import Chip
 from torchtpu_core.hardware.registry import chips
-from torchtpu_core.ici import collectives as ici
-from torchtpu_core.ici.groups import whole
+from torchtpu_core.ici.groups import whole_axes
 from torchtpu_core.ici.kinds import CollectiveKind
-from torchtpu_core.ici.model import network_model
-from torchtpu_core.ici.slices import Slice, parse_slice
-from torchtpu_core.ici.torus import Torus
+from torchtpu_core.ici.model import Message, network_model
+from torchtpu_core.ici.network import Network
+from torchtpu_core.ici.slices import Slice
+from torchtpu_core.ici.span import Span, SpanAxis
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.units import GB
+from torchtpu_core.workloads.meshes import network_of
 from torchtpu_core.workloads.prediction import StepPrediction
-from torchtpu_core.workloads.spec import CollectiveRun, Spec
-from torchtpu_core.workloads.training import predict_step
+from torchtpu_core.workloads.spec import AttentionRun, CollectiveRun, Spec
+from torchtpu_core.workloads.training import predict_step, scores_per_head
 
 _SECONDS = {"s": 1.0, "ms": 1e3, "us": 1e6, "min": 1 / 60, "h": 1 / 3600}
 _RATES = {"GB/s": 1 / GB, "MB/s": 1e-6, "TB/s": 1e-12, "B/s": 1.0}
-_AXIS = re.compile(r"(\d+)(w?)")
-_FORMS: dict[str, Callable[[float, Torus, ici.IciLink], float]] = {
-    "all_gather": ici.all_gather_s,
-    "reduce_scatter": ici.reduce_scatter_s,
-    "all_reduce": ici.all_reduce_s,
-    "all_to_all": ici.all_to_all_s,
-    "broadcast": ici.broadcast_s,
-}
 
 
 class NotModelledError(SpecError):
@@ -60,8 +53,11 @@ def predict(spec: Spec, metric: str, unit: str) -> float:
         return seconds * _unit(_SECONDS, unit, metric)
     if "bw" in metric or "bandwidth" in metric:
         return moved / seconds * _unit(_RATES, unit, metric)
-    if metric in ("tflops", "tflops_per_chip") and spec.matmul is not None:
-        return 2 * spec.matmul.m * spec.matmul.k * spec.matmul.n / seconds / 1e12
+    if metric in ("tflops", "tflops_per_chip"):
+        if spec.matmul is not None:
+            return 2 * spec.matmul.m * spec.matmul.k * spec.matmul.n / seconds / 1e12
+        if spec.attention is not None:
+            return _attention_flops(spec.attention) / seconds / 1e12
     raise NotModelledError(f"the metric {metric!r} is not one the model computes")
 
 
@@ -127,51 +123,72 @@ def _micro(spec: Spec) -> tuple[float, float]:
         matrix = rates.matmul_s(m, k, n, product.dtype)
         memory = rates.hbm_s(element * (m * k + k * n + m * n))
         return start.value + max(matrix, memory), element * (m * k + k * n + m * n)
+    if spec.attention is not None:
+        return _attention(chip, spec.attention)
     assert spec.collective is not None
     return _collective(spec, spec.collective)
 
 
+def _attention(chip: Chip, run: AttentionRun) -> tuple[float, float]:
+    """Seconds of an attention kernel from its start, and the bytes of its operands."""
+    rates = Rates.of(chip, per_core=run.per_core)
+    scores = run.batch * run.heads * scores_per_head(run.sequence, run.window, run.causal)
+    start = cal.HOST_START_S if run.host_timed else cal.KERNEL_START_S
+    heads = 2 * run.heads + 2 * (run.kv_heads or run.heads)
+    tensors = 2 * heads if run.backward else heads
+    moved = 2 * tensors * run.batch * run.sequence * run.head_dim
+    core = rates.attention_s(scores, run.head_dim, run.head_dim, backward=run.backward)
+    return start.value + max(core, rates.hbm_s(moved)), moved
+
+
+def _attention_flops(run: AttentionRun) -> float:
+    """Operations as publications count them: two products forward, five backward."""
+    reach = min(run.window or run.sequence, run.sequence)
+    pairs = run.sequence * reach * (0.5 if run.causal and reach == run.sequence else 1.0)
+    return 2.0 * (5 if run.backward else 2) * run.batch * run.heads * pairs * run.head_dim
+
+
 def _collective(spec: Spec, run: CollectiveRun) -> tuple[float, float]:
+    """Seconds of a collective from its start, and the bytes that its bandwidth counts."""
+    network = network_of(spec.hardware, max(2, spec.hardware.slices) if run.dcn else 1)
+    model, start = network_model(network), cal.COLLECTIVE_START_S.value
     counted = run.bandwidth_bytes or run.bytes
-    chip = chips().get(spec.hardware.chip)
-    if run.dcn:
-        figure = chip.dcn_bytes_per_s_per_chip
-        rate = figure.value if figure else cal.DCN_UNPUBLISHED_BYTES_PER_S.value
-        slices = max(2, spec.hardware.slices)
-        ring = 2 * (slices - 1) / slices * (1.0 if run.kind == "all_reduce" else 0.5)
-        return ring * run.bytes / (rate * cal.DCN_ACHIEVED.value), counted
-    link = ici.IciLink.of(chip)
-    slice_ = parse_slice(f"{spec.hardware.chip}:{spec.hardware.topology}")
-    if slice_.torus.twisted:
-        return _on_twisted(slice_, run), counted
-    torus = _span(run.span) if run.span else slice_.torus
-    moved = run.bytes * run.devices_share_links
-    if run.kind == "permute":
-        return cal.COLLECTIVE_START_S.value + ici.permute_s(moved, 1, link), counted
-    if run.kind not in _FORMS:
-        raise NotModelledError(f"the collective {run.kind!r} is not one of {', '.join(_FORMS)}")
-    seconds = _FORMS[run.kind](moved, torus, link)
-    return cal.COLLECTIVE_START_S.value + seconds, counted
+    if run.kind in ("permute", "send"):
+        return start + model.messages_time(_messages(network.slice_, run)).time_s, counted
+    span = _span(network, run)
+    own = run.bytes / span.chips if run.kind in ("all_gather", "all_to_all") else run.bytes
+    kind = CollectiveKind.BROADCAST if run.kind == "broadcast" else CollectiveKind(run.kind)
+    return start + model.collective_time(kind, own, span).time_s, counted
 
 
-def _on_twisted(slice_: Slice, run: CollectiveRun) -> float:
-    """Seconds of a collective of all chips of a twisted torus."""
-    if run.kind not in _FORMS or run.span:
-        raise NotModelledError(f"{run.kind} over {run.span or 'a twisted torus'} is not modelled")
-    kind = CollectiveKind(run.kind) if run.kind != "broadcast" else CollectiveKind.BROADCAST
-    model, span = network_model(slice_), whole(slice_)
-    share = span.devices if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL) else 1
-    found = model.collective_time(kind, run.bytes / share, span)
-    return cal.COLLECTIVE_START_S.value + found.time_s
+def _span(network: Network, run: CollectiveRun) -> Span:
+    """What the chips of a group span, one device of each."""
+    torus, slices = network.slice_.torus, network.slices
+    if run.span:
+        axes = tuple(
+            SpanAxis(length=int(part.removesuffix("w")), wrap=part.endswith("w"), axis=index)
+            for index, part in enumerate(run.span.split("x"))
+            if int(part.removesuffix("w")) > 1
+        )
+    else:
+        axes = () if run.dcn else whole_axes(torus)
+    twisted = torus.twisted and bool(axes) and not run.span
+    return Span(axes=axes, sharing=run.devices_share_links, slices=slices, twisted=twisted)
 
 
-def _span(text: str) -> Torus:
-    """A torus as specs write it: ``4x8w`` is a line of 4 by a ring of 8."""
-    parts = [_AXIS.fullmatch(part) for part in text.split("x")]
-    if not all(parts):
-        raise SpecError(f"span = {text!r} is not of the form 4x8 or 4wx8w.")
-    found = [part for part in parts if part]
-    return Torus(
-        shape=tuple(int(part[1]) for part in found),
-        wrap=tuple(bool(part[2]) for part in found),
-    )
+def _messages(where: Slice, run: CollectiveRun) -> list[Message]:
+    """The messages of a shift along the slice's longest axis, or the first of them."""
+    torus = where.torus
+    axis = max(torus.axes, key=lambda axis: torus.shape[axis])
+    length, cores = torus.shape[axis], where.devices_per_chip
+    if not 0 < run.hops < length:
+        raise SpecError(f"hops = {run.hops} on an axis of {length} chips: use 1 to {length - 1}.")
+    found = []
+    for chip in range(torus.chips):
+        place = list(torus.coordinates(chip))
+        if place[axis] + run.hops >= length and not torus.wrap[axis]:
+            continue
+        place[axis] = (place[axis] + run.hops) % length
+        target = torus.chip_at(tuple(place))
+        found.append(Message(chip * cores, target * cores, run.bytes * run.devices_share_links))
+    return found[:1] if run.kind == "send" else found

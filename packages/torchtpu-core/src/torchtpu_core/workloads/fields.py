@@ -65,6 +65,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
+    if hint is str and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise SpecError(f"{where} is of type {hint.__name__}, not {value!r}.")
     return value

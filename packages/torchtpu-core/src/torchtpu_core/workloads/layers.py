@@ -43,7 +43,7 @@ class Layer:
     """One kind of layer.
 
     Attributes:
-        count: how many there are.
+        count: how many there are; a part of one on a stage of a pipeline.
         matrices: in the order of the forward pass.
         heads: query heads.
         kv_heads: key and value heads.
@@ -54,7 +54,7 @@ class Layer:
         routed: experts that a token is sent to.
     """
 
-    count: int
+    count: float
     matrices: tuple[Matrix, ...]
     heads: int
     kv_heads: int
@@ -89,7 +89,8 @@ def layers_of(model: Model) -> list[Layer]:
 def parameters(model: Model) -> int:
     """All parameters, embeddings included; norms are left out."""
     embeddings = model.vocab * model.emb * (1 if model.tied else 2)
-    return embeddings + sum(layer.count * layer.parameters for layer in layers_of(model))
+    layers = sum(layer.count * layer.parameters for layer in layers_of(model))
+    return embeddings + round(layers)
 
 
 def _has_experts(model: Model, index: int) -> bool:

@@ -39,7 +39,7 @@ def memory_of(spec: Spec) -> dict[str, float]:
     gathered = max(_own(layer, sizes) * sizes["fsdp"] for layer in layers)
     if sizes["fsdp"] > 1:
         found["gathered weights"] = LAYERS_GATHERED * gathered * _ACTIVATION_BYTES
-    kept = sum(layer.count * _kept(layer, train, model) for layer in layers) / stages
+    kept = sum(layer.count * kept_bytes(layer, train, model) for layer in layers) / stages
     found["activations"] = 0.0 if train.offload else kept * tokens
     widest = max(max(m.n * m.uses for m in layer.matrices) for layer in layers)
     logits = tokens * model.vocab * _LOGIT_BYTES
@@ -66,7 +66,7 @@ def _own(layer: Layer, sizes: dict[str, int]) -> float:
     return total
 
 
-def _kept(layer: Layer, train: Train, model: Model) -> float:
+def kept_bytes(layer: Layer, train: Train, model: Model) -> float:
     """Bytes per token that one layer keeps for its backward pass, on one chip."""
     if not train.backward:
         return 0.0

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from torchtpu_core.errors import MeshShapeError
 from torchtpu_core.hardware.registry import chips
-from torchtpu_core.ici.slices import Slice, make_slice, possible_shapes
-from torchtpu_core.workloads.spec import Parallel, Spec
+from torchtpu_core.ici.collectives import IciLink
+from torchtpu_core.ici.network import DCN_LATENCY_S, Network
+from torchtpu_core.ici.slices import Slice, make_slice, parse_slice, possible_shapes
+from torchtpu_core.ici.torus import Torus
+from torchtpu_core.workloads.spec import Hardware, Parallel, Spec
 
 
 def sizes_of(parallel: Parallel, chips_per_slice: int) -> dict[str, int]:
@@ -33,6 +37,26 @@ def sizes_of(parallel: Parallel, chips_per_slice: int) -> dict[str, int]:
     return {**sizes, "fsdp": fsdp, "data": rest // fsdp}
 
 
+def network_of(hardware: Hardware, slices: int | None = None) -> Network:
+    """The network of a spec's hardware, on another number of slices if given.
+
+    Raises:
+        TargetError: the chip does not come in that shape.
+        UnpublishedFigureError: several slices, and neither the spec nor the chip has a rate.
+    """
+    where = _slice_of(hardware) or _one_chip(hardware.chip)
+    slices = slices or hardware.slices
+    if slices == 1 or not hardware.dcn_bytes_per_s_per_chip:
+        return Network.of(where, slices)
+    dcn = IciLink(bytes_per_s=hardware.dcn_bytes_per_s_per_chip, hop_latency_s=DCN_LATENCY_S.value)
+    return replace(Network.of(where), slices=slices, dcn=dcn)
+
+
+def _one_chip(name: str) -> Slice:
+    """A chip alone, whether or not it is sold alone."""
+    return Slice(chip=chips().get(name), torus=Torus(shape=(1,), wrap=(False,)), host_bounds=(1,))
+
+
 def slice_of(spec: Spec) -> Slice | None:
     """The slice of a spec; None for a single chip.
 
@@ -41,7 +65,12 @@ def slice_of(spec: Spec) -> Slice | None:
     Raises:
         TargetError: the chip does not come in that shape.
     """
-    hardware = spec.hardware
+    return _slice_of(spec.hardware)
+
+
+def _slice_of(hardware: Hardware) -> Slice | None:
+    if "_" in hardware.topology:
+        return parse_slice(f"{hardware.chip}:{hardware.topology}")
     sides = [int(side) for side in hardware.topology.split("x")]
     if math.prod(sides) == 1:
         return None

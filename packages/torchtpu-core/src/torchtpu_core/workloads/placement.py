@@ -2,8 +2,9 @@
 """Which part of a torus each logical axis of a mesh gets.
 
 Axes are placed from the most to the least talkative: tensor, then context, expert,
-fsdp and data. An axis takes whole torus axes where their product fits, else a part of
-one, which is then a line; a part of a wrapped axis loses the wrap.
+fsdp and data. An axis takes whole torus axes where their product fits, else neighbouring
+chips of one, a line; who takes the rest of that one has its chips that far apart, and
+shares its links with as many groups.
 """
 
 from __future__ import annotations
@@ -11,21 +12,32 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from torchtpu_core.errors import MeshShapeError
+from torchtpu_core.ici.groups import grid_axis
+from torchtpu_core.ici.span import Span
 from torchtpu_core.ici.torus import Torus
 
 ORDER = ("tensor", "context", "expert", "fsdp", "pipeline", "data")
 
 
-def place(torus: Torus, sizes: Mapping[str, int]) -> dict[str, Torus]:
-    """The torus of each logical axis with more than one chip.
+class _Part(NamedTuple):
+    """Chips along a torus axis, `stride` hops apart."""
+
+    axis: int
+    length: int
+    stride: int
+
+
+def place(torus: Torus, sizes: Mapping[str, int]) -> dict[str, Span]:
+    """What each logical axis with more than one chip spans.
 
     Raises:
         MeshShapeError: the sizes do not multiply to the chips of the torus.
 
     >>> torus = Torus(shape=(4, 4, 8), wrap=(True, True, True))
-    >>> {name: part.shape for name, part in place(torus, {"tensor": 4, "fsdp": 32}).items()}
+    >>> {name: s.torus.shape for name, s in place(torus, {"tensor": 4, "fsdp": 32}).items()}
     {'tensor': (4,), 'fsdp': (4, 8)}
     """
     total = math.prod(sizes.values())
@@ -34,45 +46,34 @@ def place(torus: Torus, sizes: Mapping[str, int]) -> dict[str, Torus]:
             f"A mesh of {dict(sizes)} has {total} chips and the slice {torus.chips}. "
             f"Make the sizes multiply to {torus.chips}."
         )
-    free = [(n, w) for n, w in zip(torus.shape, torus.wrap, strict=True) if n > 1]
+    free = [_Part(axis, length, 1) for axis, length in enumerate(torus.shape) if length > 1]
     placed = {}
     for name in sorted(sizes, key=ORDER.index):
         if sizes[name] > 1:
             taken, free = _take(sizes[name], free)
-            shape, wrap = zip(*taken, strict=True)
-            placed[name] = Torus(shape=shape, wrap=wrap)
+            placed[name] = Span(axes=tuple(grid_axis(torus, *part) for part in taken))
     return placed
 
 
-_Axes = list[tuple[int, bool]]
-
-
-def _take(size: int, free: _Axes) -> tuple[_Axes, _Axes]:
-    """Axes that multiply to `size`, and what is left."""
+def _take(size: int, free: list[_Part]) -> tuple[list[_Part], list[_Part]]:
+    """Parts that multiply to `size`, and what is left."""
     for count in range(1, len(free) + 1):
         for chosen in itertools.combinations(range(len(free)), count):
-            if math.prod(free[i][0] for i in chosen) == size:
-                rest = [axis for i, axis in enumerate(free) if i not in chosen]
+            if math.prod(free[i].length for i in chosen) == size:
+                rest = [part for i, part in enumerate(free) if i not in chosen]
                 return [free[i] for i in chosen], rest
     return _split(size, free)
 
 
-def _split(size: int, free: _Axes) -> tuple[_Axes, _Axes]:
-    """Parts of axes that multiply to `size`; a split axis is a line on both sides."""
-    taken: _Axes = []
-    left = list(free)
-    for i in sorted(range(len(free)), key=lambda i: -math.gcd(free[i][0], size)):
-        if size == 1:
-            break
-        length, wrap = free[i]
-        part = math.gcd(length, size)
-        if part > 1:
-            size //= part
-            whole = part == length
-            taken.append((part, wrap and whole))
-            left[i] = (1, False) if whole else (length // part, False)
-    if size > 1:
-        # The shape does not divide: the rest is a line through what is left.
-        taken.append((size, False))
-        left = [(max(1, math.prod(n for n, _ in left) // size), False)]
-    return taken, [axis for axis in left if axis[0] > 1]
+def _split(size: int, free: list[_Part]) -> tuple[list[_Part], list[_Part]]:
+    """Parts of parts that multiply to `size`, which divides the product of all."""
+    taken: list[_Part] = []
+    left: list[_Part] = []
+    for part in sorted(free, key=lambda part: -math.gcd(part.length, size)):
+        length = math.gcd(part.length, size)
+        size //= length
+        if length > 1:
+            taken.append(part._replace(length=length))
+        if length < part.length:
+            left.append(part._replace(length=part.length // length, stride=part.stride * length))
+    return taken, left

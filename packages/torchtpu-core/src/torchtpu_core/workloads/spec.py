@@ -8,9 +8,12 @@ result. `docs/how-to/validate-the-simulator.md` explains every key with examples
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
 
 from torchtpu_core.errors import did_you_mean
+
+TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*)*(_twisted|_untwisted)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +25,22 @@ class Hardware:
         topology: chips along each axis of one slice, such as ``8x8x16``; a number alone is
             the most compact slice of so many chips.
         slices: slices joined by the data centre network.
+        dcn_bytes_per_s_per_chip: what collectives reach between slices, if the publication
+            states it; the chip's if 0.
     """
 
     chip: str
     topology: str = "1"
     slices: int = 1
+    dcn_bytes_per_s_per_chip: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not TOPOLOGY.fullmatch(self.topology):
+            raise ValueError(
+                f"topology = {self.topology!r} is not of the form 4x4x8, 16x16 or 256."
+            )
+        if self.slices < 1:
+            raise ValueError(f"slices = {self.slices}: a job has at least one.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +137,8 @@ class Model:
 class Parallel:
     """Chips along each logical axis of the mesh.
 
-    The product of all but `data` divides the chips of a slice (of all slices, for
-    `pipeline`); what is left over becomes `data`, within and across slices.
+    The product of all but `data` divides the chips of a slice; what is left over becomes
+    `data`, within and across slices.
 
     Attributes:
         fsdp: parameters, gradients and optimizer state are sharded over it; -1 takes all
@@ -132,8 +146,8 @@ class Parallel:
         tensor: matrices are split over it (Megatron), with the sequence between them.
         expert: experts are distributed over it.
         context: the sequence is split over it.
-        pipeline: layers are split over it.
-        microbatches: of a pipeline.
+        pipeline: layers are split over it; each stage computes for the batch of all.
+        microbatches: parts of the batch that follow each other through a pipeline.
     """
 
     fsdp: int = -1
@@ -156,7 +170,9 @@ REMAT_POLICIES: dict[str, tuple[str, ...]] = {
     "minimal_with_context": REMAT_NAMES,
     "save_qkv_proj": ("qkv",),
     "qkv_proj_offloaded": ("qkv",),
+    "minimal_flash": REMAT_NAMES,
     "save_dot_except_mlp": ("qkv", "out_proj"),
+    "save_dot_except_mlpwi": ("qkv", "out_proj", "down"),
     "save_dot_with_context_except_mlp": ("qkv", "context", "out_proj"),
     "save_out_proj": ("out_proj",),
 }
@@ -262,27 +278,51 @@ class Benchmark:
     blocks: float = 1.0
 
 
+COLLECTIVES = (
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "permute",
+    "send",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRun:
     """One collective.
 
     Attributes:
-        kind: all_gather, reduce_scatter, all_reduce, all_to_all, permute or broadcast.
+        kind: all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, permute (every
+            chip sends to the one `hops` away) or send (one chip does).
         bytes: of the whole array (gathered, or before scattering); for all_to_all, of the
-            arrays of all chips together.
+            arrays of all chips together; for permute and send, of one message.
         span: chips along each axis of the group, all of the slice if empty; an axis with
             a trailing ``w`` wraps.
+        hops: of a permute or send, along the slice's longest axis.
         devices_share_links: groups of the devices of a chip that use its links at once.
-        dcn: the group joins slices over the data centre network, one chip of each.
+        dcn: the group joins the slices over the data centre network: one chip of each, or
+            all chips of `span` in each.
         bandwidth_bytes: bytes that the published bandwidth divides by the time.
     """
 
     kind: str
     bytes: float
     span: str = ""
+    hops: int = 1
     devices_share_links: int = 1
     dcn: bool = False
     bandwidth_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in COLLECTIVES:
+            raise ValueError(
+                f"kind = {self.kind!r} is not a collective.{did_you_mean(self.kind, COLLECTIVES)} "
+                f"Use {', '.join(COLLECTIVES)}."
+            )
+        if not re.fullmatch(r"(\d+w?(x\d+w?)*)?", self.span):
+            raise ValueError(f"span = {self.span!r} is not of the form 4x8, or 4wx8w if it wraps.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +357,35 @@ class Matmul:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRun:
+    """A flash attention kernel on one device.
+
+    Attributes:
+        batch: sequences.
+        heads: query heads.
+        sequence: tokens of a sequence.
+        head_dim: width of a head.
+        kv_heads: key and value heads; as many as query heads if 0.
+        causal: a token attends to earlier ones only.
+        window: tokens that a token attends to; 0 if all.
+        backward: the gradients' kernel, not the forward one.
+        per_core: one core of the chip computes.
+        host_timed: the time includes starting the program from the host.
+    """
+
+    batch: int
+    heads: int
+    sequence: int
+    head_dim: int = 128
+    kv_heads: int = 0
+    causal: bool = True
+    window: int = 0
+    backward: bool = False
+    per_core: bool = False
+    host_timed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """One configuration, with the rows of a table that measured it.
 
@@ -328,7 +397,7 @@ class Spec:
         benchmark: blocks of steps and evaluations, if those were timed.
         compare_slices: a speed-up is over this many slices (of the same size).
         compare_topology: a speed-up of a collective is over this topology.
-        collective, copy, matmul: a microbenchmark instead.
+        collective, copy, matmul, attention: a microbenchmark instead.
         unmodelled: why the model cannot answer; the rows are listed with it.
         notes: what was assumed where the publication is silent.
     """
@@ -345,12 +414,15 @@ class Spec:
     collective: CollectiveRun | None = None
     copy: Copy | None = None
     matmul: Matmul | None = None
+    attention: AttentionRun | None = None
     unmodelled: str = ""
     notes: str = ""
 
     def __post_init__(self) -> None:
-        kinds = (self.train, self.collective, self.copy, self.matmul)
+        kinds = (self.train, self.collective, self.copy, self.matmul, self.attention)
         if not self.unmodelled and sum(kind is not None for kind in kinds) != 1:
-            raise ValueError("give exactly one of train (with model), collective, copy, matmul.")
+            raise ValueError(
+                "give exactly one of train (with model), collective, copy, matmul, attention."
+            )
         if self.train is not None and self.model is None:
             raise ValueError("train needs a model.")

@@ -7,6 +7,7 @@ a model's dimensions are written once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import tomllib
@@ -15,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchtpu_core.errors import MissingExtraError, SpecError
+from torchtpu_core.errors import MissingExtraError, SpecError, TorchTPUError
 from torchtpu_core.workloads.fields import build
-from torchtpu_core.workloads.spec import Spec
+from torchtpu_core.workloads.spec import Hardware, Spec
 
 SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 
@@ -45,10 +46,11 @@ def _per_chip(spec: Spec) -> Spec:
 def read_specs(folder: Path) -> dict[str, Spec]:
     """Specs of a folder by row, for the rows they list and the name of their file.
 
-    Files below a folder named ``models`` or ``bases`` are only bases.
+    Files below a folder named ``models`` or ``bases`` are only bases. A file that cannot be
+    read as a spec stands for its rows with the reason.
 
     Raises:
-        SpecError: a file cannot be read, or two files serve one row.
+        SpecError: there is no such folder, or two files serve one row.
     """
     found: dict[str, Spec] = {}
     origin: dict[str, Path] = {}
@@ -58,12 +60,24 @@ def read_specs(folder: Path) -> dict[str, Spec]:
         inside = path.relative_to(folder).parts[:-1]
         if path.suffix not in SUFFIXES or {"models", "bases"} & set(inside):
             continue
-        spec = read_spec(path)
+        try:
+            spec = read_spec(path)
+        except TorchTPUError as error:
+            spec = _unreadable(path, error)
         for row in spec.rows or (path.stem,):
             if row in found:
                 raise SpecError(f"Row {row} is served by {origin[row]} and by {path}: keep one.")
             found[row], origin[row] = spec, path
     return found
+
+
+def _unreadable(path: Path, error: TorchTPUError) -> Spec:
+    """What stands for a file with a mistake: its rows, if those can be read, and the reason."""
+    rows: Any = ()
+    with contextlib.suppress(TorchTPUError):
+        rows = _parse(path).get("rows", ())
+    listed = tuple(map(str, rows)) if isinstance(rows, list) else ()
+    return Spec(hardware=Hardware(chip="unknown"), rows=listed, unmodelled=str(error))
 
 
 def _tables(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:

@@ -4,8 +4,10 @@
 The work of one chip stands for all. Matrix products run at the fill of the matrix unit
 with padded tiles, or at HBM's rate if that is slower; what does not fuse into them
 moves through HBM; attention is a flash kernel; the weights' collectives run partly
-behind compute; gradients cross the data centre network at the end. Not modelled: the
-compiler's schedule, VMEM capacity, power limits, input pipelines.
+behind compute; gradients cross the data centre network at the end. All communication is
+priced by the closed form of `ici`. A pipeline's chip has its part of the layers and the
+tokens of all its stages. Not modelled: the compiler's schedule, VMEM capacity, power
+limits, input pipelines.
 
 Legend: ``T`` tokens of a chip, ``d`` width of the residual stream.
 """
@@ -14,16 +16,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from torchtpu_core.hardware.registry import chips
-from torchtpu_core.ici import collectives as ici
-from torchtpu_core.ici.torus import Torus
+from torchtpu_core.ici.kinds import CollectiveKind
+from torchtpu_core.ici.model import Message, NetworkModel, network_model
+from torchtpu_core.ici.span import Span
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.workloads import flops as counted
 from torchtpu_core.workloads.layers import Layer, Matrix, layers_of
-from torchtpu_core.workloads.meshes import sizes_of, slice_of
+from torchtpu_core.workloads.memory import kept_bytes
+from torchtpu_core.workloads.meshes import network_of, sizes_of
 from torchtpu_core.workloads.placement import place
 from torchtpu_core.workloads.prediction import StepPrediction
 from torchtpu_core.workloads.spec import Model, Parallel, Spec, Train
@@ -48,18 +51,18 @@ def predict_step(spec: Spec, slices: int | None = None) -> StepPrediction:
     """The simulated step of a spec, on another number of slices if given."""
     model, train = spec.model, spec.train
     assert model is not None and train is not None
-    where = slice_of(spec)
-    torus = where.torus if where else Torus(shape=(1,), wrap=(False,))
-    chip = chips().get(spec.hardware.chip)
     slices = slices or spec.hardware.slices
+    network = network_of(spec.hardware, slices)
+    torus = network.slice_.torus
+    chip = network.slice_.chip
+    sizes = sizes_of(spec.parallel, torus.chips)
     step = _Step(
         model=model,
         train=train,
         rates=Rates.of(chip),
-        sizes=sizes_of(spec.parallel, torus.chips),
-        torus=torus,
-        link=ici.IciLink.of(chip) if where else None,
-        dcn_bytes_per_s=_dcn(chip),
+        sizes=sizes,
+        spans=place(torus, sizes),
+        network=network_model(network),
         slices=slices,
     )
     ledger = step.price(spec.parallel)
@@ -68,7 +71,7 @@ def predict_step(spec: Spec, slices: int | None = None) -> StepPrediction:
         parts=dict(ledger.parts),
         hidden=dict(ledger.communication),
         chips=torus.chips * slices,
-        tokens=step.tokens * torus.chips * slices,
+        tokens=train.batch_per_chip * train.sequence * torus.chips * slices,
         flops_per_token=counted.flops_per_token(model, train.sequence, spec.metric.attention)
         * (1.0 if train.backward else 1 / 3),
         peak_flops_per_s=spec.metric.peak_tflops_per_chip * 1e12
@@ -78,9 +81,15 @@ def predict_step(spec: Spec, slices: int | None = None) -> StepPrediction:
     )
 
 
-def _dcn(chip: object) -> float:
-    figure = getattr(chip, "dcn_bytes_per_s_per_chip", None)
-    return float(figure.value) if figure else cal.DCN_UNPUBLISHED_BYTES_PER_S.value
+def scores_per_head(sequence: int, window: int, causal: bool) -> float:
+    """Pairs of query and key that a flash kernel's blocks cover, for one sequence."""
+    length = float(sequence)
+    block = min(cal.ATTENTION_BLOCK.value, length)
+    if not causal:
+        return length * length
+    if window and window < length:
+        return length * min(window + block, (length + block) / 2)
+    return length * (length + block) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,26 +100,33 @@ class _Step:
     train: Train
     rates: Rates
     sizes: dict[str, int]
-    torus: Torus
-    link: ici.IciLink | None
-    dcn_bytes_per_s: float
+    spans: dict[str, Span]
+    network: NetworkModel
     slices: int
+
+    @property
+    def _sequences(self) -> float:
+        """Sequences that a chip's layers see: those of all stages of its pipeline."""
+        return self.train.batch_per_chip * self.sizes["pipeline"]
 
     @property
     def tokens(self) -> float:
         """T."""
-        return self.train.batch_per_chip * self.train.sequence
+        return self._sequences * self.train.sequence
 
     def price(self, parallel: Parallel) -> _Ledger:
         """The whole step."""
         ledger = _Ledger()
         for layer in layers_of(self.model):
-            self._layer(layer, ledger)
+            # A stage has its part of the layers of each kind.
+            self._layer(replace(layer, count=layer.count / parallel.pipeline), ledger)
         self._ends(ledger)
         if parallel.pipeline > 1:
             bubbles = (parallel.pipeline - 1) / max(parallel.microbatches, 1)
             ledger.parts["pipeline bubbles"] = bubbles * sum(ledger.parts.values())
+            self._stages(ledger)
         self._collectives(ledger)
+        self._offload(ledger)
         if self.train.backward:
             self._update(ledger)
         if self.slices > 1:
@@ -148,7 +164,9 @@ class _Step:
             runs += [(m, n, k), (k, m, n)]
         for shape in runs:
             seconds = self._product_s(*shape, _DTYPES[self.train.quantization])
-            seconds /= cal.GROUPED_MATMUL.value if ragged else 1.0
+            if ragged:
+                seconds *= 1 + cal.GROUP_TILE_ROWS.value / m
+                seconds /= cal.GROUPED_MATMUL.value
             ledger.parts[kind] += layer.count * copies * seconds
             ledger.flops += layer.count * copies * 2.0 * math.prod(shape)
 
@@ -163,7 +181,8 @@ class _Step:
         return max(self.rates.fused_matmul_s(m, k, n, dtype), self.rates.hbm_s(moved))
 
     def _attention(self, layer: Layer, ledger: _Ledger) -> None:
-        scores = self.train.batch_per_chip * layer.heads * self._scores_per_head(layer.window)
+        per_head = scores_per_head(self.train.sequence, layer.window, self.model.causal)
+        scores = self._sequences * layer.heads * per_head
         runs = self._passes("context", last=False)
         forward = self.rates.attention_s(scores, layer.head_dim, layer.value_dim, backward=False)
         total = runs * forward
@@ -173,16 +192,6 @@ class _Step:
             products += 5
         ledger.parts["attention"] += layer.count * total
         ledger.flops += layer.count * scores * products * (layer.head_dim + layer.value_dim)
-
-    def _scores_per_head(self, window: int) -> float:
-        """Pairs of query and key that the kernel's blocks cover, for one sequence."""
-        length = float(self.train.sequence)
-        block = min(cal.ATTENTION_BLOCK.value, length)
-        if not self.model.causal:
-            return length * length
-        if window and window < length:
-            return length * min(window + block, (length + block) / 2)
-        return length * (length + block) / 2
 
     def _elementwise(self, layer: Layer, ledger: _Ledger) -> None:
         """What does not fuse into products: norms, rotation, activation, routing."""
@@ -207,7 +216,7 @@ class _Step:
         places = round(length * layer.routed * self._capacity)
         runs = 2 * (1 + (2 if self.train.backward else 0))
         seconds = self._product_s(places, length, self.model.emb, "bf16")
-        count = layer.count * runs * self.train.batch_per_chip
+        count = layer.count * runs * self._sequences
         ledger.parts["routing"] += count * seconds
         ledger.flops += count * 2.0 * places * length * self.model.emb
 
@@ -229,7 +238,7 @@ class _Step:
             return
         gathered = self._weight_bytes(layer)
         runs = 3 if self.train.backward else 1
-        self._send("fsdp", "all_gather", gathered, layer.count * runs, ledger)
+        self._send("fsdp", CollectiveKind.ALL_GATHER, gathered, layer.count * runs, ledger)
         ledger.parts["gathered weights in HBM"] += layer.count * self.rates.hbm_s(
             gathered * (runs + 1)
         )
@@ -242,25 +251,50 @@ class _Step:
         tensor, context = self.sizes["tensor"], self.sizes["context"]
         if tensor > 1:
             moved = self.tokens * tensor * d * ACTIVATION_BYTES
-            self._send("tensor", "all_gather", moved, 4 * runs * layer.count, ledger)
+            self._send("tensor", CollectiveKind.ALL_GATHER, moved, 4 * runs * layer.count, ledger)
         if context > 1:
             width = layer.kv_heads * (layer.head_dim + layer.value_dim)
             moved = self.tokens * context * width * ACTIVATION_BYTES
-            self._send("context", "all_gather", moved, 2 * runs * layer.count, ledger)
+            self._send("context", CollectiveKind.ALL_GATHER, moved, 2 * runs * layer.count, ledger)
         expert = self.sizes["expert"]
         if expert > 1 and layer.routed:
             moved = self.tokens * expert * layer.routed * d * ACTIVATION_BYTES
-            self._send("expert", "all_to_all", moved, 2 * runs * layer.count, ledger)
+            self._send("expert", CollectiveKind.ALL_TO_ALL, moved, 2 * runs * layer.count, ledger)
 
-    def _send(self, axis: str, kind: str, moved: float, times: float, ledger: _Ledger) -> None:
-        """Adds the time of a collective that runs `times` times over an axis."""
-        assert self.link is not None
-        torus = place(self.torus, self.sizes)[axis]
-        form = ici.all_to_all_s if kind == "all_to_all" else ici.all_gather_s
-        once = form(moved, torus, self.link) + cal.COLLECTIVE_START_S.value
-        ledger.communication[axis] += times * once
-        share = 1 / torus.chips if kind == "all_to_all" else 1 - 1 / torus.chips
+    def _stages(self, ledger: _Ledger) -> None:
+        """Activations from stage to stage, and their gradients back."""
+        span, ways = self.spans["pipeline"], 2 if self.train.backward else 1
+        hop = Message(0, self.network.network.slice_.devices_per_chip, 0.0)
+        moved = self.tokens * self.model.emb * ACTIVATION_BYTES / self.sizes["tensor"]
+        hops = max(axis.stride for axis in span.axes)
+        time_s = self.network.messages_time([replace(hop, size_bytes=moved)]).time_s
+        ledger.communication["pipeline"] += ways * hops * time_s
+        ledger.sent["pipeline"] += ways * moved
+
+    def _offload(self, ledger: _Ledger) -> None:
+        """What the host keeps leaves during the forward pass and returns during the backward."""
+        figure = self.network.network.slice_.chip.host_link_bytes_per_s_per_chip
+        if not self.train.offload or figure is None:
+            return
+        layers = layers_of(self.model)
+        kept = sum(n.count * kept_bytes(n, self.train, self.model) for n in layers)
+        away_s = kept * self.train.batch_per_chip * self.train.sequence / figure.value
+        forward_s = sum(ledger.parts.values()) / (1 + 2 + 1)
+        ledger.parts["exposed host link"] = 2 * max(0.0, away_s - forward_s)
+
+    def _send(
+        self, axis: str, kind: CollectiveKind, moved: float, times: float, ledger: _Ledger
+    ) -> None:
+        """Adds a collective of arrays of `moved` bytes that runs `times` times over an axis."""
+        span = self.spans[axis]
+        own = moved / span.chips if kind is not CollectiveKind.ALL_REDUCE else moved
+        ledger.communication[axis] += times * self._once(kind, own, span)
+        share = 1 / span.chips if kind is CollectiveKind.ALL_TO_ALL else 1 - 1 / span.chips
         ledger.sent[axis] += times * moved * share
+
+    def _once(self, kind: CollectiveKind, own: float, span: Span) -> float:
+        """Seconds of one collective, from its start; a chip puts in `own` bytes."""
+        return self.network.collective_time(kind, own, span).time_s + cal.COLLECTIVE_START_S.value
 
     def _collectives(self, ledger: _Ledger) -> None:
         """Moves what compute cannot hide from `communication` to the parts."""
@@ -280,7 +314,8 @@ class _Step:
         """Embedding, output projection and loss."""
         d, vocab = self.model.emb, self.model.vocab
         split = self.sizes["tensor"]
-        m, n = max(1, round(self.tokens * split)), vocab // split
+        tokens = self.train.batch_per_chip * self.train.sequence
+        m, n = max(1, round(tokens * split)), vocab // split
         shapes = [(m, d, n)]
         if self.train.backward:
             shapes += [(m, n, d), (d, m, n)]
@@ -296,7 +331,9 @@ class _Step:
         ledger.parts["vocabulary"] += self.rates.hbm_s(logits)
         if self.sizes["fsdp"] > 1:
             gathered = (1 if self.model.tied else 2) * d * n * ACTIVATION_BYTES
-            self._send("fsdp", "all_gather", gathered, 3 if self.train.backward else 1, ledger)
+            self._send(
+                "fsdp", CollectiveKind.ALL_GATHER, gathered, 3 if self.train.backward else 1, ledger
+            )
 
     def _update(self, ledger: _Ledger) -> None:
         """The optimizer, and gradients over the data axis and between slices."""
@@ -310,12 +347,11 @@ class _Step:
         moved = own * (2 * self.train.weight_bytes + 2 * self.train.state_bytes + 4)
         ledger.parts["optimizer"] += self.rates.hbm_s(moved)
         if self.sizes["data"] > 1:
-            assert self.link is not None
-            torus = place(self.torus, self.sizes)["data"]
             reduced = own * ACTIVATION_BYTES
-            ledger.parts["exposed data"] += ici.all_reduce_s(reduced, torus, self.link)
-            ledger.sent["data"] += 2 * reduced * (1 - 1 / torus.chips)
+            span = self.spans["data"]
+            ledger.parts["exposed data"] += self._once(CollectiveKind.ALL_REDUCE, reduced, span)
+            ledger.sent["data"] += 2 * reduced * (1 - 1 / span.chips)
         if self.slices > 1:
-            rate = self.dcn_bytes_per_s * cal.DCN_ACHIEVED.value
-            ring = 2 * (self.slices - 1) / self.slices
-            ledger.parts["exposed dcn"] += ring * own * self.train.grad_bytes / rate
+            reduced = own * self.train.grad_bytes / self.sizes["data"]
+            between = Span(axes=(), slices=self.slices)
+            ledger.parts["exposed dcn"] += self._once(CollectiveKind.ALL_REDUCE, reduced, between)
