@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchtpu_core.plan import calls, collectives, op_work
+from torchtpu_core.plan import calls, collectives, foreach, op_work
 from torchtpu_core.plan.records import HostRead, Op, Phase, Recording, Work
 from torchtpu_core.plan.storages import Storages
 from torchtpu_core.plan.user_lines import UserLines
@@ -51,7 +51,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         kwargs = kwargs or {}
         if any(kind.__name__ in _DESUGARED for kind in types):
-            return NotImplemented
+            return foreach.on_local_parts(func, args, kwargs, self._run)
         flat = _leaves((args, kwargs), [])
         inputs = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
         fakes = [tensor for tensor in inputs if isinstance(tensor, FakeTensor)]
@@ -72,6 +72,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             raise self._dynamic(func) from error
         self._record(func, args, kwargs, flat, inputs, out)
         return out
+
+    def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """An operator on ordinary tensors."""
+        return self.__torch_dispatch__(func, (), args, kwargs)
 
     def _makes_fake(self, func: Any, flat: Sequence[Any]) -> bool:
         """Whether an operator without fake operands has a fake result."""

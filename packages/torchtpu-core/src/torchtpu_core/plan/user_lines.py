@@ -2,7 +2,9 @@
 """Which line of the user's an operator comes from.
 
 Forward operators: the innermost frame outside libraries. Backward operators: the line of
-the forward operator whose gradient they compute, found by autograd's sequence number.
+the forward operator whose gradient they compute, found by autograd's sequence number. Numbers
+are counted by thread, and a recomputation runs in the thread of the backward pass: its nodes
+are kept apart, and looked for in the inner backward pass that runs them.
 """
 
 from __future__ import annotations
@@ -23,28 +25,55 @@ _LIBRARIES = (
 )
 
 
+NO_PASS = -1
+NO_LINE = "(no line of the script)"
+#: Nodes before a node without a line among which one with a line is looked for.
+FARTHEST = 32
+
+
+def _backward_pass() -> int:
+    """The number of the backward pass that runs in this thread, or `NO_PASS`."""
+    return int(torch._C._current_graph_task_id())
+
+
 class UserLines:
     """Finds lines; remembers which code is a library's and which forward line a node has."""
 
     def __init__(self) -> None:
         self._library: dict[CodeType, bool] = {}
         self._forward: dict[int, str] = {}
+        self._recomputed: dict[int, str] = {}
+        self._outer_pass = NO_PASS
+        self._latest = ""
 
     def forward(self) -> str:
         """The line that runs now; its autograd node, if one was made, is remembered."""
         line = self._find(sys._getframe(2))
         if torch.is_grad_enabled():
-            self._forward[torch.autograd._get_sequence_nr() - 1] = line
+            number, in_pass = torch.autograd._get_sequence_nr() - 1, _backward_pass()
+            if in_pass == NO_PASS:
+                self._recomputed.clear()
+                self._forward[number] = line
+            else:
+                self._outer_pass = in_pass
+                self._recomputed[number] = line
         return line
 
     def backward(self) -> str:
         """The forward line of the autograd node that runs now, else the line of the call."""
         node = torch._C._current_autograd_node()
         if node is not None:
-            found = self._forward.get(node._sequence_nr())
-            if found is not None:
-                return found
-        return self._find(sys._getframe(2))
+            inner = self._recomputed and _backward_pass() != self._outer_pass
+            known = self._recomputed if inner else self._forward
+            number = node._sequence_nr()
+            # A function of Python's takes a number of its own, after its operators'.
+            for earlier in range(number, number - FARTHEST, -1):
+                if earlier in known:
+                    self._latest = known[earlier]
+                    return self._latest
+        line = self._find(sys._getframe(2))
+        # Gradients that are added up, or sent, have no node: they are those of the last one.
+        return self._latest if line == NO_LINE and self._latest else line
 
     def _find(self, frame: FrameType | None) -> str:
         while frame is not None:
@@ -56,4 +85,4 @@ class UserLines:
             if not library:
                 return f"{code.co_filename}:{frame.f_lineno}"
             frame = frame.f_back
-        return "(no line of the script)"
+        return NO_LINE
