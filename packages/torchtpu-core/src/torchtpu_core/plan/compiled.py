@@ -19,7 +19,7 @@ from torchtpu_core.plan.placed import Placed, Schedule, Unit
 from torchtpu_core.plan.program import StepProgram, program_of
 from torchtpu_core.plan.records import Category, Op, Phase, Recording, Work
 from torchtpu_core.plan.result import Plan
-from torchtpu_core.plan.schedule import Pricer, busiest
+from torchtpu_core.plan.schedule import Pricer, axis_name, links_of
 from torchtpu_core.targets import Target
 from torchtpu_core.xla_tpu import timing
 from torchtpu_core.xla_tpu.buffers import totals
@@ -132,7 +132,7 @@ def _schedule(made: Compiled, plan: Plan, lines: _Lines) -> Schedule:
         if span.collective is not None:
             network += seconds
             for axis, size in span.collective.axis_bytes.items():
-                axis_bytes[f"axis {axis}"] += size * span.runs
+                axis_bytes[axis_name(axis)] += size * span.runs
             if span.collective.dcn_bytes:
                 axis_bytes["dcn"] += span.collective.dcn_bytes * span.runs
         elif unit is Unit.CORE:
@@ -143,7 +143,7 @@ def _schedule(made: Compiled, plan: Plan, lines: _Lines) -> Schedule:
     result.hidden_s = max(0.0, network - result.exposed_s)
     result.critical = dict(sorted(critical.items(), key=lambda item: -item[1]))
     result.axis_bytes = dict(axis_bytes)
-    result.busiest = busiest(result, Pricer(plan.where, plan.slices))
+    result.links = links_of(result, Pricer(plan.where, plan.slices))
     return result
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from torchtpu_core.ici.collectives import IciLink
 from torchtpu_core.ici.torus import Torus
-from torchtpu_core.plan.placed import Placed, Unit
+from torchtpu_core.plan.placed import Link, Placed, Unit
 from torchtpu_core.plan.records import Category, Work
 from torchtpu_core.plan.result import Plan, relative
 from torchtpu_core.simulator import calibration as cal
-from torchtpu_core.units import GIB
+from torchtpu_core.units import GIB, format_bytes
 
 Figure = dict[str, Any]
 
@@ -40,17 +39,25 @@ _CATEGORIES = {
     Category.TEMPORARIES: "#999999",
 }
 # Visible on light and on dark ground.
-_LOAD = [[0.0, "#56B4E9"], [0.5, "#E69F00"], [1.0, "#D55E00"]]
+_LOAD = ("#56B4E9", "#E69F00", "#D55E00")
 #: Bars of the timeline and points of a curve: more are merged, to keep the page light.
 MOST_BARS = 6000
 MOST_POINTS = 1500
 MOST_LINKS = 20_000
+#: From this length on a step is drawn in seconds.
+LONG_STEP_S = 2.0
 #: The limit is drawn if the peak is above this part of it: else the curve would be flat.
 SHOW_LIMIT = 0.3
 
 
+def _clock(plan: Plan) -> tuple[float, str]:
+    """What a second is drawn as, and its unit."""
+    return (1.0, "s") if plan.step_s >= LONG_STEP_S else (1e3, "ms")
+
+
 def timeline(plan: Plan) -> Figure:
     """Bars on the units of the device, by phase or collective."""
+    scale, unit_name = _clock(plan)
     shortest = plan.step_s / MOST_BARS
     groups: dict[str, list[tuple[Unit, float, float, str]]] = defaultdict(list)
     for item in plan.schedule.placed:
@@ -69,12 +76,12 @@ def timeline(plan: Plan) -> Figure:
             "orientation": "h",
             "name": name.replace("_", " "),
             "y": [unit.value for unit, *_ in rows],
-            "base": [start * 1e3 for _, start, _, _ in rows],
-            "x": [(end - start) * 1e3 for _, start, end, _ in rows],
+            "base": [start * scale for _, start, _, _ in rows],
+            "x": [(end - start) * scale for _, start, end, _ in rows],
             "text": [text for *_, text in rows],
             "textposition": "none",
-            "hovertemplate": "%{text}<br>%{x:.3f} ms from %{base:.3f} ms<extra>%{fullData.name}"
-            "</extra>",
+            "hovertemplate": f"%{{text}}<br>%{{x:.4f}} {unit_name} from %{{base:.4f}} {unit_name}"
+            "<extra>%{fullData.name}</extra>",
             "marker": {"color": COLOURS.get(name, "#999999"), "line": {"width": 0}},
         }
         for name, rows in groups.items()
@@ -83,10 +90,11 @@ def timeline(plan: Plan) -> Figure:
         "data": data,
         "layout": {
             "barmode": "overlay",
-            "height": 320,
-            "xaxis": {"title": {"text": "ms (simulated)"}, "rangeslider": {"thickness": 0.12}},
+            "height": 330,
+            "xaxis": {"title": {"text": f"{unit_name} (simulated)"}},
             "yaxis": {"autorange": "reversed", "fixedrange": True},
-            "legend": {"orientation": "h", "y": 1.15},
+            "legend": {"orientation": "h", "y": -0.32},
+            "margin": {"b": 110},
         },
     }
 
@@ -142,14 +150,17 @@ def roofline(plan: Plan) -> Figure:
         "data": data,
         "layout": {
             "height": 420,
-            "xaxis": {"type": "log", "title": {"text": "operations per byte of HBM"}},
-            "yaxis": {"type": "log", "title": {"text": "TFLOP/s (simulated)"}},
+            "xaxis": {"type": "log", "dtick": 1, "title": {"text": "operations per byte of HBM"}},
+            "yaxis": {"type": "log", "dtick": 1, "title": {"text": "TFLOP/s (simulated)"}},
+            "legend": {"orientation": "h", "y": -0.25},
+            "margin": {"b": 120},
         },
     }
 
 
 def memory(plan: Plan) -> Figure:
     """HBM by category over the step, with the limit of the device."""
+    scale, unit_name = _clock(plan)
     ends = {item.index: item.end_s for item in plan.schedule.placed}
     moments, now = [], 0.0
     count = len(plan.ops)
@@ -164,9 +175,9 @@ def memory(plan: Plan) -> Figure:
             "mode": "lines",
             "stackgroup": "hbm",
             "name": category.value,
-            "x": [moments[i] * 1e3 for i in chosen],
+            "x": [moments[i] * scale for i in chosen],
             "y": [curve[i] / GIB for i in chosen],
-            "line": {"width": 0.5, "color": _CATEGORIES[category]},
+            "line": {"width": 0.5, "shape": "hv", "color": _CATEGORIES[category]},
             "hovertemplate": "%{y:.2f} GiB<extra>%{fullData.name}</extra>",
         }
         for category in _CATEGORIES
@@ -178,7 +189,7 @@ def memory(plan: Plan) -> Figure:
                 "type": "scatter",
                 "mode": "lines",
                 "name": "limit of the device",
-                "x": [0, plan.step_s * 1e3],
+                "x": [0, plan.step_s * scale],
                 "y": [plan.memory.limit_bytes / GIB] * 2,
                 "line": {"color": "#CC0000", "dash": "dash"},
             }
@@ -188,8 +199,10 @@ def memory(plan: Plan) -> Figure:
         "layout": {
             "height": 420,
             "hovermode": "x unified",
-            "xaxis": {"title": {"text": "ms (simulated)"}},
+            "xaxis": {"title": {"text": f"{unit_name} (simulated)"}},
             "yaxis": {"title": {"text": "GiB per device (simulated)"}, "rangemode": "tozero"},
+            "legend": {"orientation": "h", "y": -0.25},
+            "margin": {"b": 120},
         },
     }
 
@@ -197,35 +210,24 @@ def memory(plan: Plan) -> Figure:
 def torus(plan: Plan) -> Figure:
     """The chips of a slice and the load of their links, to be turned by hand."""
     net = plan.where.torus
-    rate = IciLink.of(plan.where.chip).bytes_per_s
-    spent = plan.schedule.axis_bytes
-    load = {
-        axis: spent.get(f"axis {axis}", 0.0) / rate / plan.step_s if plan.step_s else 0.0
-        for axis in net.axes
-    }
-    top = max([*load.values(), 1e-9])
+    known = {link.name: link for link in plan.schedule.links}
+    loads = {axis: known.get(f"axis {axis}", Link()) for axis in net.axes}
+    top = max([*(link.load for link in loads.values()), 1e-9])
     data: list[dict[str, Any]] = []
-    for axis in net.axes:
+    for axis, link in loads.items():
         xs, ys, zs = _links(net, axis)
         if not xs:
             continue
+        carried = format_bytes(int(link.sent_bytes))
         data.append(
             {
                 "type": "scatter3d",
                 "mode": "lines",
-                "name": f"axis {axis}: {load[axis]:.0%} busy",
+                "name": f"axis {axis}: {link.load:.0%} busy, {carried} a link",
                 "x": xs,
                 "y": ys,
                 "z": zs,
-                "line": {
-                    "width": 4,
-                    "color": [load[axis]] * len(xs),
-                    "colorscale": _LOAD,
-                    "cmin": 0.0,
-                    "cmax": top,
-                    "showscale": axis == 0,
-                    "colorbar": {"title": {"text": "busy"}, "tickformat": ".0%", "len": 0.7},
-                },
+                "line": {"width": 4, "color": _heat(link.load / top)},
                 "hoverinfo": "name",
             }
         )
@@ -241,16 +243,57 @@ def torus(plan: Plan) -> Figure:
             "text": [f"chip {chip}" for chip in range(net.chips)],
             "hovertemplate": "%{text} (%{x}, %{y}, %{z})<extra></extra>",
             "marker": {"size": 3 if net.chips <= 512 else 2, "color": "#888888"},
+            "showlegend": False,
+        }
+    )
+    data.append(
+        {
+            # Carries the scale of the links' colours; lines of one colour have none.
+            "type": "scatter3d",
+            "mode": "markers",
+            "x": [None],
+            "y": [None],
+            "z": [None],
+            "marker": {
+                "color": [0.0],
+                "colorscale": [[0.0, _LOAD[0]], [0.5, _LOAD[1]], [1.0, _LOAD[2]]],
+                "cmin": 0.0,
+                "cmax": top,
+                "showscale": True,
+                "colorbar": {"title": {"text": "busy"}, "tickformat": ".0%", "len": 0.7},
+            },
+            "showlegend": False,
+            "hoverinfo": "skip",
         }
     )
     return {
         "data": data,
         "layout": {
             "height": 560,
-            "scene": {"aspectmode": "data", "camera": {"eye": {"x": 1.6, "y": 1.4, "z": 0.9}}},
-            "legend": {"orientation": "h"},
+            "scene": {
+                "aspectmode": "data",
+                "camera": {"eye": {"x": 1.6, "y": 1.4, "z": 0.9}},
+                **{
+                    f"{name}axis": {"title": {"text": f"axis {axis}"}, "dtick": max(1, length // 4)}
+                    for axis, (name, length) in enumerate(zip("xyz", net.shape, strict=False))
+                },
+            },
+            "legend": {"orientation": "h", "y": 0.0},
         },
     }
+
+
+def _heat(part: float) -> str:
+    """The colour of a part of the largest load.
+
+    >>> _heat(0.0), _heat(0.75), _heat(1.0)
+    ('#56b4e9', '#de7f00', '#d55e00')
+    """
+    place = min(max(part, 0.0), 1.0) * (len(_LOAD) - 1)
+    low = min(int(place), len(_LOAD) - 2)
+    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _LOAD[low : low + 2]]
+    mixed = [round(a + (b - a) * (place - low)) for a, b in zip(*ends, strict=True)]
+    return "#" + "".join(f"{value:02x}" for value in mixed)
 
 
 def _place(coordinates: tuple[int, ...]) -> tuple[int, int, int]:

@@ -21,10 +21,15 @@ _FIGURES = (
         "Products and attention under the device's roofs; larger marks take more time.",
         figures.roofline,
     ),
-    ("Memory", "HBM of one device over the step.", figures.memory),
+    (
+        "Memory",
+        "HBM of one device over the step; a limit far above the peak is not drawn.",
+        figures.memory,
+    ),
     (
         "Torus",
-        "Load of the links of one slice, by axis. Drag to turn; short stubs are wrap-around links.",
+        "Load of the links of one slice, by axis: part of the step in which the busiest of them "
+        "carries bytes. Drag to turn; short stubs are wrap-around links.",
         figures.torus,
     ),
 )
@@ -45,7 +50,7 @@ def write(plan: Plan, path: Path) -> None:
     sections, drawn = [], []
     for number, (title, caption, make) in enumerate(_FIGURES):
         sections.append(
-            f"<section><h2>{title}</h2><p>{html.escape(caption)}</p>"
+            f'<section class="drawn"><h2>{title}</h2><p>{html.escape(caption)}</p>'
             f'<div id="figure{number}" class="figure"></div></section>'
         )
         drawn.append(make(plan))
@@ -66,8 +71,8 @@ def write(plan: Plan, path: Path) -> None:
 def _cards(plan: Plan) -> str:
     memory = plan.memory
     cards = [
-        ("step", seconds(plan.step_s), ""),
-        ("tokens/s", f"{plan.tokens_per_s:,.0f}" if plan.tokens_per_rank else "-", ""),
+        ("step", seconds(plan.step_s), "simulated"),
+        ("tokens/s", f"{plan.tokens_per_s:,.0f}" if plan.tokens_per_rank else "-", "simulated"),
         ("MFU", f"{plan.mfu:.1%}", f"HFU {plan.hfu:.1%}"),
         (
             "HBM peak",
@@ -93,6 +98,9 @@ def _cards(plan: Plan) -> str:
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    rows = list(rows)
+    if not rows:
+        return f"<section><h2>{html.escape(title)}</h2><p>Nothing here in this step.</p></section>"
     cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -126,11 +134,24 @@ def _tables(plan: Plan) -> str:
         (name, str(runs), format_bytes(int(moved)), seconds(spent))
         for name, (runs, moved, spent) in plan.by_collective().items()
     ]
+    links = [
+        (link.name, f"{link.count:,}", format_bytes(int(link.sent_bytes)), f"{link.load:.0%}")
+        for link in plan.schedule.links
+    ]
     return "\n".join(
         (
-            _table("What would help most", ("change", "gain", "why", "lines"), advice),
-            _table("Critical path", ("part", "time", "of the step"), path),
-            _table("HBM at the peak", ("holds", "line", "size"), peak),
-            _table("Communication", ("collective", "runs", "per rank", "time"), traffic),
+            _table("What would help most (simulated)", ("change", "gain", "why", "lines"), advice),
+            _table("Critical path (simulated)", ("part", "time", "of the step"), path),
+            _table("HBM at the peak (simulated)", ("holds", "line", "size"), peak),
+            _table(
+                "Communication (simulated)",
+                ("collective", "runs", "bytes per rank", "time"),
+                traffic,
+            ),
+            _table(
+                "Links (simulated)",
+                ("along", "links, each direction", "bytes on the busiest", "busy"),
+                links,
+            ),
         )
     )

@@ -50,17 +50,21 @@ class Placed:
 
 @dataclass(slots=True)
 class Link:
-    """Traffic of the busiest link, in one direction.
+    """Traffic of the links along one physical axis, or to the data centre network.
+
+    All ranks do the same, so that the links of an axis are alike but for the ends of lines.
 
     Attributes:
-        name: the physical axis.
-        sent_bytes: bytes in the step.
-        load: part of the step's time in which it is busy.
+        name: the physical axis, or ``dcn``.
+        sent_bytes: bytes in the step on its busiest link, in one direction.
+        load: part of the step's time in which that link is busy.
+        count: links of this kind in all slices, each direction by itself.
     """
 
     name: str = ""
     sent_bytes: float = 0.0
     load: float = 0.0
+    count: int = 0
 
 
 @dataclass(slots=True)
@@ -74,7 +78,7 @@ class Schedule:
         hidden_s: seconds of communication behind compute.
         axis_bytes: bytes on the busiest link of each physical axis.
         critical: parts of the critical path in seconds, by name.
-        busiest: the busiest link.
+        links: links by axis, the busiest first.
     """
 
     placed: list[Placed] = field(default_factory=list)
@@ -83,4 +87,9 @@ class Schedule:
     hidden_s: float = 0.0
     axis_bytes: dict[str, float] = field(default_factory=dict)
     critical: dict[str, float] = field(default_factory=dict)
-    busiest: Link = field(default_factory=Link)
+    links: list[Link] = field(default_factory=list)
+
+    @property
+    def busiest(self) -> Link:
+        """The link that is busy for the largest part of the step."""
+        return self.links[0] if self.links else Link()

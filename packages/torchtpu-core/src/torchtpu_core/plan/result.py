@@ -13,7 +13,7 @@ from torchtpu_core.ici.slices import Slice
 from torchtpu_core.plan.advice import Advice, advise
 from torchtpu_core.plan.fusion import Fusion, fuse
 from torchtpu_core.plan.memory import Memory, memory_of
-from torchtpu_core.plan.placed import Schedule, Unit
+from torchtpu_core.plan.placed import Link, Schedule, Unit
 from torchtpu_core.plan.records import Op, Phase, Recording, Work
 from torchtpu_core.plan.schedule import Pricer, schedule
 
@@ -129,7 +129,7 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """All figures, for programs."""
-        memory, link = self.memory, self.schedule.busiest
+        memory = self.memory
         return {
             "simulated": True,
             "compiler": self.compiler,
@@ -163,8 +163,8 @@ class Plan:
                     name: {"runs": runs, "bytes_per_rank": moved, "seconds": seconds}
                     for name, (runs, moved, seconds) in self.by_collective().items()
                 },
-                "busiest_link": {"name": link.name, "bytes": link.sent_bytes, "load": link.load},
-                "bytes_by_axis": self.schedule.axis_bytes,
+                "busiest_link": _link(self.schedule.busiest),
+                "links": [_link(link) for link in self.schedule.links],
             },
             "seconds_by_work": self.by_work(),
             "critical_path": self.schedule.critical,
@@ -173,6 +173,16 @@ class Plan:
             "host_reads": {read.line: read.what for read in self.recording.reads.values()},
             "notes": self.recording.notes,
         }
+
+
+def _link(link: Link) -> dict[str, Any]:
+    """Simulated traffic of a kind of links; bytes and load are those of the busiest one."""
+    return {
+        "name": link.name,
+        "bytes": link.sent_bytes,
+        "load": link.load,
+        "links": link.count,
+    }
 
 
 def make_plan(recording: Recording, where: Slice, slices: int, f32_precision: str) -> Plan:

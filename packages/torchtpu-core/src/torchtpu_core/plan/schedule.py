@@ -10,7 +10,6 @@ collective takes the core the part of its time that the step model calls not hid
 from __future__ import annotations
 
 import functools
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.ici.model import CollectiveTime, network_model
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
+from torchtpu_core.ici.span import NO_AXIS
 from torchtpu_core.plan.fusion import Fusion
 from torchtpu_core.plan.placed import Link, Placed, Schedule, Unit
 from torchtpu_core.plan.records import Op, Work
@@ -27,6 +27,10 @@ from torchtpu_core.simulator.rates import Rates
 
 # Passes over the matrix unit of a float32 product, by torch's setting of its precision.
 F32_PASSES = {"highest": 6, "high": 3, "medium": 1}
+
+
+#: What links are called that groups of ranks use which follow no axis.
+OFF_AXES = "off the axes"
 
 
 class Pricer:
@@ -145,7 +149,7 @@ def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
     result.hidden_s = max(0.0, total - result.exposed_s)
     result.critical = dict(sorted(critical.items(), key=lambda item: -item[1]))
     result.axis_bytes = dict(axis_bytes)
-    result.busiest = busiest(result, pricer)
+    result.links = links_of(result, pricer)
     return result
 
 
@@ -161,7 +165,7 @@ def _place_collective(
     found = pricer.collective(op)
     seconds = found.time_s + (cal.COLLECTIVE_START_S.value if found.time_ps else 0.0)
     for axis, size in found.axis_bytes.items():
-        axis_bytes[f"axis {axis}"] += size
+        axis_bytes[axis_name(axis)] += size
     if found.dcn_bytes:
         axis_bytes["dcn"] += found.dcn_bytes
     over_dcn = found.dcn_bytes > 0
@@ -184,15 +188,22 @@ def _place_collective(
     return seconds, drive
 
 
-def busiest(result: Schedule, pricer: Pricer) -> Link:
-    """The link that is busy for the largest part of the step."""
-    best = Link()
-    if pricer.network is None or not result.step_s:
-        return best
+def axis_name(axis: int) -> str:
+    """What the links along a physical axis are called."""
+    return OFF_AXES if axis == NO_AXIS else f"axis {axis}"
+
+
+def links_of(result: Schedule, pricer: Pricer) -> list[Link]:
+    """The links of each axis that carry something, the busiest first."""
+    network = pricer.network
+    if network is None or not result.step_s:
+        return []
+    torus, found = network.slice_.torus, []
     for name, size in result.axis_bytes.items():
-        dcn = pricer.network.dcn
-        rate = dcn.bytes_per_s if name == "dcn" and dcn else pricer.network.link.bytes_per_s
-        load = size / rate / result.step_s
-        if load > best.load and math.isfinite(load):
-            best = Link(name, size, load)
-    return best
+        if name == "dcn" and network.dcn:
+            rate, count = network.dcn.bytes_per_s, network.chips
+        else:
+            lies = [name in (OFF_AXES, axis_name(link.axis)) for link in torus.links()]
+            rate, count = network.link.bytes_per_s, sum(lies) * network.slices
+        found.append(Link(name, size, size / rate / result.step_s, count))
+    return sorted(found, key=lambda link: -link.load)

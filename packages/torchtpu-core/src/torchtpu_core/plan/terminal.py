@@ -88,7 +88,7 @@ def _headline(plan: Plan) -> RenderableType:
 
 
 def _memory(plan: Plan) -> RenderableType:
-    table = _table("HBM at the peak", "size", "of it")
+    table = _table("HBM at the peak (simulated)", "size", "of it")
     for category, size in sorted(plan.memory.at_peak.items(), key=lambda item: -item[1]):
         share = size / max(plan.memory.peak_bytes, 1)
         table.add_row(str(category), format_bytes(size), f"{share:.0%}")
@@ -100,25 +100,26 @@ def _memory(plan: Plan) -> RenderableType:
 
 def _network(plan: Plan) -> RenderableType:
     placed = plan.schedule
-    table = _table("communication", "runs", "per rank", "time")
+    table = _table("communication (simulated)", "runs, links", "per rank, link", "time")
     for name, (runs, moved, spent) in sorted(
         plan.by_collective().items(), key=lambda item: -item[1][2]
     ):
         table.add_row(name, str(runs), format_bytes(int(moved)), seconds(spent))
     table.add_row("exposed", "", "", seconds(placed.exposed_s))
     table.add_row("hidden behind compute", "", "", seconds(placed.hidden_s))
-    if placed.busiest.name:
+    for number, link in enumerate(placed.links):
+        title = "busiest link" if number == 0 else "links"
         table.add_row(
-            f"busiest link: {placed.busiest.name}",
-            "",
-            format_bytes(int(placed.busiest.sent_bytes)),
-            f"{placed.busiest.load:.0%} busy",
+            f"{title}: {link.name}",
+            f"{link.count:,}",
+            format_bytes(int(link.sent_bytes)),
+            f"{link.load:.0%} busy",
         )
     return table
 
 
 def _critical(plan: Plan) -> RenderableType:
-    table = _table("critical path", "time", "of the step")
+    table = _table("critical path (simulated)", "time", "of the step")
     for name, spent in list(plan.schedule.critical.items())[:LINES]:
         table.add_row(name, seconds(spent), f"{spent / max(plan.step_s, 1e-30):.0%}")
     for line, spent in plan.slowest_lines(LINES):
