@@ -15,7 +15,7 @@ from torchtpu_core.errors import EnvironmentVariableError, LoweringTableError
 from torchtpu_core.lowering import memory_formats, mxu
 from torchtpu_core.lowering.indexing import check_masks, expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
-from torchtpu_core.runtime import clients, modes, sparse, tables
+from torchtpu_core.runtime import clients, modes, recurrent_layers, sparse, tables
 from torchtpu_core.runtime.current import TargetKind, target
 from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schemas_of
 
@@ -42,7 +42,7 @@ _CONTRACTING = frozenset(
     f"torchtpu_core.lowering.{family}"
     for family in (
         *("attention", "convolution", "distances", "foreach", "matmul", "recurrent"),
-        "transformer",
+        *("recurrent_layers", "transformer"),
     )
 )
 _AUTOGRAD_GRACE_S = 0.03
@@ -66,6 +66,7 @@ def start() -> None:
     for row in tables.current().values():
         register(row)
     sparse.register(_library("aten::"))
+    recurrent_layers.register(_library("aten::"))
     _C.set_copy_op(tables.current()["aten::copy"])
     _limit_memory()
     _C.log_flushes(env_values.LogTopic.FLUSHES in env_vars.settings().log)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One direction of one recurrent layer: a loop in the program instead of a step per operator.
+
+The input's part of the gates is one product for all steps; the loop holds the part of the state.
+The backward pass runs the loop the other way round with what the forward pass saved, and the
+products for weights and input follow it, again one for all steps.
+
+Legend: T steps, B batch, F features, H hidden, G gates side by side (`4H` LSTM, `3H` GRU, `H`
+otherwise), W width of a step's workspace. A packed sequence has N rows, those of step t after
+those of step t - 1, and ``batch_sizes[t]`` sequences that are at least t + 1 long; its first
+sequences are the longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from torchtpu_core.lowering import matmul, recurrent
+from torchtpu_core.lowering.table import Lowering, native
+
+Maybe: TypeAlias = "jax.Array | None"
+#: The new hidden and cell state, and what the backward pass needs.
+Stepped: TypeAlias = tuple[jax.Array, Maybe, jax.Array]
+
+
+class _Saved(NamedTuple):
+    """What the backward pass of one step knows.
+
+    Attributes:
+        work: the step's workspace, `(B, W)`.
+        before: cell state before the step, None without one.
+        after: cell state after it.
+    """
+
+    work: jax.Array
+    before: Maybe
+    after: Maybe
+
+
+class _Cell(NamedTuple):
+    """A kind of cell.
+
+    Attributes:
+        step: both parts of the gates, hidden and cell state -> the new states, workspace.
+        back: gradients of hidden and cell state, what was saved -> gradients of both parts of
+            the gates, of the cell state before, and what else reaches the hidden state.
+    """
+
+    step: Callable[[jax.Array, jax.Array, jax.Array, Maybe], Stepped]
+    back: Callable[
+        [jax.Array, Maybe, _Saved], tuple[jax.Array, jax.Array, Maybe, jax.Array | float]
+    ]
+
+
+def _lstm(x: jax.Array, h: jax.Array, hidden: jax.Array, cell: Maybe) -> Stepped:
+    assert cell is not None
+    return recurrent.lstm_cell(x, h, cell)
+
+
+def _lstm_back(grad: jax.Array, grad_cell: Maybe, saved: _Saved) -> Any:
+    assert saved.before is not None and saved.after is not None
+    gates, before, _ = recurrent.lstm_cell_backward(
+        grad, grad_cell, saved.before, saved.after, saved.work, False
+    )
+    return gates, gates, before, 0.0
+
+
+def _gru(x: jax.Array, h: jax.Array, hidden: jax.Array, cell: Maybe) -> Stepped:
+    new, work = recurrent.gru_cell(x, h, hidden)
+    return new, None, work
+
+
+def _gru_back(grad: jax.Array, grad_cell: Maybe, saved: _Saved) -> Any:
+    inputs, hiddens, before, _, _ = recurrent.gru_cell_backward(grad, saved.work, False)
+    return inputs, hiddens, None, before
+
+
+def _tanh(x: jax.Array, h: jax.Array, hidden: jax.Array, cell: Maybe) -> Stepped:
+    new = lax.tanh(x + h)
+    return new, None, new
+
+
+def _tanh_back(grad: jax.Array, grad_cell: Maybe, saved: _Saved) -> Any:
+    gates = grad * (1 - saved.work * saved.work)
+    return gates, gates, None, 0.0
+
+
+def _relu(x: jax.Array, h: jax.Array, hidden: jax.Array, cell: Maybe) -> Stepped:
+    new = jnp.maximum(x + h, 0)
+    return new, None, new
+
+
+def _relu_back(grad: jax.Array, grad_cell: Maybe, saved: _Saved) -> Any:
+    gates = jnp.where(saved.work > 0, grad, 0)
+    return gates, gates, None, 0.0
+
+
+CELLS = {
+    "lstm": _Cell(_lstm, _lstm_back),
+    "gru": _Cell(_gru, _gru_back),
+    "tanh": _Cell(_tanh, _tanh_back),
+    "relu": _Cell(_relu, _relu_back),
+}
+
+
+class _Packing:
+    """Where the rows of a packed sequence are in a padded one.
+
+    Args:
+        batch_sizes: `(T,)`.
+        rows: N.
+        batch: B.
+
+    Attributes:
+        valid: `(T, B, 1)`, whether a sequence has that step.
+    """
+
+    def __init__(self, batch_sizes: jax.Array, rows: int, batch: int) -> None:
+        sizes = batch_sizes.astype(jnp.int32)
+        ends = jnp.cumsum(sizes)
+        starts, lanes = ends - sizes, jnp.arange(batch, dtype=jnp.int32)
+        valid = lanes < sizes[:, None]
+        self.valid = valid[:, :, None]
+        self._row = jnp.where(valid, starts[:, None] + lanes, 0)
+        row = jnp.arange(rows, dtype=jnp.int32)
+        self._step = jnp.searchsorted(ends, row, side="right")
+        self._lane = row - starts[self._step]
+
+    def pad(self, packed: jax.Array) -> jax.Array:
+        """`(N, ...)` -> `(T, B, ...)`, zero where there is no row."""
+        return jnp.where(self.valid, packed[self._row], 0)
+
+    def pack(self, padded: jax.Array) -> jax.Array:
+        """`(T, B, ...)` -> `(N, ...)`."""
+        return padded[self._step, self._lane]
+
+
+def _kept(valid: Maybe, new: Maybe, old: Maybe) -> Maybe:
+    """The new state, or the old one of sequences without this step."""
+    if valid is None or new is None or old is None:
+        return new
+    return jnp.where(valid, new, old)
+
+
+def _before(states: jax.Array, first: jax.Array, reverse: bool) -> jax.Array:
+    """The state before each step `(T, B, H)`, from the states after each and the first."""
+    if reverse:
+        return jnp.concatenate([states[1:], first[None]])
+    return jnp.concatenate([first[None], states[:-1]])
+
+
+def recurrent_layer(
+    input: jax.Array,
+    batch_sizes: Maybe,
+    hx: jax.Array,
+    cx: Maybe,
+    w_ih: jax.Array,
+    w_hh: jax.Array,
+    b_ih: Maybe,
+    b_hh: Maybe,
+    cell: str,
+    reverse: bool,
+    saving: bool,
+) -> tuple[jax.Array, ...]:
+    """Run one direction of a layer.
+
+    Args:
+        input: `(T, B, F)`, or `(N, F)` with `batch_sizes` `(T,)`.
+        batch_sizes: of a packed sequence.
+        hx: hidden state `(B, H)`.
+        cx: cell state `(B, H)` of an LSTM.
+        w_ih: `(G, F)`.
+        w_hh: `(G, H)`.
+        b_ih: `(G,)`, or None.
+        b_hh: `(G,)`, or None.
+        cell: a key of `CELLS`.
+        reverse: from the last step to the first.
+        saving: keep what the backward pass needs.
+
+    Returns:
+        Output `(T, B, H)` or `(N, H)`, last hidden state `(B, H)`, last cell state `(B, H)`,
+        workspaces `(T, B, W)`, cell states `(T, B, H)`; empty where there is none.
+    """
+    packing = None
+    gates = matmul.linear(input, w_ih, b_ih)
+    if batch_sizes is not None:
+        packing = _Packing(batch_sizes, input.shape[0], hx.shape[0])
+        gates = packing.pad(gates)
+    step = CELLS[cell].step
+
+    def body(carry: tuple[jax.Array, Maybe], at: tuple[jax.Array, Maybe]) -> Any:
+        (hidden, state), (x, valid) = carry, at
+        new, new_state, work = step(x, matmul.linear(hidden, w_hh, b_hh), hidden, state)
+        new, new_state = _kept(valid, new, hidden), _kept(valid, new_state, state)
+        return (new, new_state), (new, (work, new_state) if saving else None)
+
+    steps = (gates, packing.valid if packing else None)
+    (last, last_state), (states, saved) = lax.scan(body, (hx, cx), steps, reverse=reverse)
+    output = packing.pack(states) if packing else states
+    none = jnp.zeros((0,), input.dtype)
+    results = (output, last, last_state, *(saved or (None, None)))
+    return tuple(none if r is None else r for r in results)
+
+
+def recurrent_layer_backward(
+    grad_output: Maybe,
+    grad_hidden: Maybe,
+    grad_cell: Maybe,
+    input: jax.Array,
+    batch_sizes: Maybe,
+    hx: jax.Array,
+    cx: Maybe,
+    w_ih: jax.Array,
+    w_hh: jax.Array,
+    output: jax.Array,
+    work: jax.Array,
+    cells: jax.Array,
+    cell: str,
+    reverse: bool,
+) -> tuple[jax.Array, ...]:
+    """Gradients of `recurrent_layer`.
+
+    Args:
+        grad_output: of the output, or None.
+        grad_hidden: of the last hidden state, or None.
+        grad_cell: of the last cell state, or None.
+        input: as in the forward pass, like all that is not listed.
+        output: its result.
+        work: its workspaces.
+        cells: its cell states.
+
+    Returns:
+        Gradients of input, hx, cx (empty without one), w_ih, w_hh, and of b_ih and b_hh `(G,)`.
+    """
+    dtype, zeros = input.dtype, jnp.zeros_like(hx)
+    packing = None
+    if batch_sizes is not None:
+        packing = _Packing(batch_sizes, input.shape[0], hx.shape[0])
+    grads = None if grad_output is None else _padded(packing, grad_output)
+    states = _padded(packing, output)
+    if packing is not None:
+        states = jnp.where(packing.valid, states, hx)  # a later start reads the first state
+    hidden_before = _before(states, hx, reverse)
+    befores = None if cx is None else _before(cells, cx, reverse)
+    afters = None if cx is None else cells
+    back = CELLS[cell].back
+
+    def body(carry: tuple[jax.Array, Maybe], at: Any) -> Any:
+        (grad, grad_state), (grad_out, saved, valid) = carry, at
+        total = grad if grad_out is None else grad + grad_out
+        d_x, d_h, state_before, direct = back(total, grad_state, saved)
+        before = matmul.contract(d_h, w_hh, 1, 0, out=matmul.accumulator(dtype)).astype(dtype)
+        if valid is not None:
+            d_x, d_h = jnp.where(valid, d_x, 0), jnp.where(valid, d_h, 0)
+        before = _kept(valid, before + direct, total)
+        return (before, _kept(valid, state_before, grad_state)), (d_x, d_h)
+
+    first = (
+        zeros if grad_hidden is None else grad_hidden,
+        None if cx is None else (zeros if grad_cell is None else grad_cell),
+    )
+    steps = (grads, _Saved(work, befores, afters), packing.valid if packing else None)
+    (d_hx, d_cx), (d_x, d_h) = lax.scan(body, first, steps, reverse=not reverse)
+    d_x = packing.pack(d_x) if packing else d_x
+    everything = [True, True, True]
+    d_input, d_w_ih, d_b_ih = matmul.linear_backward(input, d_x, w_ih, everything)
+    _, d_w_hh, d_b_hh = matmul.linear_backward(hidden_before, d_h, w_hh, [False, True, True])
+    none = jnp.zeros((0,), dtype)
+    results = (d_input, d_hx, d_cx, d_w_ih, d_w_hh, d_b_ih, d_b_hh)
+    return tuple(none if r is None else r for r in results)
+
+
+def _padded(packing: _Packing | None, x: jax.Array) -> jax.Array:
+    return packing.pad(x) if packing else x
+
+
+TABLE: tuple[Lowering, ...] = (
+    native("torchtpu::recurrent_layer", recurrent_layer),
+    native("torchtpu::recurrent_layer_backward", recurrent_layer_backward),
+)

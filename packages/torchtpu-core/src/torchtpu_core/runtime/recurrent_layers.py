@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LSTM, GRU and RNN layers as one operator per layer and direction.
+
+PyTorch makes these of an operator per step and gate; a program then grows with the length of the
+sequence, and takes minutes to compile. On the device a layer is a loop in the program instead
+(`torchtpu_core.lowering.recurrent_layers`). What the loop does not cover (projections, transforms
+of `torch.func`, forward-mode derivatives, operands PyTorch would refuse) goes PyTorch's way, and
+so does the derivative of a gradient.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.nn import functional
+
+_GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
+#: Columns of a step's workspace, in units of the hidden size.
+_WORK = {"lstm": 4, "gru": 5, "tanh": 1, "relu": 1}
+_STEPPED = {
+    "lstm": torch.ops.aten.lstm,
+    "gru": torch.ops.aten.gru,
+    "tanh": torch.ops.aten.rnn_tanh,
+    "relu": torch.ops.aten.rnn_relu,
+}
+_library = torch.library.Library("torchtpu", "FRAGMENT")
+_library.define(
+    "recurrent_layer(Tensor input, Tensor? batch_sizes, Tensor hx, Tensor? cx, Tensor w_ih, "
+    "Tensor w_hh, Tensor? b_ih, Tensor? b_hh, str cell, bool reverse, bool saving) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "recurrent_layer_backward(Tensor? grad_output, Tensor? grad_hidden, Tensor? grad_cell, "
+    "Tensor input, Tensor? batch_sizes, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, "
+    "Tensor output, Tensor work, Tensor cells, str cell, bool reverse) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_KEYS = ("AutogradPrivateUse1", "PrivateUse1")
+
+
+def register(library: torch.library.Library) -> None:
+    """Serve the layers of `torch.nn` on the device.
+
+    Args:
+        library: for implementations in the namespace ``aten``.
+    """
+    for cell, packet in _STEPPED.items():
+        for key in _KEYS:
+            library.impl(packet.input, _dense(cell), key)
+            library.impl(packet.data, _packed(cell), key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """A call of `aten::lstm` and its like.
+
+    Attributes:
+        cell: lstm, gru, tanh or relu.
+        hx: hidden states `(layers * directions, B, H)`, and for an LSTM cell states.
+        params: of every layer and direction, in PyTorch's order.
+        has_biases: four of them for each, or two.
+        count: layers.
+        dropout: between layers, 0 outside training.
+        directions: 1 or 2.
+    """
+
+    cell: str
+    hx: Sequence[torch.Tensor]
+    params: Sequence[torch.Tensor]
+    has_biases: bool
+    count: int
+    dropout: float
+    directions: int
+
+    def run(self, x: torch.Tensor, batch_sizes: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """Output of the last layer, and the stacked last states."""
+        states: list[tuple[torch.Tensor, ...]] = []
+        each = self._weights()
+        saving = torch.is_grad_enabled() and any(
+            t.requires_grad for t in (x, *self.hx, *self.params)
+        )
+        for layer in range(self.count):
+            outputs = []
+            for direction in range(self.directions):
+                first = [state.select(0, len(states)) for state in self.hx]
+                cx = first[1] if self.cell == "lstm" else None
+                output, hidden, state, _, _ = torch.ops.torchtpu.recurrent_layer(
+                    *(x, batch_sizes, first[0], cx, *next(each)),
+                    *(self.cell, direction == 1, saving),
+                )
+                outputs.append(output)
+                states.append((hidden, state)[: len(self.hx)])
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+            if self.dropout and layer + 1 < self.count:
+                x = functional.dropout(x, self.dropout, True)
+        return x, *(torch.stack(kind) for kind in zip(*states, strict=True))
+
+    def covers(self, x: torch.Tensor, batch_sizes: torch.Tensor | None) -> bool:
+        """Whether the operands are as the loop expects them."""
+        tensors = (x, *self.hx, *self.params)
+        weights = len(self.params) == self.count * self.directions * (4 if self.has_biases else 2)
+        if not weights or len(self.hx) != (2 if self.cell == "lstm" else 1):
+            return False
+        if x.dim() != (2 if batch_sizes is not None else 3) or 0 in x.shape:
+            return False
+        if _transformed() or not x.dtype.is_floating_point:
+            return False
+        if any(t.device != x.device or t.dtype != x.dtype for t in tensors):
+            return False
+        return self._fit(x, batch_sizes)
+
+    def _fit(self, x: torch.Tensor, batch_sizes: torch.Tensor | None) -> bool:
+        """Whether the shapes are those of a layer without projections."""
+        hidden = self.hx[0].shape[-1]
+        batch = self.hx[0].shape[1] if batch_sizes is not None else x.shape[1]
+        states = (self.count * self.directions, batch, hidden)
+        gates, features = _GATES[self.cell] * hidden, x.shape[-1]
+        fits = hidden > 0 and all(tuple(state.shape) == states for state in self.hx)
+        for number, (w_ih, w_hh, *biases) in enumerate(self._weights()):
+            above = number >= self.directions
+            width = hidden * self.directions if above else features
+            fits = fits and tuple(w_ih.shape) == (gates, width)
+            fits = fits and tuple(w_hh.shape) == (gates, hidden)
+            fits = fits and all(b is None or tuple(b.shape) == (gates,) for b in biases)
+        return fits
+
+    def _weights(self) -> Iterator[tuple[Any, ...]]:
+        size = 4 if self.has_biases else 2
+        for start in range(0, len(self.params), size):
+            given = self.params[start : start + size]
+            yield (*given, *(() if self.has_biases else (None, None)))
+
+
+def _dense(cell: str) -> Callable[..., Any]:
+    packet = _STEPPED[cell]
+
+    def run(
+        input: torch.Tensor,
+        hx: Any,
+        params: Sequence[torch.Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        chance, directions = dropout if train else 0.0, 2 if bidirectional else 1
+        operands = _autocast([input], hx if cell == "lstm" else [hx], params)
+        (x,), states, weights = operands
+        layers = _Layers(cell, states, weights, has_biases, num_layers, chance, directions)
+        x = x.transpose(0, 1) if batch_first and x.dim() == 3 else x
+        if not layers.covers(x, None):
+            rest = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+            return _by_steps(packet.input, input, hx, params, *rest)
+        output, *last = layers.run(x, None)
+        return (output.transpose(0, 1) if batch_first else output), *last
+
+    return run
+
+
+def _packed(cell: str) -> Callable[..., Any]:
+    packet = _STEPPED[cell]
+
+    def run(
+        data: torch.Tensor,
+        batch_sizes: torch.Tensor,
+        hx: Any,
+        params: Sequence[torch.Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> Any:
+        chance, directions = dropout if train else 0.0, 2 if bidirectional else 1
+        operands = _autocast([data], hx if cell == "lstm" else [hx], params)
+        (x,), states, weights = operands
+        layers = _Layers(cell, states, weights, has_biases, num_layers, chance, directions)
+        if not layers.covers(x, batch_sizes):
+            rest = (has_biases, num_layers, dropout, train, bidirectional)
+            return _by_steps(packet.data, data, batch_sizes, hx, params, *rest)
+        return layers.run(x, batch_sizes.to(x.device))
+
+    return run
+
+
+def _by_steps(overload: torch._ops.OpOverload, *args: Any) -> Any:
+    """PyTorch's own implementation of a layer: with forward-mode derivatives the one in Python,
+    because the fused cells of the other have none."""
+    if forward_ad._current_level >= 0:
+        importlib.import_module("torch._decomp.decompositions")  # registers it
+        return overload.decompose(*args)
+    return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
+
+
+def _autocast(*groups: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Operands in the precision that autocast asks for, as its products are."""
+    dtype = torch.get_autocast_dtype("tpu") if torch.is_autocast_enabled("tpu") else None
+    for tensors in groups:
+        yield [
+            t.to(dtype) if dtype and t.is_floating_point() and t.dtype != torch.float64 else t
+            for t in tensors
+        ]
+
+
+def _transformed() -> bool:
+    """Whether derivatives are taken in a way that operators of `torch.library` do not support."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
+def _steps(input: torch.Tensor, batch_sizes: torch.Tensor | None) -> int:
+    return input.shape[0] if batch_sizes is None else batch_sizes.shape[0]
+
+
+@torch.library.register_fake("torchtpu::recurrent_layer", lib=_library)
+def _fake(
+    input: torch.Tensor,
+    batch_sizes: torch.Tensor | None,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    w_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None,
+    b_hh: torch.Tensor | None,
+    cell: str,
+    reverse: bool,
+    saving: bool,
+) -> tuple[torch.Tensor, ...]:
+    batch, hidden = hx.shape
+    steps, lstm = _steps(input, batch_sizes), cx is not None
+    none = (0,)
+    return (
+        input.new_empty((*input.shape[:-1], hidden)),
+        input.new_empty((batch, hidden)),
+        input.new_empty((batch, hidden) if lstm else none),
+        input.new_empty((steps, batch, _WORK[cell] * hidden) if saving else none),
+        input.new_empty((steps, batch, hidden) if saving and lstm else none),
+    )
+
+
+@torch.library.register_fake("torchtpu::recurrent_layer_backward", lib=_library)
+def _fake_backward(
+    grad_output: torch.Tensor | None,
+    grad_hidden: torch.Tensor | None,
+    grad_cell: torch.Tensor | None,
+    input: torch.Tensor,
+    batch_sizes: torch.Tensor | None,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    w_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    output: torch.Tensor,
+    work: torch.Tensor,
+    cells: torch.Tensor,
+    cell: str,
+    reverse: bool,
+) -> tuple[torch.Tensor, ...]:
+    bias = (w_ih.shape[0],)
+    shapes = (input.shape, hx.shape, (0,) if cx is None else cx.shape, w_ih.shape, w_hh.shape)
+    return tuple(input.new_empty(shape) for shape in (*shapes, bias, bias))
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    *operands, cell, reverse, _ = inputs
+    result, _, _, work, cells = output
+    ctx.save_for_backward(*operands, result, work, cells)
+    ctx.mark_non_differentiable(work, cells)
+    ctx.set_materialize_grads(False)
+    ctx.cell, ctx.reverse = cell, reverse
+
+
+def _backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    *operands, output, work, cells = ctx.saved_tensors
+    input, batch_sizes, hx, cx, w_ih, w_hh, *_ = operands
+    needed = ctx.needs_input_grad[:8]
+    given = grads[:3]
+    if all(g is None for g in given):
+        return (None,) * 11
+    if torch.is_grad_enabled():
+        found = _differentiable_gradients(ctx, operands, given)
+    else:
+        d_input, d_hx, d_cx, *d_params = torch.ops.torchtpu.recurrent_layer_backward(
+            *given,
+            input,
+            batch_sizes,
+            hx,
+            cx,
+            w_ih,
+            w_hh,
+            output,
+            work,
+            cells,
+            ctx.cell,
+            ctx.reverse,
+        )
+        found = [d_input, None, d_hx, d_cx, *d_params]
+    return (*(g if n else None for g, n in zip(found, needed, strict=True)), None, None, None)
+
+
+def _differentiable_gradients(
+    ctx: Any, operands: Sequence[torch.Tensor | None], grads: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Gradients that can be differentiated again: PyTorch's own steps, and their gradients."""
+    results = _stepped(operands, ctx.cell, ctx.reverse)
+    pairs = [(r, g) for r, g in zip(results, grads, strict=False) if g is not None]
+    wanted = [i for i, n in enumerate(ctx.needs_input_grad[:8]) if n]
+    found = torch.autograd.grad(
+        [r for r, _ in pairs],
+        [operands[i] for i in wanted],  # type: ignore[misc]
+        [g for _, g in pairs],
+        create_graph=True,
+        allow_unused=True,
+    )
+    by_position = dict(zip(wanted, found, strict=True))
+    return [by_position.get(i) for i in range(8)]
+
+
+def _stepped(
+    operands: Sequence[torch.Tensor | None], cell: str, reverse: bool
+) -> tuple[torch.Tensor, ...]:
+    """What `recurrent_layer` returns, made of PyTorch's own steps: a forward layer, or the
+    backward half of a bidirectional one whose forward half has the same weights."""
+    x, batch_sizes, hx, cx, *params = operands
+    assert x is not None and hx is not None
+    twice = 2 if reverse else 1
+    states = [torch.stack([s] * twice) for s in (hx, cx) if s is not None]
+    state = states if cell == "lstm" else states[0]
+    weights = [p for p in params if p is not None] * twice
+    rest = (len(weights) == 4 * twice, 1, 0.0, False, reverse)
+    packet = _STEPPED[cell]
+    if batch_sizes is None:
+        output, *last = _by_steps(packet.input, x, state, weights, *rest, False)
+    else:
+        output, *last = _by_steps(packet.data, x, batch_sizes.cpu(), state, weights, *rest)
+    output = output[..., hx.shape[-1] :] if reverse else output
+    return output, *(s[-1] for s in last)
+
+
+torch.library.register_autograd(
+    "torchtpu::recurrent_layer", _backward, setup_context=_setup_context, lib=_library
+)
