@@ -2,9 +2,9 @@
 """Scaled dot-product attention, forward and backward.
 
 Scores and probabilities are float32 for 16-bit inputs; the backward pass recomputes the
-probabilities from the saved logarithm of their sums, and the dropout mask from the saved
-seed and offset, so nothing of size T * S is kept. A query that may see no key gives
-zeros; its saved logarithm is +inf, which makes its probabilities zero again.
+probabilities, and the dropout mask from the saved seed and offset, so nothing of size T * S
+is kept. The saved logarithm of the sums is for PyTorch's other overloads. A query that may
+see no key gives zeros, and its logarithm is +inf.
 
 Legend: B batch, H heads, T queries, S keys, E features of query and key, V of value.
 Reference: Dao et al., "FlashAttention", NeurIPS 2022, for the form of the backward.
@@ -69,16 +69,23 @@ def _scores(
     return scores
 
 
-def _log_sums(scores: jax.Array) -> jax.Array:
-    """`(B, H, T)`: log of the sum of exp(scores); +inf where there is no key to see."""
-    inf = scores.dtype.type(np.inf)
+def _exponentials(scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """exp(scores) over that of the largest in the row, their sums, and the log of the true sums.
+
+    A row without a key to see has exponentials of 0, a sum of 1 and a log of +inf. The sums
+    `(B, H, T, 1)` divide what was made of the exponentials: a probability taken from the log
+    would carry the rounding of a number as large as the scores.
+    """
+    inf, one = scores.dtype.type(np.inf), scores.dtype.type(1)
     if scores.shape[-1] == 0:
-        return jnp.full(scores.shape[:-1], inf, scores.dtype)
+        sums = jnp.ones((*scores.shape[:-1], 1), scores.dtype)
+        return scores, sums, jnp.full(scores.shape[:-1], inf, scores.dtype)
     top = jnp.max(scores, axis=-1, keepdims=True)
     hidden = top == -inf
     safe = jnp.where(hidden, scores.dtype.type(0), top)
-    total = jnp.sum(lax.exp(scores - safe), axis=-1, keepdims=True)
-    return jnp.squeeze(jnp.where(hidden, inf, safe + lax.log(total)), -1)
+    parts = lax.exp(scores - safe)
+    sums = jnp.where(hidden, one, jnp.sum(parts, axis=-1, keepdims=True))
+    return parts, sums, jnp.squeeze(jnp.where(hidden, inf, safe + lax.log(sums)), -1)
 
 
 def _dropout_mask(rng: Rng, shape: tuple[int, ...], p: float, dtype: np.dtype) -> jax.Array:
@@ -106,12 +113,11 @@ def attend(
     """
     key, value = _grouped(key, query.shape[1]), _grouped(value, query.shape[1])
     scores = _scores(query, key, bias, is_causal, scale)
-    log_sums = _log_sums(scores)
-    weights = lax.exp(scores - log_sums[..., None])
+    parts, sums, log_sums = _exponentials(scores)
     if dropout_p > 0 and rng is not None:
-        weights = weights * _dropout_mask(rng, weights.shape, dropout_p, weights.dtype)
-    out = _batched(weights.astype(value.dtype), value, 3, 2, weights.dtype)
-    return out.astype(query.dtype), log_sums, weights
+        parts = parts * _dropout_mask(rng, parts.shape, dropout_p, parts.dtype)
+    out = _batched(parts.astype(value.dtype), value, 3, 2, parts.dtype) / sums
+    return out.astype(query.dtype), log_sums, parts / sums
 
 
 def attend_backward(
@@ -120,8 +126,6 @@ def attend_backward(
     key: jax.Array,
     value: jax.Array,
     bias: jax.Array | None,
-    out: jax.Array,
-    log_sums: jax.Array,
     *,
     is_causal: bool,
     scale: float | None,
@@ -133,16 +137,15 @@ def attend_backward(
     compute, heads = dtypes.opmath(query.dtype), key.shape[1]
     wide_key, wide_value = _grouped(key, query.shape[1]), _grouped(value, query.shape[1])
     scores = _scores(query, wide_key, bias, is_causal, scale)
-    if compute == np.float64:
-        log_sums = _log_sums(scores)  # the saved ones are float32
-    weights = lax.exp(scores - log_sums.astype(compute)[..., None])
+    parts, sums, _ = _exponentials(scores)
+    weights = parts / sums
     d_weights = _batched(grad_out, wide_value, 3, 3, compute)
     dropped = weights
     if dropout_p > 0 and rng is not None:
         mask = _dropout_mask(rng, weights.shape, dropout_p, compute)
         d_weights, dropped = d_weights * mask, weights * mask
     d_value = _batched(dropped.astype(value.dtype), grad_out, 2, 2, compute)
-    along = jnp.sum(grad_out.astype(compute) * out.astype(compute), axis=-1, keepdims=True)
+    along = jnp.sum(weights * d_weights, axis=-1, keepdims=True)
     d_scores = weights * (d_weights - along)
     factor = compute.type(_scale(query, scale))
     narrow = d_scores.astype(query.dtype)
@@ -241,8 +244,6 @@ def fused_attention_backward(
         key,
         value,
         attn_bias,
-        out,
-        logsumexp,
         is_causal=is_causal,
         scale=scale,
         dropout_p=dropout_p,
@@ -290,8 +291,6 @@ def flash_attention_for_cpu_backward(
         key,
         value,
         attn_mask,
-        out,
-        logsumexp,
         is_causal=is_causal,
         scale=scale,
     )[:3]
