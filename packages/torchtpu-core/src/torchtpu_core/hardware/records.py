@@ -256,7 +256,7 @@ V6E = Chip(
 
 TPU7X = Chip(
     name="tpu7x",
-    aliases=("ironwood", "v7x", "v7", "tpu7"),
+    aliases=("ironwood", "v7x", "7x", "v7", "tpu7"),
     device_kind="TPU v7",
     pjrt_device_kinds=("TPU7x", "TPU7", "TPU v7x"),
     geometry_source="tpu7x docs; openxla; shapes from MaxText accelerator_to_spec_map.py; "

@@ -8,17 +8,18 @@ or gain less than a thousandth, are silent.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchtpu_core.plan import host_advice
+from torchtpu_core.plan.changed_step import Found, Step
 from torchtpu_core.plan.fusion import Fusion
 from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Schedule
 from torchtpu_core.plan.records import Category, Op, Phase, Recording, Work
-from torchtpu_core.plan.schedule import Pricer, schedule
-from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.plan.schedule import Pricer
 from torchtpu_core.units import format_bytes
 
 SMALLEST_GAIN = 1e-3
@@ -53,39 +54,6 @@ class Advice:
         }
 
 
-@dataclass(slots=True)
-class _Step:
-    """A step, and how to price a changed one."""
-
-    ops: Sequence[Op]
-    fusion: Fusion
-    pricer: Pricer
-    placed: Schedule
-    memory: Memory
-    recording: Recording
-
-    def seconds_of(self, ops: Sequence[Op], moved: Sequence[float] | None = None) -> float:
-        """Simulated seconds of a step with other operators in the same places."""
-        fusion = Fusion(
-            moved_bytes=list(self.fusion.moved_bytes if moved is None else moved),
-            inside=self.fusion.inside,
-            staged=self.fusion.staged,
-        )
-        return schedule(ops, fusion, self.pricer).step_s
-
-    def lines(self, indices: Sequence[int], count: int = 3) -> tuple[str, ...]:
-        """Lines of some operators, those that take longest first."""
-        chosen = set(indices)
-        seconds: dict[str, float] = defaultdict(float)
-        for item in self.placed.placed:
-            if item.index in chosen:
-                seconds[item.op.line] += item.seconds
-        return tuple(sorted(seconds, key=lambda line: -seconds[line])[:count])
-
-
-_Found = tuple[str, str, tuple[str, ...], float]
-
-
 def advise(
     ops: Sequence[Op],
     fusion: Fusion,
@@ -95,7 +63,7 @@ def advise(
     recording: Recording,
 ) -> list[Advice]:
     """Changes that pay, largest simulated gain first."""
-    step = _Step(ops, fusion, pricer, placed, memory, recording)
+    step = Step(ops, fusion, pricer, placed, memory, recording)
     found = []
     for rule in RULES:
         for title, why, lines, seconds in rule(step):
@@ -113,7 +81,7 @@ def advise(
     return sorted(found, key=lambda item: -item.gain_s)
 
 
-def _float32(step: _Step) -> Iterator[_Found]:
+def _float32(step: Step) -> Iterator[Found]:
     """Products in float32 take several passes of the matrix unit."""
     wide = [i for i, op in enumerate(step.ops) if op.products and op.dtype == "f32"]
     if not wide:
@@ -130,7 +98,7 @@ def _float32(step: _Step) -> Iterator[_Found]:
     )
 
 
-def _head_width(step: _Step) -> Iterator[_Found]:
+def _head_width(step: Step) -> Iterator[Found]:
     """Heads narrower than the matrix unit leave a part of it idle."""
     side = step.pricer.rates.mxu_side
     narrow = [i for i, op in enumerate(step.ops) if op.work is Work.ATTENTION]
@@ -154,7 +122,7 @@ def _head_width(step: _Step) -> Iterator[_Found]:
     )
 
 
-def _off_tile(step: _Step) -> Iterator[_Found]:
+def _off_tile(step: Step) -> Iterator[Found]:
     """Dimensions that do not fill whole tiles."""
     side = step.pricer.rates.mxu_side
     ops, off = list(step.ops), []
@@ -190,7 +158,7 @@ def _whole(row: tuple[int, int, int, int], side: int) -> tuple[int, int, int, in
     return batch, m, max(side, k // side * side), max(side, n // side * side)
 
 
-def _recompute(step: _Step) -> Iterator[_Found]:
+def _recompute(step: Step) -> Iterator[Found]:
     """What the backward pass computes again."""
     again = [
         i
@@ -227,7 +195,7 @@ def _recompute(step: _Step) -> Iterator[_Found]:
     )
 
 
-def _communication(step: _Step) -> Iterator[_Found]:
+def _communication(step: Step) -> Iterator[Found]:
     """Each axis of communication, if it cost nothing: a bound for better sharding."""
     kinds: Counter[tuple[str, int]] = Counter()
     for item in step.placed.placed:
@@ -249,23 +217,7 @@ def _communication(step: _Step) -> Iterator[_Found]:
         )
 
 
-def _host_reads(step: _Step) -> Iterator[_Found]:
-    """Values that the host reads: the device runs dry while it waits."""
-    reads = [i for i, op in enumerate(step.ops) if op.work is Work.HOST]
-    if not reads:
-        return
-    lines = Counter(step.ops[i].line for i in reads)
-    cost = len(reads) * cal.HOST_START_S.value
-    yield (
-        "Read values from the device less often",
-        f"{len(reads)} reads in a step, each at least {cal.HOST_START_S.value * 1e6:.0f} us in "
-        "which the device waits; log every n-th step, or keep sums on the device",
-        tuple(line for line, _ in lines.most_common(3)),
-        step.placed.step_s - cost,
-    )
-
-
-def _optimizer(step: _Step) -> Iterator[_Found]:
+def _optimizer(step: Step) -> Iterator[Found]:
     """State that every replica holds and updates."""
     state = step.memory.at_peak.get(Category.OPTIMIZER, 0)
     sharded = any(op.collective == "reduce_scatter" for op in step.ops)
@@ -286,7 +238,7 @@ def _optimizer(step: _Step) -> Iterator[_Found]:
     )
 
 
-def _larger_batch(step: _Step) -> Iterator[_Found]:
+def _larger_batch(step: Step) -> Iterator[Found]:
     """Twice the batch: weights, their communication and the update are shared by more tokens."""
     if not any(op.phase is Phase.BACKWARD for op in step.ops):
         return
@@ -324,7 +276,7 @@ def _doubled(op: Op, moved_bytes: float) -> tuple[Op, float]:
     return replace(op, scores=2 * op.scores), 2 * moved_bytes
 
 
-def _off_the_axes(step: _Step) -> Iterator[_Found]:
+def _off_the_axes(step: Step) -> Iterator[Found]:
     """Groups of ranks that are no part of the torus, priced as if they were."""
     off = [
         i
@@ -347,13 +299,13 @@ def _off_the_axes(step: _Step) -> Iterator[_Found]:
     )
 
 
-RULES: tuple[Callable[[_Step], Iterator[_Found]], ...] = (
+RULES: tuple[Callable[[Step], Iterator[Found]], ...] = (
     _float32,
     _head_width,
     _off_tile,
     _recompute,
     _communication,
-    _host_reads,
+    *host_advice.RULES,
     _optimizer,
     _larger_batch,
     _off_the_axes,

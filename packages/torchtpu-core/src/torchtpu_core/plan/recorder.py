@@ -15,10 +15,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchtpu_core.lowering.interpreter import overload_name
+from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.plan import calls, collectives, foreach, op_work
 from torchtpu_core.plan.records import HostRead, Op, Phase, Recording, Work
 from torchtpu_core.plan.storages import Storages
 from torchtpu_core.plan.user_lines import UserLines
+from torchtpu_core.runtime import tables
 
 DEVICE = "tpu"
 #: Host tensors with more elements than this have no values either.
@@ -38,6 +41,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.storages = Storages(recording)
         self.lines = UserLines()
         self.in_optimizer = False
+        self._tables: Mapping[str, Lowering] | None = None
         self._groups: dict[Any, tuple[int, ...]] = {}
 
     # What runs -------------------------------------------------------------------
@@ -165,9 +169,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if name == "embedding":
             op.looked_up = inputs[1].numel()
         self._classify(op, func, name, args, flat, on_device, results)
+        if op.work is Work.ELEMENTWISE and self._runs_on_host(func):
+            op.work, op.host_bytes = Work.HOST, sum(op.read_bytes) + sum(op.write_bytes)
         if self.keep_calls:
             self._keep(func, args, kwargs, out, op)
         self.recording.ops.append(op)
+
+    def _runs_on_host(self, func: Any) -> bool:
+        """Whether an operator's only lowering is a fallback."""
+        if self._tables is None:
+            self._tables = tables.current() or tables.without_a_device()
+        row = self._tables.get(overload_name(func))
+        return row is not None and row.kind is Kind.HOST
 
     def _keep(self, func: Any, args: Any, kwargs: Any, out: Any, op: Op) -> None:
         """Keeps an operator with its arguments."""

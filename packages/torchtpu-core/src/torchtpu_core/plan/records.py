@@ -64,6 +64,7 @@ class Op:
         group: ranks that take part.
         moved_bytes: bytes that this rank puts into the collective.
         looked_up: rows that an embedding looks up.
+        host_bytes: bytes to the host and back, if it has no form on the device.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Op:
     group: tuple[int, ...] = ()
     moved_bytes: int = 0
     looked_up: int = 0
+    host_bytes: int = 0
 
 
 @dataclass(slots=True)

@@ -113,6 +113,7 @@ def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
     total = waits = driven = 0.0
     for index, op in enumerate(ops):
         if op.work is Work.HOST:
+            critical["waiting for the host"] += _wait_for_host(op, pricer, units)
             continue
         if op.work is Work.COLLECTIVE:
             seconds, drive = _place_collective(index, op, pricer, units, result, axis_bytes)
@@ -151,6 +152,14 @@ def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
     result.axis_bytes = dict(axis_bytes)
     result.links = links_of(result, pricer)
     return result
+
+
+def _wait_for_host(op: Op, pricer: Pricer, units: _Units) -> float:
+    """The device runs dry, and waits until the host has gone on; returns those seconds."""
+    link = pricer.where.chip.host_link_bytes_per_s_per_chip
+    seconds = cal.HOST_START_S.value + (op.host_bytes / link.value if link else 0.0)
+    units.core_s = max(units.core_s, *units.links.values(), 0.0) + seconds
+    return seconds
 
 
 def _place_collective(

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded step, and the price of the same step with other operators."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchtpu_core.plan.fusion import Fusion
+from torchtpu_core.plan.memory import Memory
+from torchtpu_core.plan.placed import Schedule
+from torchtpu_core.plan.records import Op, Recording
+from torchtpu_core.plan.schedule import Pricer, schedule
+
+
+@dataclass(slots=True)
+class Step:
+    """A step, and how to price a changed one."""
+
+    ops: Sequence[Op]
+    fusion: Fusion
+    pricer: Pricer
+    placed: Schedule
+    memory: Memory
+    recording: Recording
+
+    def seconds_of(self, ops: Sequence[Op], moved: Sequence[float] | None = None) -> float:
+        """Simulated seconds of a step with other operators in the same places."""
+        fusion = Fusion(
+            moved_bytes=list(self.fusion.moved_bytes if moved is None else moved),
+            inside=self.fusion.inside,
+            staged=self.fusion.staged,
+        )
+        return schedule(ops, fusion, self.pricer).step_s
+
+    def lines(self, indices: Sequence[int], count: int = 3) -> tuple[str, ...]:
+        """Lines of some operators, those that take longest first."""
+        chosen = set(indices)
+        seconds: dict[str, float] = defaultdict(float)
+        for item in self.placed.placed:
+            if item.index in chosen:
+                seconds[item.op.line] += item.seconds
+        return tuple(sorted(seconds, key=lambda line: -seconds[line])[:count])
+
+
+#: Title, reason, lines and the simulated seconds of the changed step.
+Found = tuple[str, str, tuple[str, ...], float]
