@@ -69,12 +69,13 @@ def _fallbacks(step: Step) -> Iterator[Found]:
     """Operators without a lowering: their operands go to the host and the results come back."""
     found = [i for i, op in enumerate(step.ops) if op.work is Work.HOST and op.host_bytes]
     if found:
-        names = Counter(step.ops[i].name for i in found)
+        counts = Counter(step.ops[i].name for i in found)
+        names = ", ".join(name for name, _ in counts.most_common(3))
         moved = sum(step.ops[i].host_bytes for i in found)
         yield (
             "Replace operators that run on the host",
-            f"no form on the device: {', '.join(name for name, _ in names.most_common(3))}; it waits "
-            f"{len(found)} times a step, for {format_bytes(moved)} to the host and back",
+            f"no form on the device: {names}; it waits {len(found)} times a step, for "
+            f"{format_bytes(moved)} to the host and back",
             _lines(step, found),
             _without(step, found),
         )
