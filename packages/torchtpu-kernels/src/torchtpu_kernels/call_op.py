@@ -15,7 +15,8 @@ import jax
 import torch
 from torchtpu_core.lowering.table import Lowering, native
 
-from torchtpu_kernels import registry
+from torchtpu_kernels import registry, transforms
+from torchtpu_kernels.errors import KernelArgumentError
 
 NAMESPACE = "torchtpu"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -27,7 +28,14 @@ _library.define(
 
 
 def call(operands: Sequence[torch.Tensor], kernel: str) -> list[torch.Tensor]:
-    """The results of a kernel."""
+    """The results of a kernel, under the transforms in force."""
+    if transforms.active():
+        return transforms.call(operands, kernel)
+    return run(operands, kernel)
+
+
+def run(operands: Sequence[torch.Tensor], kernel: str) -> list[torch.Tensor]:
+    """The results of a kernel, where PyTorch has taken the transforms off the operands."""
     return torch.ops.torchtpu.jax_call(list(operands), kernel)
 
 
@@ -43,7 +51,16 @@ def call_writing(
 
     Returns:
         All results; an aliased one is the operand itself.
+
+    Raises:
+        KernelArgumentError: a transform of `torch.func` or forward mode is in force.
     """
+    if transforms.active():
+        raise KernelArgumentError(
+            f"kernel {kernel!r} writes into its operands, which no transform of torch.func and no "
+            "forward-mode derivative can follow. Leave out donate_argnums and "
+            "input_output_aliases, or call it outside the transform."
+        )
     into = {result: operand for operand, result in aliases}
     written = [operands[operand] for operand in into.values()]
     rest = [t for i, t in enumerate(operands) if i not in into.values()]
@@ -115,13 +132,13 @@ def save_operands(ctx: Any, operands: Sequence[torch.Tensor], kernel: str) -> No
     """Keep in an autograd context what `gradients_of` needs."""
     ctx.save_for_backward(*operands)
     ctx.kernel = kernel
-    ctx.wanted = [i for i, t in enumerate(operands) if t.requires_grad and _differentiable(t)]
+    ctx.wanted = [i for i, t in enumerate(operands) if t.requires_grad and differentiable(t)]
 
 
 def gradients_of(ctx: Any, cotangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """The gradient of each operand of a kernel; None where there is none."""
     operands, wanted = ctx.saved_tensors, ctx.wanted
-    given = {i: g for i, g in enumerate(cotangents) if g is not None and _differentiable(g)}
+    given = {i: g for i, g in enumerate(cotangents) if g is not None and differentiable(g)}
     back: list[torch.Tensor | None] = [None] * len(operands)
     if wanted and given:
         kernel = registry.vjp(ctx.kernel, len(operands), wanted, list(given))
@@ -140,7 +157,8 @@ def _backward(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[Any, 
     return gradients_of(ctx, gradients), None
 
 
-def _differentiable(tensor: torch.Tensor) -> bool:
+def differentiable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may have a derivative."""
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
@@ -153,8 +171,7 @@ def _vmap(
     info: Any, in_dims: tuple[Any, ...], operands: Sequence[torch.Tensor], kernel: str
 ) -> tuple[list[torch.Tensor], list[int]]:
     dims = list(in_dims[0])
-    over = registry.batched(kernel, dims, info.batch_size)
-    results = call(operands, over.name)
+    results = run(operands, registry.batched(kernel, dims).name)
     return results, [0] * len(results)
 
 

@@ -145,8 +145,8 @@ def _register_derived(op: torch.library.CustomOpDef, run: JaxCallable, schema: O
             if label in schema.tensors and label in named:
                 dim = named[label]
                 dims.extend(dim if isinstance(dim, (list, tuple)) else [dim])
-        over = registry.batched(run.kernel(plan).name, dims[: len(tensors)], info.batch_size)
-        results = call_op.call(tensors, over.name)
+        over = registry.batched(run.kernel(plan).name, dims[: len(tensors)])
+        results = call_op.run(tensors, over.name)
         return packed(results), packed([0] * len(results))  # type: ignore[arg-type]
 
     op.register_fake(fake)

@@ -110,13 +110,46 @@ def vjp(name: str, operands: int, wanted: Sequence[int], given: Sequence[int]) -
     return _derived(own, pull)
 
 
-def batched(name: str, dims: Sequence[int | None], size: int) -> Kernel:
+def jvp(name: str, operands: int, moving: Sequence[int]) -> Kernel:
+    """The kernel that pushes tangents through another.
+
+    Args:
+        name: of the kernel to differentiate.
+        operands: how many operands that kernel has.
+        moving: operands that have a tangent, all floating point.
+
+    Returns:
+        A kernel from the operands, then the tangents in the order of `moving`, to the tangent of
+        each result; zero, of the result's dtype, for one that is not floating point.
+    """
+    own = f"{name}:jvp({_list(moving)})"
+    function = find(name).function
+
+    def push(*arrays: jax.Array) -> list[jax.Array]:
+        primals, tangents = list(arrays[:operands]), arrays[operands:]
+
+        def of_moving(*values: jax.Array) -> list[jax.Array]:
+            merged = list(primals)
+            for index, value in zip(moving, values, strict=True):
+                merged[index] = value
+            return list(function(*merged))
+
+        results, pushed = jax.jvp(of_moving, tuple(primals[i] for i in moving), tuple(tangents))
+        return [
+            p if jax.numpy.issubdtype(r.dtype, jax.numpy.inexact) else jax.numpy.zeros_like(r)
+            for r, p in zip(results, pushed, strict=True)
+        ]
+
+    return _derived(own, push)
+
+
+def batched(name: str, dims: Sequence[int | None]) -> Kernel:
     """The kernel `name` over a batch: `dims` are the batched dimensions, results batch first."""
     own = f"{name}:vmap({_list(dims)})"
     function = find(name).function
 
     def over(*arrays: jax.Array) -> list[jax.Array]:
-        return list(jax.vmap(function, in_axes=tuple(dims), axis_size=size)(*arrays))
+        return list(jax.vmap(function, in_axes=tuple(dims))(*arrays))
 
     return _derived(own, over)
 
