@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels under `torch.func` and forward mode equal the same function made of PyTorch's operators."""
+"""Kernels under `torch.func` and forward mode equal the same function of PyTorch's operators."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_forward_mode_outside_torch_func() -> None:
 def test_a_kernel_that_writes_into_an_operand_is_refused() -> None:
     double = custom_jax_kernel(lambda x: x * 2, donate_argnums=0)
     x = torch.ones(3, device="tpu")
-    with pytest.raises(KernelArgumentError, match="no transform of torch.func"):
+    with pytest.raises(KernelArgumentError, match="no transform of"):
         func.jvp(double, (x,), (x,))
 
 

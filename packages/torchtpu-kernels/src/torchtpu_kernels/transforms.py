@@ -27,7 +27,7 @@ def call(operands: Sequence[torch.Tensor], kernel: str) -> list[torch.Tensor]:
     return list(_Transformed.apply(kernel, *operands))
 
 
-class _Transformed(torch.autograd.Function):
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     """A kernel with the rules of every transform."""
 
     @staticmethod
