@@ -19,6 +19,7 @@ from torchtpu_core.simulator import (
     ProgramCost,
     price,
 )
+from torchtpu_core.simulator.calibration import ICI_HIDDEN
 
 V5E = chips().get("v5e")
 TPU7X = chips().get("tpu7x")
@@ -94,7 +95,19 @@ def test_total_adds_collectives_to_the_slowest_unit() -> None:
     cost = _matmul(4096, "bf16") + _collective(CollectiveKind.ALL_REDUCE, MIB, MIB)
     priced = price(cost, parse_slice("v5e:2x2"))
     slowest = max(priced.matrix_ps, priced.hbm_ps, priced.vector_ps)
-    assert priced.total_ps == slowest + priced.ici_ps + priced.launch_ps
+    assert priced.total_ps == slowest + priced.exposed_ps + priced.launch_ps
+    assert priced.exposed_ps + priced.hidden_ps == priced.ici_ps
+
+
+def test_collective_hides_behind_other_work_and_no_further() -> None:
+    reduced = Collective(kind=CollectiveKind.ALL_REDUCE, operand_bytes=MIB, result_bytes=MIB)
+    where = parse_slice("v5e:2x2")
+    alone = price(ProgramCost(collectives=(reduced,), devices=4), where)
+    assert alone.hidden_ps == 0
+    little = price(ProgramCost(collectives=(reduced,), devices=4, bytes_hbm=1000), where)
+    assert little.hidden_ps == little.compute_ps > 0
+    much = price(ProgramCost(collectives=(reduced,), devices=4, bytes_hbm=10**9), where)
+    assert much.hidden_ps == round(ICI_HIDDEN.value * much.ici_ps)
 
 
 @pytest.mark.parametrize(
