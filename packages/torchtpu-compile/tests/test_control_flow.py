@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -40,3 +41,62 @@ def test_cond_has_the_gradient_of_the_branch_it_took() -> None:
     x = torch.full((3,), 2.0, device="tpu", requires_grad=True)
     compiled(function)(x).sum().backward()
     assert torch.equal(x.grad.cpu(), torch.full((3,), 4.0))
+
+
+def test_control_flow_is_part_of_the_graphs_one_program() -> None:
+    from torch._higher_order_ops.associative_scan import associative_scan
+    from torch._higher_order_ops.map import map as each
+    from torch._higher_order_ops.scan import scan
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        y = torch.cond(x.sum() > 0, lambda x: (x @ w).sin(), lambda x: x @ w * 3, (x,))
+        y = scan(lambda c, row: (c + row, c * row), x[0], y)[1] + 1
+        y = each(lambda row, w: row.sin() @ w, y, w)
+        y = associative_scan(lambda a, b: a * b, y, 0, combine_mode="generic")
+        return while_loop(lambda y: y.abs().sum() < 50, lambda y: (y * 2,), (y,))[0]
+
+    x, w = torch.randn(4, 3), torch.randn(3, 3)
+    on_device = x.to("tpu"), w.to("tpu")
+    run = compiled(function)
+    run(*on_device)
+    torch.tpu.synchronize()
+    before = torch.tpu.counters()["runs"]
+    actual = run(*on_device)
+    torch.tpu.synchronize()
+    assert torch.tpu.counters()["runs"] - before == 1
+    torch.testing.assert_close(actual.cpu(), function(x, w), rtol=1e-4, atol=1e-4)
+
+
+def test_index_out_of_range_within_a_loop_is_an_error() -> None:
+    from torch._higher_order_ops.scan import scan
+
+    def function(table: Tensor, rows: Tensor) -> Tensor:
+        start = torch.zeros(2, device=table.device)
+        return scan(lambda c, i: (c + table.index_select(0, i)[0], c * 2), start, rows)[0]
+
+    table = torch.randn(4, 2, device="tpu")
+    inside = torch.tensor([[0], [3], [1]], device="tpu")
+    torch.testing.assert_close(
+        compiled(function)(table, inside).cpu(), table.cpu()[[0, 3, 1]].sum(0)
+    )
+    with pytest.raises(IndexError):
+        compiled(function)(table, torch.tensor([[0], [4], [1]], device="tpu")).cpu()
+
+
+def test_gradients_through_scan_and_map_are_those_of_eager() -> None:
+    from torch._higher_order_ops.map import map as each
+    from torch._higher_order_ops.scan import scan
+
+    def function(i: Tensor, x: Tensor) -> Tensor:
+        carry, rows = scan(lambda c, r: (c * r.sin(), c + r), i, x)
+        return (carry * each(lambda row, i: row * i, rows, i)).sum()
+
+    operands = torch.randn(3), torch.randn(4, 3)
+    gradients = []
+    for run, device in ((function, "cpu"), (compiled(function), "tpu")):
+        args = [x.detach().to(device).requires_grad_() for x in map(torch.clone, operands)]
+        run(*args).backward()
+        gradients.append([x.grad.cpu() for x in args])
+    for actual, expected in zip(gradients[1], gradients[0], strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)

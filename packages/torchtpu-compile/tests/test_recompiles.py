@@ -8,6 +8,7 @@ from torch import Tensor
 
 
 def compiles() -> int:
+    torch.tpu.synchronize()  # what is pending is not the function's
     return torch.tpu.counters()["programs"]
 
 
@@ -67,3 +68,27 @@ def test_dynamic_batch_trains_with_one_graph() -> None:
         function(x.to("tpu")).square().mean().backward()
         torch.testing.assert_close(on_device.weight.grad.cpu(), model.weight.grad)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_decoding_with_a_static_cache_compiles_once_and_donates_it() -> None:
+    projection = torch.randn(64, 64) / 8
+
+    def step(x: Tensor, cache: Tensor, at: Tensor) -> Tensor:
+        cache.index_copy_(1, at, x @ projection.to(x.device))
+        scores = x @ cache.mT
+        seen = torch.arange(cache.shape[1], device=x.device) <= at
+        return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ cache
+
+    function = torch.compile(step, backend="tpu", fullgraph=True)
+    expected, cache = torch.randn(1, 1, 64), torch.zeros(1, 128, 64)
+    actual, on_device = expected.to("tpu"), cache.to("tpu")
+    positions = [torch.tensor([t], device="tpu") for t in range(24)]
+    torch.tpu.synchronize()
+    before, donated = torch.tpu.counters()["compiles"], torch.tpu.counters()["donated_bytes"]
+    for position in positions:
+        expected = step(expected, cache, position.cpu())
+        actual = function(actual, on_device, position)
+    torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(on_device.cpu(), cache, rtol=1e-4, atol=1e-5)
+    assert torch.tpu.counters()["compiles"] - before <= 2
+    assert torch.tpu.counters()["donated_bytes"] - donated >= 20 * cache.nbytes

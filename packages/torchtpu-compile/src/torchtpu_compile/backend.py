@@ -51,13 +51,13 @@ def tpu(
     if chosen.debug_callback is not None:
         records.call_back(chosen.name, chosen.debug_callback)
 
-    def compiler(part: str) -> Callable[..., Any]:
-        return functools.partial(compile_graph, f"{chosen.name}.{part}", options=chosen)
+    def compiler(part: str, **settings: Any) -> Callable[..., Any]:
+        return functools.partial(compile_graph, f"{chosen.name}.{part}", options=chosen, **settings)
 
     inferences: list[Callable[[list[Any]], list[Any]]] = []
 
     def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        inferences.append(compiler("inference")(graph, inputs))
+        inferences.append(compiler("inference", aliases=True)(graph, inputs))
         return inferences[-1]
 
     wrapped = aot_autograd(
@@ -87,11 +87,12 @@ def compile_graph(
     module: GraphModule,
     example_inputs: Sequence[Any],
     options: CompileOptions = _DEFAULTS,
+    aliases: bool = False,
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional graph as a function that takes a list and empties it (boxed)."""
     with _disable_current_modes():  # AOTAutograd calls this under its fake mode
         rows = {**inductor_ops.ROWS, **tables.current()}
-        executable = Executable(name, module, rows, options.policy)
+        executable = Executable(name, module, rows, options.policy, aliases)
 
     run = executable.entry()
     run._boxed_call = True  # type: ignore[attr-defined]

@@ -31,7 +31,7 @@ from torchtpu_core.lowering.table import Lowering
 from torchtpu_compile import rng_states
 from torchtpu_compile.errors import GraphError, describe, scope_of
 from torchtpu_compile.padded import Padded, Sizes, is_padded, padded_size, same_dim, true_size
-from torchtpu_compile.placement import is_number
+from torchtpu_compile.placement import is_number, is_subgraph
 from torchtpu_compile.symbols import Unbounded, expression, is_static, same
 
 #: A rule gets the call and returns one value, or a list where the op returns several.
@@ -186,6 +186,8 @@ class BoundedInterpreter:
 
 
 def _value(source: Node, env: Mapping[Node, Any], sizes: Sizes) -> Any:
+    if is_subgraph(source):
+        return source
     if is_number(source) and source not in env:
         value = source.meta["val"]
         if isinstance(value, torch.SymInt):
@@ -200,6 +202,8 @@ def _apply(call: Call) -> Any:
     from torchtpu_compile.bounded_rules import RULES
 
     target = rng_states.random_op(call.node)
+    if not isinstance(target, torch._ops.OpOverload):
+        raise Unbounded(f"{describe(call.node)} has no rule for padded sizes")
     if call.node.target is not target:
         raise Unbounded(f"{call.node.target} keeps a random state of its own")
     rule = RULES.get(overload_name(target))

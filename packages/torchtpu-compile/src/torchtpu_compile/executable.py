@@ -19,7 +19,7 @@ from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering
 
-from torchtpu_compile import numbers, rng_states
+from torchtpu_compile import flex_attention, numbers, output_views, rng_states
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import GraphError
 from torchtpu_compile.placement import (
@@ -29,6 +29,7 @@ from torchtpu_compile.placement import (
     is_host_scalar,
     is_input_write,
     is_number,
+    is_subgraph,
     steps_of,
     tensors_of,
 )
@@ -94,6 +95,7 @@ class Executable:
         module: the functional graph.
         tables: the lowering tables.
         policy: makes the policy of padded sizes for a step whose sizes are open.
+        aliases: results that share memory in the graph share it for the caller too.
 
     Attributes:
         steps: what runs, in order.
@@ -106,8 +108,11 @@ class Executable:
         module: GraphModule,
         tables: Mapping[str, Lowering],
         policy: Callable[[], BucketPolicy] = BucketPolicy,
+        aliases: bool = False,
     ) -> None:
         rng_states.annotate(module)
+        flex_attention.expand(module)
+        self.views = output_views.share(module) if aliases else {}
         self.module = module
         self.policy = policy
         self.placement = Placement(module.graph, tables)
@@ -147,6 +152,8 @@ class Executable:
         takes the arguments one by one.
         """
         short = self._simple or self
+        if self.views:
+            short = output_views.restoring(short, self.views)
 
         def run(arguments: list[Any]) -> list[Any]:
             return short(arguments)
@@ -154,7 +161,7 @@ class Executable:
         # What is compiled is not traced again where a compiled function calls another one;
         # marking the code costs nothing per call.
         torch.compiler.disable(run, recursive=False)
-        run.direct = self._direct  # type: ignore[attr-defined]
+        run.direct = None if self.views else self._direct  # type: ignore[attr-defined]
         return run
 
     def _writes_of_last(self, steps: Sequence[Step]) -> list[Node]:
@@ -287,6 +294,8 @@ class _Builder:
 
     def _leaves_of_number(self, node: Node, inside: set[Node]) -> Iterable[Node]:
         """What a step must be given for `node`: itself, or what a number is made from."""
+        if is_subgraph(node):
+            return
         if not is_number(node):
             yield node
         elif numbers.reads_tensor(node) and node.all_input_nodes[0] not in inside:

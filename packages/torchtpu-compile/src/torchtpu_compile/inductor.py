@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 
-#: Executables by the number in the op that stands for them.
+#: Graphs by the number in the op that stands for them.
+_modules: dict[int, GraphModule] = {}
+#: The executable of each that runs.
 _graphs: dict[int, Callable[[list[Any]], list[Any]]] = {}
 #: The results of each, as the tracer saw them.
 _results: dict[int, list[torch.Tensor]] = {}
@@ -36,6 +38,13 @@ def register(registry: ModuleType) -> None:
 
 def graph_call(number: int) -> Callable[[list[Any]], list[Any]]:
     """The executable of a graph; what the generated module calls."""
+    from torchtpu_compile.backend import compile_graph
+
+    if number not in _graphs:
+        module = _modules.pop(number)
+        inputs = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+        inference = not any(name.startswith(("primals", "tangents")) for name in inputs)
+        _graphs[number] = compile_graph("inductor", module, (), aliases=inference)
     return _graphs[number]
 
 
@@ -55,12 +64,17 @@ def _graph_pass() -> Any:
 
 
 def _take_over(module: GraphModule) -> None:
-    """Compile a graph and put one node in its place; inputs and outputs stay."""
-    from torchtpu_compile.backend import compile_graph
+    """Keep a graph and put one node in its place; inputs and outputs stay.
+
+    Inductor hands over the subgraphs of a graph first; they go back into their graph.
+    """
     from torchtpu_compile.executable import USER_OUTPUTS
     from torchtpu_compile.inductor_ops import undo_lowering_patterns
 
     number = next(_numbers)
+    for inner in module.modules():
+        if inner is not module and isinstance(inner, GraphModule):
+            _give_back(inner)
     graph = Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     undo_lowering_patterns(graph)
@@ -68,8 +82,17 @@ def _take_over(module: GraphModule) -> None:
     visible = graph.output_node().meta.get("user_visible_output_idxs")
     if visible:
         copied.meta[USER_OUTPUTS] = max(visible) + 1
-    _graphs[number] = compile_graph("inductor", copied, ())
+    _modules[number] = copied
     _put_op(module, number)
+
+
+def _give_back(module: GraphModule) -> None:
+    """Put the graph that was taken over back into a subgraph."""
+    for node in module.graph.nodes:
+        if node.target is _op():
+            module.graph = _modules.pop(node.args[0]).graph
+            module.recompile()
+            return
 
 
 def _put_op(module: GraphModule, number: int) -> None:
@@ -107,7 +130,7 @@ def _op() -> Any:
 
     @torch.library.custom_op("torchtpu_inductor::graph", mutates_args=())
     def graph(number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return _graphs[number](list(tensors))
+        return graph_call(number)(list(tensors))
 
     @graph.register_fake
     def _(number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

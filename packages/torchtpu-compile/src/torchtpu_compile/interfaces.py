@@ -14,13 +14,14 @@ import functools
 import importlib.abc
 import importlib.util
 import sys
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from torchtpu_compile import inductor
+from torchtpu_compile import flex_attention, inductor
 
 
 @functools.cache
@@ -35,24 +36,38 @@ def register() -> None:
         device_interface.register_interface_for_device(f"tpu:{index}", interface)
 
 
-def hook_inductor() -> None:
-    """Register the device with Inductor, now or as soon as its registry is imported."""
-    registry = sys.modules.get(_REGISTRY)
-    if registry is not None:
-        inductor.register(registry)
-    elif not any(isinstance(finder, _RegistryFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _RegistryFinder())
+def hook_compiler() -> None:
+    """Tell Inductor and Dynamo about the device, now or as soon as they are imported."""
+    for name, action in _AFTER_IMPORT.items():
+        module = sys.modules.get(name)
+        if module is not None:
+            action(module)
+        elif not any(isinstance(f, _Finder) and f.name == name for f in sys.meta_path):
+            sys.meta_path.insert(0, _Finder(name, action))
 
 
-_REGISTRY = "torch._inductor.codegen.common"
+#: What to do as soon as a module of torch is there.
+_AFTER_IMPORT: Mapping[str, Callable[[ModuleType], None]] = {
+    "torch._inductor.codegen.common": inductor.register,
+    "torch._dynamo": lambda module: flex_attention.admit_device(),
+}
 
 
-class _RegistryFinder(importlib.abc.MetaPathFinder):
-    """Sees the import of Inductor's registry, once, and changes nothing about it."""
+class _Finder(importlib.abc.MetaPathFinder):
+    """Sees the import of one module, once, and changes nothing about it.
+
+    Args:
+        name: of the module.
+        action: called with the module once it is loaded.
+    """
+
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        self.name = name
+        self.action = action
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The ordinary spec, with a loader that registers us after loading."""
-        if name != _REGISTRY:
+        """The ordinary spec, with a loader that acts after loading."""
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -61,7 +76,7 @@ class _RegistryFinder(importlib.abc.MetaPathFinder):
 
             def load(module: ModuleType) -> None:
                 execute(module)
-                inductor.register(module)
+                self.action(module)
 
             spec.loader.exec_module = load  # type: ignore[method-assign]
         return spec

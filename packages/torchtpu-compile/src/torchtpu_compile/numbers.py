@@ -65,3 +65,14 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements fill their memory without gaps, dimensions in any order."""
+    step = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1:
+            if stride != step:
+                return False
+            step *= size
+    return True

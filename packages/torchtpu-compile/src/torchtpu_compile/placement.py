@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
 
-from torchtpu_compile import rng_states
+from torchtpu_compile import control_flow, rng_states
 
 Tables = Mapping[str, Lowering]
 
@@ -77,6 +77,11 @@ def is_number(node: Node) -> bool:
 def is_constant(node: Node) -> bool:
     """Whether a node is a tensor that the graph itself holds."""
     return node.op == "get_attr" and bool(tensors_of(node))
+
+
+def is_subgraph(node: Node) -> bool:
+    """Whether a node is a graph within the graph, of a higher-order op."""
+    return node.op == "get_attr" and isinstance(control_flow.module_of(node), GraphModule)
 
 
 def is_input_write(node: Node) -> bool:
@@ -149,6 +154,8 @@ class Placement:
         return device
 
     def _has_row(self, node: Node) -> bool:
+        if control_flow.is_control_flow(node):
+            return control_flow.fits(node, self.tables)
         target = rng_states.random_op(node)
         if not isinstance(target, torch._ops.OpOverload):
             return False

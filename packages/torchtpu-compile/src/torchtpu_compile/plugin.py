@@ -11,10 +11,10 @@ from torchtpu_core.hookspecs import hookimpl
 
 @hookimpl
 def torchtpu_register_kernels() -> Iterable[Callable[..., Any]]:
-    """Let Inductor, the default backend, hand the device's graphs to us."""
-    from torchtpu_compile.interfaces import hook_inductor
+    """Let Dynamo and Inductor, the default backend, hand the device's graphs to us."""
+    from torchtpu_compile.interfaces import hook_compiler
 
-    return (hook_inductor,)
+    return (hook_compiler,)
 
 
 @hookimpl

@@ -29,13 +29,13 @@ from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar, cast
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
 
-from torchtpu_compile import numbers, rng_states
+from torchtpu_compile import control_flow, numbers, rng_states
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.bounded_program import BoundedProgram, reasons
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import GraphError, describe, scope_of
 from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
-from torchtpu_compile.placement import is_number
+from torchtpu_compile.placement import is_number, is_subgraph
 from torchtpu_compile.step_key import step_key
 from torchtpu_compile.symbols import Unbounded
 
@@ -232,6 +232,8 @@ def run_node(
     """
 
     def value_of(source: Node) -> Any:
+        if is_subgraph(source):
+            return control_flow.module_of(source)
         return numbers.evaluate(source, env.__getitem__) if is_number(source) else env[source]
 
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value_of)
@@ -256,6 +258,8 @@ def _run_op(
     tables: Mapping[str, Lowering],
     rng: Rng | None,
 ) -> Any:
+    if control_flow.is_control_flow(node):
+        return control_flow.lower(node, args, lambda n, env: run_node(n, env, tables))
     if node.target is rng_states.SAVES:
         assert rng is not None
         return rng_states.pack(rng), run_overload(args[0], args[1:], kwargs, tables, rng)

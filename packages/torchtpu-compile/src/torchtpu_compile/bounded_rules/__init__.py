@@ -11,8 +11,10 @@ from torchtpu_compile.bounded_rules import (
     factories,
     indexing,
     joining,
+    linalg,
     losses,
     normalization,
+    pooling,
     reductions,
     sequences,
     views,
@@ -29,4 +31,6 @@ RULES: Mapping[str, Rule] = {
     **joining.RULES,
     **sequences.RULES,
     **losses.RULES,
+    **pooling.RULES,
+    **linalg.RULES,
 }

@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.promotion import cast
 
 from torchtpu_compile.bounded import Call, Rule, align
-from torchtpu_compile.bounded_rules.common import dim_of, require_plain
+from torchtpu_compile.bounded_rules.common import dim_of, refuse, require_plain
+from torchtpu_compile.bounded_rules.reductions import count_of, has_argument, moments
 from torchtpu_compile.padded import Padded, is_padded
 
 
@@ -68,7 +74,156 @@ def _evaluated_batch_norm(call: Call) -> Any:
     return [Padded(results[0], x.dims), *results[1:]]
 
 
+def _trained_batch_norm(call: Call) -> Any:
+    """Batch norm with the statistics of the batch: moments of what is true."""
+    x = call.args[0]
+    if call.arg("training") is False:
+        return _evaluated_batch_norm(call)
+    require_plain(call, x, [1])
+    along = [0, *range(2, len(x.dims))]
+    variance, mean = moments(call, x, along, 0.0)
+    dtype = variance.dtype
+    invstd = lax.rsqrt(variance + cast(call.arg("eps"), dtype))
+    out = (cast(x.array, dtype) - mean) * invstd
+    lane = [1, -1] + [1] * (len(x.dims) - 2)
+    weight, bias = call.arg("weight"), call.arg("bias")
+    if weight is not None:
+        out = out * cast(weight.array, dtype).reshape(lane)
+    if bias is not None:
+        out = out + cast(bias.array, dtype).reshape(lane)
+    results = [Padded(out, x.dims), mean.reshape(-1), invstd.reshape(-1)]
+    running = _moved(call, mean.reshape(-1), variance.reshape(-1), count_of(call, x, along))
+    return results + running
+
+
+def _moved(call: Call, mean: jax.Array, variance: jax.Array, count: jax.Array) -> list[jax.Array]:
+    """The running statistics after this batch, if the op keeps them."""
+    if not has_argument(call, "running_mean"):
+        return []
+    rate = cast(call.arg("momentum"), mean.dtype)
+    count = count.astype(mean.dtype)
+    unbiased = variance * count / jnp.maximum(count - 1, 1)
+    new = []
+    for name, value in (("running_mean", mean), ("running_var", unbiased)):
+        old = call.arg(name)
+        if old is None:
+            raise refuse(call, "keeps running statistics that it was not given")
+        new.append(rate * value + (1 - rate) * cast(old.array, mean.dtype))
+    return new
+
+
+def _batch_norm_backward(call: Call) -> Any:
+    # aten::native_batch_norm_backward(grad_out, input, weight, running_mean, running_var, ...)
+    grad, x = align(call.sizes, [call.args[0], call.args[1]])
+    require_plain(call, x, [1])
+    if not call.arg("train"):
+        call.args[0], call.args[1] = call.sizes.filled(grad, 0), call.sizes.filled(x, 0)
+        results = call.run()
+    else:
+        results = _batch_gradients(call, grad, x)
+    channel = (x.dims[1],)
+    dims = (x.dims, channel, channel)
+    return [None if r is None else Padded(r, d) for r, d in zip(results, dims, strict=True)]
+
+
+def _batch_gradients(call: Call, grad: Padded, x: Padded) -> list[Any]:
+    along = [0, *range(2, len(x.dims))]
+    lane = [1, -1] + [1] * (len(x.dims) - 2)
+    dtype = np.dtype(dtypes.opmath(x.array.dtype))
+    mean, invstd = (cast(call.arg(n).array, dtype).reshape(lane) for n in _SAVED)
+    slope = cast(call.sizes.filled(grad, 0).array, dtype)
+    hat = (cast(call.sizes.filled(x, 0).array, dtype) - mean) * invstd
+    total = jnp.sum(slope, axis=tuple(along), keepdims=True)
+    inner = jnp.sum(slope * hat, axis=tuple(along), keepdims=True)
+    share = 1 / count_of(call, x, along).astype(dtype)
+    weight = call.arg("weight")
+    scale = invstd if weight is None else invstd * cast(weight.array, dtype).reshape(lane)
+    values = (slope - total * share - hat * inner * share) * scale, inner, total
+    shapes = x.array.shape, (-1,), (-1,)
+    return [
+        value.reshape(shape) if wanted else None
+        for value, shape, wanted in zip(values, shapes, call.arg("output_mask"), strict=True)
+    ]
+
+
+def _group_norm(call: Call) -> Any:
+    # aten::native_group_norm(input, weight, bias, N, C, HxW, group, eps)
+    x = call.args[0] = call.sizes.compact(call.args[0])
+    require_plain(call, x, [1])
+    out, mean, rstd = _grouped(call, x)(x.array, *_affine(call, x.array.dtype))
+    group = call.sizes.dim(call.arg("group"))
+    return [Padded(out, x.dims), *(Padded(s, (x.dims[0], group)) for s in (mean, rstd))]
+
+
+def _group_norm_backward(call: Call) -> Any:
+    # aten::native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, ...)
+    grad, x = (call.sizes.filled(call.sizes.compact(a), 0) for a in call.args[:2])
+    require_plain(call, x, [1])
+    weight = call.arg("weight")
+    channels = x.array.shape[1]
+    given = jnp.ones(channels, x.array.dtype) if weight is None else weight.array
+    function = _grouped(call, x)
+    _, pull = jax.vjp(lambda x, w, b: function(x, w, b)[0], x.array, given, jnp.zeros_like(given))
+    gradients = pull(grad.array)
+    dims = (x.dims, (x.dims[1],), (x.dims[1],))
+    wanted = call.arg("output_mask")
+    return [Padded(g, d) if w else None for g, d, w in zip(gradients, dims, wanted, strict=True)]
+
+
+def _affine(call: Call, dtype: np.dtype) -> tuple[Any, Any]:
+    weight, bias = call.arg("weight"), call.arg("bias")
+    channels = int(call.arg("C"))
+    return (
+        jnp.ones(channels, dtype) if weight is None else weight.array,
+        jnp.zeros(channels, dtype) if bias is None else bias.array,
+    )
+
+
+def _grouped(call: Call, x: Padded) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:
+    """Group norm of arrays like that of `x`: result, mean and 1 / deviation, `(N, groups)`."""
+    groups, shape = int(call.arg("group")), x.array.shape
+    ok = call.sizes.valid(x, range(2, len(x.dims)))
+    inside = jnp.ones((), bool) if ok is None else ok
+    count = count_of(call, x, list(range(2, len(x.dims)))) * (shape[1] // groups)
+    dtype = np.dtype(dtypes.opmath(x.array.dtype))
+
+    def folded(values: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(values, shape).reshape(shape[0], groups, -1)
+
+    def total(values: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(folded(inside), values, 0), axis=2, keepdims=True)
+
+    def slack(variance: jax.Array) -> jax.Array:
+        """What is added to the variance; the gradient's op has it only in the saved result."""
+        if has_argument(call, "eps"):
+            return cast(call.arg("eps"), dtype)
+        saved = call.sizes.filled(call.sizes.compact(call.arg("rstd")), 1).array
+        return lax.stop_gradient(1 / jnp.square(cast(saved, dtype)[:, :, None]) - variance)
+
+    def function(array: jax.Array, weight: jax.Array, bias: jax.Array) -> Any:
+        values = folded(cast(array, dtype))
+        mean = total(values) / count.astype(dtype)
+        variance = total(jnp.square(values - mean)) / count.astype(dtype)
+        rstd = lax.rsqrt(variance + slack(variance))
+        lane = [1, -1] + [1] * (len(shape) - 2)
+        hat = ((values - mean) * rstd).reshape(shape)
+        out = hat * cast(weight, dtype).reshape(lane) + cast(bias, dtype).reshape(lane)
+        return out.astype(array.dtype), mean[..., 0], rstd[..., 0]
+
+    return function
+
+
+_SAVED = ("save_mean", "save_invstd")
+
 RULES: Mapping[str, Rule] = {
+    "aten::_safe_softmax": _softmax,
+    **dict.fromkeys(
+        ("aten::_native_batch_norm_legit_functional", "aten::_native_batch_norm_legit.no_stats"),
+        _trained_batch_norm,
+    ),
+    "aten::native_batch_norm_backward": _batch_norm_backward,
+    "aten::native_group_norm": _group_norm,
+    "aten::native_group_norm_backward": _group_norm_backward,
     "aten::_softmax": _softmax,
     "aten::_log_softmax": _softmax,
     "aten::_softmax_backward_data": _softmax_backward,

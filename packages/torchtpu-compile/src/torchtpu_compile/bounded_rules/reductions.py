@@ -24,13 +24,14 @@ def reduced_dims(x: Padded, dims: list[int], keep: bool) -> tuple[Any, ...]:
     return tuple(() if d in dims else dim for d, dim in enumerate(x.dims) if keep or d not in dims)
 
 
-def _has(call: Call, name: str) -> bool:
+def has_argument(call: Call, name: str) -> bool:
+    """Whether an op's schema has an argument."""
     return any(a.name == name for a in call.node.target._schema.arguments)  # type: ignore[union-attr]
 
 
 def _dims(call: Call, x: Padded) -> tuple[list[int], bool]:
-    dim = call.arg("dim") if _has(call, "dim") else None
-    keep = bool(call.arg("keepdim")) if _has(call, "keepdim") else False
+    dim = call.arg("dim") if has_argument(call, "dim") else None
+    keep = bool(call.arg("keepdim")) if has_argument(call, "keepdim") else False
     return dims_of(x, dim), keep
 
 

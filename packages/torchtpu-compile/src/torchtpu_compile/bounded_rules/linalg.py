@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for linear algebra.
+
+A matrix of open size is continued by the identity, ``[[A, 0], [0, 1]]``, which changes
+neither the determinant nor the front part of an inverse, a factor or a solution. What
+mixes all rows (eigenvalues, singular values, QR) takes matrices of fixed size only; open
+batches are filled with identities everywhere, so that no padding is singular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_rules.common import dim_of, refuse, require_plain
+from torchtpu_compile.padded import Padded, padded_size, same_dim
+
+
+def _continued(call: Call, x: Padded) -> Padded:
+    """`x`, `(*B, N, M)`, with ones on the diagonal of its padding and zeros beside it."""
+    ok = call.sizes.valid(x, range(len(x.dims)))
+    if ok is None:
+        return x
+    rows, columns = x.array.shape[-2:]
+    eye = jnp.eye(rows, columns, dtype=x.array.dtype)
+    return Padded(jnp.where(ok, x.array, eye), x.dims)
+
+
+def _results(call: Call, x: Padded, values: Any) -> Any:
+    """Results whose batches are those of `x`."""
+    lead = x.dims[:-2]
+    if not isinstance(values, (list, tuple)):
+        rest = call.exprs()[len(lead) :]
+        return Padded(values, (*lead, *(call.sizes.dim(e) for e in rest)))
+    made = []
+    for i, value in enumerate(values):
+        rest = call.exprs(i)[len(lead) :]
+        made.append(Padded(value, (*lead, *(call.sizes.dim(e) for e in rest))))
+    return made
+
+
+def _of_one_matrix(call: Call) -> Any:
+    x = call.args[0] = call.sizes.compact(call.args[0])
+    if x.padded_dims and not same_dim(x.dims[-1], x.dims[-2]):
+        raise refuse(call, "takes a matrix of open size that is not square")
+    call.args[0] = _continued(call, x)
+    return _results(call, x, call.run())
+
+
+def _of_fixed_matrices(call: Call) -> Any:
+    x = call.args[0] = call.sizes.compact(call.args[0])
+    require_plain(call, x, (len(x.dims) - 2, len(x.dims) - 1))
+    call.args[0] = _continued(call, x)
+    return _results(call, x, call.run())
+
+
+def _solve(call: Call) -> Any:
+    a, b = (call.sizes.compact(x) for x in call.args[:2])
+    if a.padded_dims and not same_dim(a.dims[-1], a.dims[-2]):
+        raise refuse(call, "takes a matrix of open size that is not square")
+    if len(a.dims) != len(b.dims) or not all(
+        same_dim(x, y) for x, y in zip(a.dims[:-2], b.dims[:-2], strict=True)
+    ):
+        raise refuse(call, "has batches that differ")
+    call.args[:2] = [_continued(call, a), call.sizes.filled(b, 0)]
+    return _results(call, a, call.run())
+
+
+def _eye(call: Call) -> Padded:
+    dims = tuple(call.sizes.dim(e) for e in call.exprs())
+    rows, columns = (padded_size(d) for d in dims)
+    return Padded(jnp.eye(rows, columns), dims)
+
+
+def _diagonal(call: Call) -> Padded:
+    x = call.sizes.compact(call.args[0])
+    first, second = dim_of(x, call.arg("dim1")), dim_of(x, call.arg("dim2"))
+    if call.arg("offset") != 0 or not same_dim(x.dims[first], x.dims[second]):
+        if x.padded_dims:
+            raise refuse(call, "takes a diagonal that is not the main one of a square")
+        return call.result(call.run())
+    rest = [dim for d, dim in enumerate(x.dims) if d not in (first, second)]
+    values = jnp.diagonal(x.array, axis1=first, axis2=second)
+    return Padded(values, (*rest, x.dims[first]))
+
+
+def _diag_embed(call: Call) -> Padded:
+    x = call.sizes.compact(call.args[0])
+    rank = len(x.dims) + 1
+    last = call.arg("dim1") % rank == rank - 2 and call.arg("dim2") % rank == rank - 1
+    if call.arg("offset") != 0 or not last:
+        raise refuse(call, "puts a tensor of open size on another diagonal than the main one")
+    here = jnp.eye(x.array.shape[-1], dtype=bool)
+    values = jnp.where(here, x.array[..., None], jnp.zeros((), x.array.dtype))
+    return Padded(values, (*x.dims, x.dims[-1]))
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(
+        (
+            "aten::_linalg_det",
+            "aten::_linalg_slogdet",
+            "aten::linalg_inv_ex",
+            "aten::linalg_cholesky_ex",
+        ),
+        _of_one_matrix,
+    ),
+    **dict.fromkeys(
+        ("aten::_linalg_eigh", "aten::_linalg_svd", "aten::linalg_qr"), _of_fixed_matrices
+    ),
+    **dict.fromkeys(("aten::eye", "aten::eye.m"), _eye),
+    **dict.fromkeys(("aten::_linalg_solve_ex", "aten::linalg_solve_triangular"), _solve),
+    "aten::diagonal": _diagonal,
+    "aten::diag_embed": _diag_embed,
+}

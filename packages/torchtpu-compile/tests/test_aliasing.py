@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled graphs alias as eager CPU PyTorch does: inputs, outputs, and both with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+BACKENDS = pytest.mark.parametrize("backend", ["tpu", "inductor"])
+
+
+def shared(tensors: list[Tensor]) -> list[list[int]]:
+    """For each tensor, which of the others live in the same storage."""
+    places = [t.untyped_storage()._cdata for t in tensors]
+    return [[j for j, other in enumerate(places) if other == place] for place in places]
+
+
+def check(
+    function: Callable[..., Any], make: Callable[[str], tuple[Any, ...]], backend: str
+) -> None:
+    """Two calls on CPU and compiled on tpu: values, layout, identity and sharing are alike."""
+    torch.manual_seed(0)
+    on_cpu = make("cpu")
+    torch.manual_seed(0)
+    on_tpu = make("tpu")
+    compiled = torch.compile(function, backend=backend)
+    for _ in range(2):
+        expected = tree_leaves((function(*on_cpu), on_cpu))
+        actual = tree_leaves((compiled(*on_tpu), on_tpu))
+        for a, e in zip(actual, expected, strict=True):
+            torch.testing.assert_close(a.detach().cpu(), e.detach())
+            assert a.stride() == e.stride()
+            assert a.requires_grad == e.requires_grad
+        assert shared(actual) == shared(expected)
+        identical = [[i for i, t in enumerate(ts) if t is o] for ts in (actual,) for o in ts]
+        assert identical == [[i for i, t in enumerate(expected) if t is o] for o in expected]
+        for a, e in zip(actual, expected, strict=True):
+            if not e.requires_grad and e.is_floating_point():
+                a.reshape(-1)[0].add_(1)  # seen through every alias next time
+                e.reshape(-1)[0].add_(1)
+
+
+def square(device: str) -> tuple[Tensor, ...]:
+    return (torch.randn(3, 3).to(device),)
+
+
+def views_of_one_result(x: Tensor) -> Any:
+    y = x + 1
+    return y[0], y.t(), y, y.view(-1).split(2)
+
+
+def views_without_their_base(x: Tensor) -> Any:
+    y = x * 2
+    return y[1:], y[:2, 1]
+
+
+def test_input_and_a_new_tensor_are_told_apart() -> None:
+    check(lambda x: (x, x + 1, x.t(), x[1:]), square, "tpu")
+
+
+@BACKENDS
+@pytest.mark.parametrize("function", [views_of_one_result, views_without_their_base])
+def test_results_that_are_views_of_one_tensor_share_it(function: Any, backend: str) -> None:
+    check(function, square, backend)
+
+
+def test_expanded_result_has_the_strides_of_eager() -> None:
+    check(lambda x: (x + 1)[:, :1].expand(3, 4), square, "tpu")
+
+
+def test_result_viewed_as_another_dtype_keeps_its_values() -> None:
+    y = torch.compile(lambda x: (x + 1).view(torch.int32), backend="tpu")(
+        torch.zeros(2, device="tpu")
+    )
+    assert torch.equal(y.cpu(), torch.ones(2).view(torch.int32))
+
+
+@BACKENDS
+def test_duplicated_and_overlapping_inputs_are_written_as_in_eager(backend: str) -> None:
+    def write(a: Tensor, b: Tensor) -> Tensor:
+        a.add_(1)
+        b.mul_(2)
+        return a + b
+
+    def overlapping(device: str) -> tuple[Tensor, Tensor]:
+        base = torch.randn(6).to(device)
+        return base[:4], base[2:]
+
+    def twice(device: str) -> tuple[Tensor, Tensor]:
+        x = torch.randn(3).to(device)
+        return x, x
+
+    check(write, overlapping, backend)
+    torch._dynamo.reset()
+    check(write, twice, backend)
+
+
+def test_write_through_detach_and_under_no_grad_reaches_the_input() -> None:
+    def write(x: Tensor, w: Tensor) -> Tensor:
+        x.detach().add_(1)
+        with torch.no_grad():
+            w.mul_(0.5)
+        return (x * w).sum()
+
+    def make(device: str) -> tuple[Tensor, Tensor]:
+        x, w = (torch.randn(3).to(device) for _ in range(2))
+        return x.requires_grad_(), w.requires_grad_()
+
+    check(write, make, "tpu")
+
+
+def test_changed_metadata_of_an_input_is_the_callers() -> None:
+    x, y = torch.randn(3, 4), torch.randn(3, 4, device="tpu")
+
+    def turn(x: Tensor) -> Tensor:
+        x.unsqueeze_(0)
+        x.mul_(0)
+        return x + 1
+
+    assert torch.equal(torch.compile(turn, backend="tpu")(y).cpu(), turn(x))
+    assert y.shape == x.shape == (1, 3, 4)
+    assert not y.cpu().any()

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of images and matrices at open sizes: values and gradients as on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+from torchtpu_compile import bounded_program
+
+SCALE, SHIFT = torch.randn(4), torch.randn(4)
+#: Sizes of one bucket.
+SIZES = (5, 9, 14)
+Make = Callable[[int], Tensor]
+
+
+def batch(n: int) -> Tensor:
+    return torch.randn(n, 4, 7, 8)
+
+
+def image(n: int) -> Tensor:
+    return torch.randn(2, 4, n, n + 1)
+
+
+def matrix(n: int) -> Tensor:
+    return torch.randn(n, n)
+
+
+def matrices(n: int) -> Tensor:
+    return torch.randn(n, 3, 3)
+
+
+def regular(x: Tensor) -> Tensor:
+    """A positive definite matrix."""
+    return x @ x.mT + torch.eye(x.shape[-1], device=x.device)
+
+
+def batch_norm(x: Tensor) -> Any:
+    mean, var = (torch.ones(4, device=x.device) * i for i in (1, 2))
+    out = F.batch_norm(x, mean, var, SCALE.to(x.device), SHIFT.to(x.device), training=True)
+    return out, mean, var
+
+
+def max_pool_of_overlapping_windows(x: Tensor) -> Any:
+    return F.max_pool2d(x, 3, 2, 1, return_indices=True)
+
+
+def average_of_what_is_there(x: Tensor) -> Tensor:
+    return F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)
+
+
+def solve(x: Tensor) -> Tensor:
+    return torch.linalg.solve(regular(x), x[:, :2])
+
+
+IMAGES = (
+    batch_norm,
+    lambda x: F.instance_norm(x),
+    lambda x: F.group_norm(x, 2, SCALE.to(x.device), SHIFT.to(x.device)),
+    lambda x: F.max_pool2d(x, 2),
+    max_pool_of_overlapping_windows,
+    lambda x: F.avg_pool2d(x, 3, 2, 1),
+    average_of_what_is_there,
+    lambda x: F.adaptive_avg_pool2d(x, 1),
+)
+OF_FIXED_IMAGES = (lambda x: F.adaptive_avg_pool2d(x, 3), lambda x: F.adaptive_max_pool2d(x, 3))
+MATRICES = (
+    lambda x: torch.linalg.det(regular(x) / x.shape[0]),
+    lambda x: torch.linalg.slogdet(regular(x)),
+    lambda x: torch.linalg.inv(regular(x)),
+    lambda x: torch.linalg.cholesky(regular(x)),
+    solve,
+)
+BATCHES = (
+    lambda x: torch.linalg.inv(regular(x)),
+    lambda x: (torch.linalg.eigvalsh(regular(x)), torch.linalg.svdvals(x)),
+)
+
+
+def check(function: Any, make: Make, open_dims: tuple[int, ...], *, gradients: bool = True) -> None:
+    """Values and gradients at each size, at padded sizes."""
+    compiled = torch.compile(function, backend="tpu", fullgraph=True)
+    bounded_program.reasons.clear()
+    for n in SIZES:
+        x = make(n)
+        y = x.to("tpu")
+        for dim in open_dims:
+            torch._dynamo.mark_dynamic(y, dim)
+        x.requires_grad_(gradients)
+        y.requires_grad_(gradients)
+        expected, actual = tree_leaves(function(x)), tree_leaves(compiled(y))
+        if gradients:
+            slopes = [torch.randn_like(e) for e in expected if e.requires_grad]
+            torch.autograd.backward([e for e in expected if e.requires_grad], slopes)
+            on_device = [s.to("tpu") for s in slopes]
+            torch.autograd.backward([a for a in actual if a.requires_grad], on_device)
+            expected.append(x.grad)
+            actual.append(y.grad)
+        for a, e in zip(actual, expected, strict=True):
+            torch.testing.assert_close(a.detach().cpu(), e.detach(), rtol=1e-3, atol=1e-3)
+    assert not bounded_program.reasons
+
+
+@pytest.mark.parametrize("function", (*IMAGES, *OF_FIXED_IMAGES))
+def test_layer_of_images_at_open_batch_sizes_is_as_on_the_cpu(function: Any) -> None:
+    check(function, batch, (0,))
+
+
+@pytest.mark.parametrize("function", IMAGES)
+def test_layer_of_images_of_open_size_is_as_on_the_cpu(function: Any) -> None:
+    check(function, image, (2, 3))
+
+
+@pytest.mark.parametrize("function", MATRICES)
+def test_linear_algebra_of_matrices_of_open_size_is_as_on_the_cpu(function: Any) -> None:
+    check(function, matrix, (0, 1), gradients=False)
+
+
+@pytest.mark.parametrize("function", BATCHES)
+def test_linear_algebra_of_open_batches_is_as_on_the_cpu(function: Any) -> None:
+    check(function, matrices, (0,), gradients=False)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), *OF_FIXED_IMAGES]
+)
+def test_windows_that_follow_the_size_run_at_the_true_size(function: Any, caplog: Any) -> None:
+    compiled = torch.compile(function, backend="tpu")
+    for n in SIZES:
+        x = image(n)
+        y = x.to("tpu")
+        torch._dynamo.mark_dynamic(y, 2)
+        torch.testing.assert_close(compiled(y).cpu(), function(x))
+    assert "one program per size, because" in caplog.text

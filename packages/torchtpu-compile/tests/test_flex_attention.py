@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flex attention, compiled, against attention written out on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+Mod = Callable[..., Tensor]
+
+
+def written_out(q: Tensor, k: Tensor, v: Tensor, mod: Mod | None, mask: Mod | None) -> Tensor:
+    """Attention with the scores changed by `mod` and hidden where `mask` is false."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(groups, 1) for x in (k, v))
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    h = torch.arange(q.shape[1])[:, None, None]
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
+    if mod is not None:
+        scores = mod(scores, None, h, i, j)
+    if mask is not None:
+        scores = scores.masked_fill(~mask(None, h, i, j), -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def check(function: Any, reference: Any, *operands: Tensor, backend: str = "tpu") -> None:
+    """Values and gradients of the compiled function are those of the reference."""
+    on_cpu = [x.clone().requires_grad_() for x in operands]
+    on_tpu = [x.to("tpu").requires_grad_() for x in operands]
+    expected = reference(*on_cpu)
+    actual = torch.compile(function, backend=backend, fullgraph=True)(*on_tpu)
+    torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+    expected.square().sum().backward()
+    actual.square().sum().backward()
+    for a, e in zip(on_tpu, on_cpu, strict=True):
+        torch.testing.assert_close(a.grad.cpu(), e.grad, rtol=1e-3, atol=1e-4)
+
+
+def operands(length: int = 16, kv_heads: int = 2) -> tuple[Tensor, ...]:
+    heads = (2, kv_heads, kv_heads)
+    return tuple(torch.randn(1, h, length, 4) for h in heads)
+
+
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+def test_captured_bias_has_a_gradient(backend: str) -> None:
+    def biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h, i - j + 15])
+
+    def reference(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return written_out(q, k, v, lambda s, b, h, i, j: s + bias[h, i - j + 15], None)
+
+    check(biased, reference, *operands(), torch.randn(2, 32), backend=backend)
+
+
+def test_block_mask_and_grouped_heads_hide_what_they_should() -> None:
+    def causal(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return i >= j
+
+    def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask = create_block_mask(causal, None, None, 16, 16, device=q.device)
+        return flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+
+    def reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return written_out(q, k, v, None, causal)
+
+    check(masked, reference, *operands(kv_heads=1))
+
+
+def test_one_call_is_one_program() -> None:
+    compiled = torch.compile(flex_attention, backend="tpu", fullgraph=True)
+    q, k, v = (x.to("tpu") for x in operands())
+    compiled(q, k, v)
+    torch.tpu.synchronize()
+    before = torch.tpu.counters()
+    compiled(q, k, v)
+    torch.tpu.synchronize()
+    after = torch.tpu.counters()
+    assert after["runs"] - before["runs"] == 1
+    assert after["fallbacks"] == before["fallbacks"]
+
+
+def test_lengths_share_programs() -> None:
+    def shifted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + 0.1 * (i - j))
+
+    compiled = torch.compile(shifted, backend="tpu", dynamic=True, fullgraph=True)
+    torch.tpu.synchronize()
+    before = torch.tpu.counters()["programs"]
+    for length in (20, 33, 47):
+        q, k, v = operands(length)
+        expected = written_out(q, k, v, lambda s, b, h, i, j: s + 0.1 * (i - j), None)
+        actual = compiled(q.to("tpu"), k.to("tpu"), v.to("tpu"))
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+    assert torch.tpu.counters()["programs"] - before <= 2
+
+
+def test_torchs_refusals_on_the_cpu_are_unchanged() -> None:
+    q, k, v = (x.requires_grad_() for x in operands())
+    with pytest.raises(Exception, match="does not support backward on CPU"):
+        torch.compile(flex_attention, backend="eager")(q, k, v)
