@@ -32,6 +32,15 @@ SWEPT_FORMS = ("noncontiguous", "inplace", "out", "reference", "sparse_coo", "sp
 SWEPT_DATABASES = (("python_ref_db", "plain"), ("foreach", "plain"), ("foreach", "inplace"))
 SWEEP_SHARDS = 8
 ZOO_SHARDS = 16
+#: Files of PyTorch's own tests: those with many tests for a device.
+PYTORCH_TESTS = (
+    *("test_view_ops", "test_indexing", "test_tensor_creation_ops", "test_type_promotion"),
+    *("test_shape_ops", "test_sort_and_select", "test_scatter_gather_ops", "test_torch"),
+    *("nn/test_pooling", "nn/test_dropout", "nn/test_embedding", "nn/test_convolution"),
+    *("nn/test_multihead_attention", "nn/test_packed_sequence", "test_nn", "test_optim"),
+    *("test_autograd", "test_reductions", "test_serialization", "test_complex", "test_linalg"),
+    *("test_segment_reductions", "test_spectral_ops", "distributions/test_distributions"),
+)
 
 nox.options.default_venv_backend = "venv"
 nox.options.sessions = ["wheels"]
@@ -130,3 +139,26 @@ def model_zoo(session: nox.Session) -> None:
     files = sorted(str(path) for path in raw.glob("*.json"))
     summary = ("--out", "benchmarks/results/model_zoo.json")
     session.run("python", "-m", "torchtpu_core.testing.model_zoo.summary", *files, *summary)
+
+
+@nox.session
+def pytorch_tests(session: nox.Session) -> None:
+    """Run PyTorch's own device tests: ``nox -s pytorch_tests -- DIR VERSION [--sample N]``.
+
+    DIR is the ``test`` folder of PyTorch's sources of that version, which no wheel holds. What
+    was tried in an interrupted call is kept: remove the folder that is printed to begin anew.
+    """
+    directory, tests_of, *arguments = session.posargs
+    session.install("-r", "requirements/torch.txt")
+    session.run("python", "tools/install.py", *DISTRIBUTIONS)
+    session.install("-r", "requirements/torch.txt", "-r", "requirements/test.txt")
+    raw = Path(session.create_tmp(), "raw")
+    session.log(f"raw results: {raw}")
+    module = "torchtpu_core.testing.pytorch_tests"
+    command = ("python", "-m", module, directory, *PYTORCH_TESTS, "--raw", str(raw), *arguments)
+    session.run(*command, env={"TORCH_TPU_EAGER_MODE": "DEBUG"})
+    summary = ("--tests-of", tests_of, "--mode", "Debug")
+    results = ("--out", "benchmarks/results/pytorch_tests.json")
+    session.run(
+        "python", "-m", "torchtpu_core.testing.pytorch_summary", str(raw), *summary, *results
+    )

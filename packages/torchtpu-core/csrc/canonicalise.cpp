@@ -344,7 +344,8 @@ ScalarWords pack_double(double value) {
 
 void canonicalise(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Call& call,
                   std::vector<ArgSpec>* specs) {
-  call.key.push_back(op.uid);
+  // The default dtype decides what whole numbers divide to, among others.
+  call.key.append({op.uid, static_cast<int64_t>(c10::get_default_dtype_as_scalartype())});
   Reader reader(op, call, specs);
   for (size_t i = 0; i < args.size(); ++i) {
     reader.read(op.args[i], args[i]);

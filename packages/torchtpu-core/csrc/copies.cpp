@@ -6,6 +6,7 @@
 #include "device.h"
 #include "recorder.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
@@ -91,6 +92,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_bl
   if (to.numel() == 0) {
     return to;
   }
+  at::assert_no_internal_overlap(to);
+  at::assert_no_partial_overlap(to, from);
   if (to.device().type() != kTpu) {
     device_to_host(from, to);
   } else if (to.is_conj()) {  // conj(raw) = from means raw = conj(from)

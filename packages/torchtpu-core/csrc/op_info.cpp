@@ -22,6 +22,15 @@ bool contains(const py::handle& collection, const std::string& name) {
   return py::bool_(collection.attr("__contains__")(name));
 }
 
+Sharing sharing_of(const std::string& name) {
+  static const auto* kinds = new std::map<std::string, Sharing>{
+      {"exact", Sharing::kExact},
+      {"itself", Sharing::kItself},
+      {"nothing", Sharing::kNothing},
+      {"repeats", Sharing::kRepeats}};
+  return kinds->at(name);
+}
+
 OpArg make_arg(const c10::Argument& argument, py::handle row, bool out_variant) {
   OpArg arg;
   arg.name = argument.name();
@@ -89,7 +98,9 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
   info->special = info->row.attr("special").cast<std::vector<double>>();
   info->ranged = options.contains("ranged");
   info->contracts = options.contains("contracts");
-  info->separate_out = options.contains("separate_out");
+  if (options.contains("sharing")) {
+    info->sharing = sharing_of(options["sharing"].cast<std::string>());
+  }
   info->uploads = options.contains("uploads");
   info->only_out = options.contains("only_out");
   info->prepare = (options.contains("prepare") ? py::object(options["prepare"]) : py::none()).release();

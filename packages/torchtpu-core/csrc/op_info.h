@@ -23,6 +23,15 @@ enum class ArgRole : int8_t {
   kOut,         // an out= tensor: written, not read, not passed
 };
 
+// What memory an op's written tensors may share, as CPU's kernels have it.
+enum class Sharing : int8_t {
+  kAny,        // with operands; not among their own elements
+  kExact,      // with an operand that is the same view, element for element
+  kItself,     // with no operand but the written tensor itself
+  kNothing,    // with no operand
+  kRepeats,    // anything, their own elements too: each gets the same value
+};
+
 struct OpArg {
   std::string name;
   ArgRole role = ArgRole::kValue;
@@ -58,7 +67,7 @@ struct OpInfo {
   std::vector<double> special;  // values of run-time numbers that are compiled as constants
   bool ranged = false;      // start, end and step are operands; their count is in the key
   bool contracts = false;   // its products follow torch.set_float32_matmul_precision
-  bool separate_out = false; // out= may not share memory with an operand
+  Sharing sharing = Sharing::kAny;
 };
 
 // Built from Python: see recorder registration in bindings.cpp.

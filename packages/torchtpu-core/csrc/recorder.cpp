@@ -5,6 +5,7 @@
 #include "deferred.h"
 #include "device.h"
 #include "generator.h"
+#include "random_bounds.h"
 #include "rerun.h"
 
 #include <ATen/MemoryOverlap.h>
@@ -53,12 +54,19 @@ bool run_prepared(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit:
   return true;
 }
 
-// CPU's kernels of these ops refuse an out= that is also an operand.
-void require_separate_outs(c10::ArrayRef<at::Tensor> written,
-                           c10::ArrayRef<const at::Tensor*> operands) {
+// Refuses what CPU's kernels refuse: a written tensor that shares memory with an operand.
+void check_sharing(Sharing allowed, c10::ArrayRef<at::Tensor> written,
+                   c10::ArrayRef<const at::Tensor*> operands) {
   for (const at::Tensor& out : written) {
+    bool is_self = allowed == Sharing::kItself;  // the first that is the written tensor
     for (const at::Tensor* operand : operands) {
-      at::assert_no_overlap(out, *operand);
+      if (allowed == Sharing::kExact) {
+        at::assert_no_partial_overlap(out, *operand);
+      } else if (is_self && operand->is_same(out)) {
+        is_self = false;
+      } else {
+        at::assert_no_overlap(out, *operand);
+      }
     }
   }
 }
@@ -72,7 +80,9 @@ void resize_outs(const OpInfo& op, c10::ArrayRef<at::Tensor> written, const Sign
         written[i].as_strided_(spec.sizes, spec.strides);
       }
     }
-    at::assert_no_internal_overlap(written[i]);
+    if (op.sharing != Sharing::kRepeats) {
+      at::assert_no_internal_overlap(written[i]);
+    }
   }
 }
 
@@ -154,14 +164,17 @@ c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
   if (!op.prepare.is_none() && holds_mask_or_host_tensor(args) && run_prepared(op, args, stack)) {
     return -1;
   }
+  if (op.random) {
+    check_random_bounds(op, args);
+  }
   Call call;
   canonicalise(op, args, call, nullptr);
   const Signature& signature = find_signature(op, args, call);
   c10::SmallVector<at::Tensor, 2> written;
   if (!op.written.empty()) {
     written = written_tensors(op, args);
-    if (op.separate_out) {
-      require_separate_outs(written, call.tensors);
+    if (op.sharing != Sharing::kAny && op.sharing != Sharing::kRepeats) {
+      check_sharing(op.sharing, written, call.tensors);
     }
     resize_outs(op, written, signature);
   }

@@ -10,6 +10,7 @@
 #include <array>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace torchtpu {
 namespace {
@@ -130,12 +131,24 @@ bool is_fill(const OpInfo& op) {
   return op.name.rfind("aten::masked_fill", 0) == 0 || op.name.rfind("aten::index_fill", 0) == 0;
 }
 
+// These write their numbers to an out= of as many elements in order, whatever its shape.
+bool keeps_shape_of_out(const OpInfo& op) {
+  static const auto* names = new std::unordered_set<std::string>{
+      "aten::arange.start_out", "aten::linspace.out", "aten::logspace.out", "aten::range.out"};
+  return names->count(op.name) != 0;
+}
+
 // Runs the op on meta tensors; errors are those of CPU, from the same checks.
 void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
   torch::jit::Stack stack;
   for (const c10::IValue& value : args) {
     bool filler = is_fill(op) && value.isTensor() && value.toTensor().dim() == 0;
     stack.push_back(filler ? value.toTensor().to(c10::kMeta) : to_meta(value));
+  }
+  bool keeps_shape = keeps_shape_of_out(op);
+  if (keeps_shape) {  // the meta kernel would resize it to one dimension
+    stack[op.written[0]] = at::Tensor(at::detail::empty_strided_meta(
+        {0}, {1}, args[op.written[0]].toTensor().scalar_type()));
   }
   torch::jit::Stack operands = stack;  // shares the tensors: sees out= resized
   {
@@ -147,7 +160,9 @@ void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature&
       signature.outs.push_back(out_spec(stack[i]));
     }
   }
-  add_written(op, operands, signature);
+  bool fits = keeps_shape &&
+              args[op.written[0]].toTensor().numel() == operands[op.written[0]].toTensor().numel();
+  add_written(op, fits ? args : c10::ArrayRef<c10::IValue>(operands), signature);
 }
 
 // Raises what PyTorch's meta kernels let through and its CPU kernels refuse.

@@ -96,3 +96,38 @@ def test_unwritten_memory_with_deterministic_algorithms_holds_what_cpu_has(dtype
             )
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_linspace_of_a_million_whole_numbers_is_exact():
+    x = torch.linspace(0, 999_999, 1_000_000, dtype=torch.int64, device="tpu")
+    assert torch.equal(x.cpu(), torch.arange(1_000_000))
+
+
+def test_new_empty_strided_keeps_strides_of_overlapping_elements():
+    made = torch.zeros(5, 5, device="tpu").new_empty_strided((5, 3), (0, 1))
+    assert made.stride() == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda out: torch.arange(4.0, out=out),
+        lambda out: torch.linspace(0, 3, 4, out=out),
+        lambda out: torch.logspace(0, 3, 4, out=out),
+        lambda out: torch.arange(0, 0, out=out[:, :0]),
+        lambda out: torch.linspace(0, 1, 0, out=out[:, :0]),
+    ],
+)
+def test_ramp_fills_an_out_of_as_many_elements_in_its_own_shape(fill):
+    expected, whole = torch.zeros(2, 3), torch.zeros(2, 3, device="tpu")
+    shape = fill(expected[:, 1:]).shape
+    assert fill(whole[:, 1:]).shape == shape
+    assert torch.equal(whole.cpu(), expected)
+
+
+def test_ramp_resizes_an_out_of_another_size_with_one_warning():
+    out = torch.zeros(2, 3, device="tpu")
+    with pytest.warns(UserWarning, match="resized") as warned:
+        torch.arange(4.0, out=out)
+    assert len(warned) == 1
+    assert out.tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -144,3 +144,37 @@ def test_checkpoint_without_preserved_state_draws_anew():
 
     checkpoint(block, x, use_reentrant=False, preserve_rng_state=False).sum().backward()
     assert not torch.equal(seen[0].cpu(), seen[1].cpu())
+
+
+#: Bounds that CPU refuses, or warns of.
+BOUNDS = {
+    "reversed": lambda d: torch.zeros(3, dtype=torch.int64, device=d).random_(5, 3),
+    "below zero": lambda d: torch.zeros(3, device=d).random_(-42),
+    "of a bool": lambda d: torch.zeros(3, dtype=torch.bool, device=d).random_(0, 3),
+    "of a byte": lambda d: torch.zeros(3, dtype=torch.int8, device=d).random_(5, 300),
+    "of a complex number": lambda d: torch.randint(6, (3,), dtype=torch.complex64, device=d),
+    "of a probability": lambda d: torch.zeros(3, device=d).bernoulli_(1.5),
+    "uniform, reversed": lambda d: torch.zeros(3, device=d).uniform_(5, 2),
+    "uniform, too wide": lambda d: torch.zeros(3, device=d).uniform_(-3e38, 3e38),
+    "uniform, too large": lambda d: torch.zeros(3, device=d).uniform_(0, 1e40),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bounds_of_random_numbers_are_refused_at_the_call_in_cpus_words(name):
+    with pytest.raises(RuntimeError) as expected:
+        BOUNDS[name]("cpu")
+    with pytest.raises(RuntimeError) as raised:
+        BOUNDS[name]("tpu")
+    assert str(raised.value).splitlines()[0] == str(expected.value).splitlines()[0]
+
+
+def test_random_beyond_the_exact_numbers_of_a_float_warns():
+    with pytest.warns(UserWarning, match="precision limitations"):
+        torch.zeros(3, device="tpu").random_(0, 2**24 + 2)
+
+
+def test_random_from_the_least_number_draws_from_all_of_int64():
+    drawn = torch.zeros(1000, dtype=torch.int64, device="tpu").random_(-(2**63), None).cpu()
+    assert drawn.min() < -(2**62)
+    assert drawn.max() > 2**62

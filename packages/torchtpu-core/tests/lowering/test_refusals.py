@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -21,6 +22,50 @@ MISTAKES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
     "heaviside, integer values": (torch.heaviside, (ONES(3), ONES(3, dtype=WHOLE))),
     "diagonal_scatter, source too long": (torch.diagonal_scatter, (ONES(3, 5), ONES(6))),
     "diagonal_scatter, one dimension": (torch.diagonal_scatter, (ONES(3), ONES(3))),
+    "softmax gradient, integers": (
+        partial(torch.ops.aten._softmax_backward_data, dim=1, input_dtype=WHOLE),
+        (ONES(2, 2, dtype=WHOLE), ONES(2, 2, dtype=WHOLE)),
+    ),
+    "batch norm, complex": (
+        lambda x: torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5),
+        (ONES(2, 2, 2, dtype=torch.complex64),),
+    ),
+    "group norm, complex": (
+        lambda x: torch.native_group_norm(x, None, None, 2, 2, 2, 1, 1e-5),
+        (ONES(2, 2, 2, dtype=torch.complex64),),
+    ),
+    "bernoulli, integers": (torch.bernoulli, (ONES(3, dtype=WHOLE),)),
+    "normal, integer out": (
+        lambda mean, std, out: torch.normal(mean, std, out=out),
+        (ONES(3), ONES(3), ONES(3, dtype=torch.int8)),
+    ),
+    "rand, integer out": (lambda out: torch.rand(3, out=out), (ONES(3, dtype=torch.int8),)),
+    "as_strided_copy, integer out": (
+        lambda x, out: torch.as_strided_copy(x, [2], [1], out=out),
+        (ONES(3), ONES(2, dtype=torch.int8)),
+    ),
+    "histogramdd, one dimension": (partial(torch.histogramdd, bins=[2]), (ONES(3),)),
+    "histogramdd, no bins": (partial(torch.histogramdd, bins=[0]), (ONES(3, 1),)),
+    "histogramdd, integers": (partial(torch.histogramdd, bins=[2]), (ONES(3, 1, dtype=WHOLE),)),
+    "put, another dtype": (
+        lambda x, i, y: x.put_(i, y),
+        (ONES(3), ONES(1, dtype=WHOLE), ONES(1, dtype=WHOLE)),
+    ),
+    "index_fill, float index": (lambda x, i: x.index_fill_(0, i, 1), (ONES(3), ONES(1))),
+    "masked_fill, integer mask": (
+        lambda x, mask: x.masked_fill(mask, 1),
+        (ONES(3), ONES(3, dtype=WHOLE)),
+    ),
+    "sub, mask and number": (lambda x: x - 1, (ONES(3) > 0,)),
+    "sub, number and mask": (lambda x: 1 - x, (ONES(3) > 0,)),
+    "add, factor not whole": (
+        partial(torch.add, alpha=1.1),
+        (ONES(3, dtype=WHOLE), ONES(3, dtype=WHOLE)),
+    ),
+    "sub, two masks": (torch.sub, (ONES(3) > 0, ONES(3) > 0)),
+    "sign, complex": (torch.sign, (ONES(3, dtype=torch.complex64),)),
+    "all, float out": (lambda x, out: torch.all(x, 0, out=out), (ONES(3), ONES(()))),
+    "renorm, negative norm": (partial(torch.renorm, p=2, dim=0, maxnorm=-1.0), (ONES(2, 2),)),
 }
 
 
@@ -32,3 +77,8 @@ def test_mistake_raises_cpus_class_and_words(name: str) -> None:
     with pytest.raises(type(expected.value)) as raised:
         function(*(operand.to("tpu") for operand in operands))
     assert str(raised.value).startswith(str(expected.value).split("(")[0][:40])
+
+
+def test_bernoulli_out_takes_any_dtype() -> None:
+    out = torch.zeros(3, dtype=torch.int8, device="tpu")
+    assert torch.bernoulli(ONES(3, device="tpu"), out=out).tolist() == [1, 1, 1]

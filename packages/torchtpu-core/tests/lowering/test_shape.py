@@ -82,3 +82,12 @@ def test_pack_padded_sequence_gives_cpu_data(batch_first: bool) -> None:
     expected = torch.ops.aten._pack_padded_sequence(x, lengths, batch_first)
     actual = shape._pack_padded_sequence(x, lengths, batch_first)
     torch.testing.assert_close(actual, tuple(expected))
+
+
+@pytest.mark.parametrize("counts", [torch.ones(4), torch.ones(2, 2, dtype=torch.int64)])
+def test_repeat_interleave_of_other_than_a_list_of_counts_raises_as_cpu(counts) -> None:
+    with pytest.raises(RuntimeError) as expected:
+        torch.repeat_interleave(counts)
+    with pytest.raises(type(expected.value)) as raised:
+        torch.repeat_interleave(counts.to("tpu"))
+    assert str(raised.value) == str(expected.value)

@@ -91,6 +91,15 @@ def test_interpolation_of_bytes_equals_cpu(overload: str) -> None:
     check(overload, x, [5, 12], *rest, table=TABLE)
 
 
+@pytest.mark.parametrize("size", [(23, 29), (9, 7), (3, 40)])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_cubic_interpolation_of_bytes_equals_cpu_to_the_last_one(size, aligned) -> None:
+    x = torch.randint(0, 256, (2, 3, 16, 20), generator=_GENERATOR, dtype=torch.uint8)
+    row = next(r for r in TABLE if r.overload == "aten::upsample_bicubic2d")
+    exact = torch.ops.aten.upsample_bicubic2d(x, size, aligned)
+    assert torch.equal(lower(row, (x, list(size), aligned), {}), exact)
+
+
 def test_interpolation_bfloat16_computes_in_float32() -> None:
     x = rand(1, 2, 4, 5, dtype=torch.bfloat16)
     row = next(r for r in TABLE if r.overload == "aten::upsample_bicubic2d")

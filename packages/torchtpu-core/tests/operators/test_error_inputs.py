@@ -10,9 +10,9 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torchtpu_core.testing.op_errors import names_the_problem, sweep_errors
 
 #: Entries that accept an out= where CPU refuses one: an empty operand of cat, the index of
-#: gather, any operand of masked_select, an expanded one that index_select resizes. It may
-#: only shrink.
-KNOWN = frozenset({"cat", "gather", "index_select", "masked_select"})
+#: gather or an expanded tensor of index_select, where that out= is to be resized. It may only
+#: shrink.
+KNOWN = frozenset({"cat", "gather", "index_select"})
 
 _ENTRIES = [op for op in op_db if op.error_inputs_func is not None]
 

@@ -67,6 +67,8 @@ def wrapped(index: jax.Array, size: int) -> jax.Array:
 
 def out_of_bounds(dim: int, size: int) -> str:
     """CPU PyTorch's message for a bad index, without the value, which only the device knows."""
+    if size == 0:
+        return "index is out of bounds for dimension with size 0"  # CPU does not say which
     return f"index is out of bounds for dimension {dim} with size {size}"
 
 

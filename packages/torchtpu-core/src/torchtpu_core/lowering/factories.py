@@ -91,7 +91,9 @@ def even_steps(start: Operand, end: Operand, steps: int, dtype: np.dtype) -> jax
     first, last = lax.reshape(first, ()), lax.reshape(last, ())
     if steps <= 1:
         return jnp.broadcast_to(first, (steps,))
-    step = (last - first) / np.array(steps - 1, compute)
+    # Divided as it is written: XLA would multiply by the reciprocal of a constant.
+    intervals = lax.optimization_barrier(jnp.asarray(np.array(steps - 1, compute)))
+    step = (last - first) / intervals
     position = lax.iota(np.int32, steps)
     up = first + step * position.astype(compute)
     down = last - step * (np.int32(steps - 1) - position).astype(compute)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import checks
+from torchtpu_core.lowering import checks, refused_shapes
 from torchtpu_core.lowering.factories import even_steps
 from torchtpu_core.lowering.table import Lowering, composite, native
 
@@ -116,6 +116,7 @@ def histogramdd_edges(
 
     PyTorch has no meta kernel that would state how many results a graph's node has.
     """
+    refused_shapes.points_and_bins({"self": self, "bins": bins})
     if len(bins) != self.shape[-1]:
         raise RuntimeError(
             "histogramdd: The size of bins must be equal to the innermost dimension of the "

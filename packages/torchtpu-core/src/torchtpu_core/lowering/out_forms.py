@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._prims_common.wrappers import _maybe_resize_out
 
+from torchtpu_core.lowering.refused_shapes import dtype_name
 from torchtpu_core.lowering.table import Lowering, composite
 
 
@@ -24,7 +25,37 @@ def into(out: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
 
 def _same_dtype(op: str, out: torch.Tensor, dtype: torch.dtype) -> None:
     if out.dtype != dtype:
-        raise RuntimeError(f"{op}: Expected out tensor to have dtype {dtype}, but got {out.dtype}")
+        wanted, got = (dtype_name(d).lower() for d in (dtype, out.dtype))
+        raise RuntimeError(
+            f"Expected out tensor to have dtype {wanted}, but got {got} instead (in {op})"
+        )
+
+
+def _extent(tensor: torch.Tensor) -> range:
+    """The bytes of its storage between the first and the last element."""
+    if tensor.numel() == 0:
+        return range(0)
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.storage_offset()
+    return range(start * tensor.itemsize, (start + last + 1) * tensor.itemsize)
+
+
+def _require_separate(out: torch.Tensor, *operands: torch.Tensor) -> None:
+    """`out` is written while the operands are read, on CPU at least.
+
+    Raises:
+        RuntimeError: it shares memory with one of them.
+    """
+    written = _extent(out)
+    for operand in operands:
+        read = _extent(operand)
+        common = range(max(written.start, read.start), min(written.stop, read.stop))
+        if torch._C._overlaps(out, operand) and common:
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to "
+                "tensor refer to a single memory location. Please clone() the tensor before "
+                "performing the operation."
+            )
 
 
 def _nonzero_out(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
@@ -36,6 +67,7 @@ def _masked_select_out(
     self: torch.Tensor, mask: torch.Tensor, *, out: torch.Tensor
 ) -> torch.Tensor:
     _same_dtype("masked_select", out, self.dtype)
+    _require_separate(out, self, mask)
     return into(out, torch.masked_select(self, mask))
 
 
@@ -78,7 +110,15 @@ def _as_strided_copy_out(
     *,
     out: torch.Tensor,
 ) -> torch.Tensor:
+    _same_dtype("as_strided_copy", out, self.dtype)
     return into(out, torch.as_strided(self, size, stride, storage_offset))
+
+
+def _bernoulli_out(
+    self: torch.Tensor, *, generator: torch.Generator | None = None, out: torch.Tensor
+) -> torch.Tensor:
+    """Coins fit any dtype, whatever that of the probabilities."""
+    return into(out, torch.bernoulli(self, generator=generator))
 
 
 def _rrelu_with_noise_(
@@ -96,6 +136,7 @@ def _rrelu_with_noise_(
 TABLE: tuple[Lowering, ...] = (
     composite("aten::as_strided_copy", _as_strided_copy),
     composite("aten::as_strided_copy.out", _as_strided_copy_out),
+    composite("aten::bernoulli.out", _bernoulli_out),
     composite("aten::rrelu_with_noise_", _rrelu_with_noise_),
     composite("aten::nonzero.out", _nonzero_out),
     composite("aten::masked_select.out", _masked_select_out),

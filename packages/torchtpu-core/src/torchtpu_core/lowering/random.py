@@ -175,8 +175,12 @@ def _native_dropout_backward(grad_output: jax.Array, mask: jax.Array, scale: Ope
 
 
 def _whole(rng: Rng, shape: tuple[int, ...], low: Operand, span: jax.Array) -> jax.Array:
-    """int64 in ``[low, low + span)``; the bias of the modulus is below ``span / 2^64``."""
-    drawn = rng.bits(shape, np.dtype(np.uint64)) % span
+    """int64 in ``[low, low + span)``; the bias of the modulus is below ``span / 2^64``.
+
+    A span of zero is one of 2^64: every int64.
+    """
+    bits = rng.bits(shape, np.dtype(np.uint64))
+    drawn = jnp.where(span == 0, bits, bits % jnp.maximum(span, np.uint64(1)))
     return lax.bitcast_convert_type(drawn, np.int64) + promotion.cast(low, np.dtype(np.int64))
 
 

@@ -14,28 +14,10 @@ from typing import Any
 import torch
 
 from torchtpu_core.lowering import refused_shapes
+from torchtpu_core.lowering.refused_shapes import dtype_name
 
 Arguments = Mapping[str, Any]
 Check = Callable[[Arguments], None]
-
-_NAMES = {
-    torch.float64: "Double",
-    torch.float32: "Float",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.int64: "Long",
-    torch.int32: "Int",
-    torch.int16: "Short",
-    torch.int8: "Char",
-    torch.uint8: "Byte",
-    torch.bool: "Bool",
-    torch.complex64: "ComplexFloat",
-    torch.complex128: "ComplexDouble",
-}
-
-
-def _name(dtype: torch.dtype) -> str:
-    return _NAMES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def _same_dtype(first: str, others: tuple[str, ...], message: str) -> Check:
@@ -46,7 +28,7 @@ def _same_dtype(first: str, others: tuple[str, ...], message: str) -> Check:
         for other in others:
             operand = arguments[other]
             if isinstance(operand, torch.Tensor) and operand.dtype != expected:
-                raise RuntimeError(message.format(_name(expected), _name(operand.dtype)))
+                raise RuntimeError(message.format(dtype_name(expected), dtype_name(operand.dtype)))
 
     return check
 
@@ -62,7 +44,7 @@ def _refused(
     def check(arguments: Arguments) -> None:
         dtype = arguments[operand].dtype
         if refused(dtype):
-            raise error(message.format(_name(dtype)))
+            raise error(message.format(dtype_name(dtype)))
 
     return check
 
@@ -83,6 +65,10 @@ def _is_bool(dtype: torch.dtype) -> bool:
 
 def _not_floating(dtype: torch.dtype) -> bool:
     return not dtype.is_floating_point and not dtype.is_complex
+
+
+def _not_real(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point
 
 
 def _not_in(*allowed: torch.dtype) -> Callable[[torch.dtype], bool]:
@@ -137,6 +123,73 @@ def _integer_power(arguments: Arguments) -> None:
         raise RuntimeError("Integers to negative integer powers are not allowed.")
 
 
+def _drawn_dtype(kernel: str) -> Check:
+    """Numbers are drawn in the dtype of `out`."""
+
+    def check(arguments: Arguments) -> None:
+        out = arguments.get("out")
+        if out is not None and _not_floating(out.dtype):
+            raise NotImplementedError(f"\"{kernel}\" not implemented for '{dtype_name(out.dtype)}'")
+
+    return check
+
+
+def _factor(arguments: Arguments) -> None:
+    """`alpha` is multiplied in the dtype of the result."""
+    alpha = arguments.get("alpha", 1)
+    dtype = torch.result_type(arguments["self"], arguments["other"])
+    if alpha is True and dtype != torch.bool:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if isinstance(alpha, float) and not (dtype.is_floating_point or dtype.is_complex):
+        raise RuntimeError(
+            "For integral input tensors, argument alpha must not be a floating point number."
+        )
+
+
+def _subtraction(arguments: Arguments) -> None:
+    """Of bools, which have operators of their own."""
+    bools = [
+        operand is True or operand is False or getattr(operand, "dtype", None) == torch.bool
+        for operand in (arguments["self"], arguments["other"])
+    ]
+    what, instead = "a bool tensor", "If you are trying to invert a mask, use the `~` or "
+    instead += "`logical_not()` operator instead."
+    if all(bools):
+        what, instead = "two bool tensors", "Use the `^` or `logical_xor()` operator instead."
+    if any(bools):
+        raise RuntimeError(
+            f"Subtraction, the `-` operator, with {what} is not supported. {instead}"
+        )
+
+
+def _truth_out(op: str) -> Check:
+    """Where the answer of `all` and `any` may be written."""
+
+    def check(arguments: Arguments) -> None:
+        out = arguments.get("out")
+        if out is not None and out.dtype not in (torch.bool, torch.uint8):
+            raise RuntimeError(
+                f"{op} only supports bool tensor for result, got: {dtype_name(out.dtype)}"
+            )
+
+    return check
+
+
+def _random(arguments: Arguments) -> None:
+    if arguments["self"].dtype.is_complex:
+        raise RuntimeError(
+            "check_random_bounds handles only integral, floating-point and boolean types"
+        )
+
+
+def _bernoulli(arguments: Arguments) -> None:
+    """Without a `p`, the probabilities are in `self`."""
+    dtype = arguments["self"].dtype
+    if "p" not in arguments and not dtype.is_floating_point:
+        kernel = "bernoulli_tensor_cpu_p_"
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{dtype_name(dtype)}'")
+
+
 def _addmm(arguments: Arguments) -> None:
     if "out_dtype" in arguments:  # the summand has the result's dtype
         return
@@ -160,6 +213,7 @@ _TARGET = _refused(
     _not_in(torch.int64, torch.uint8),
     "expected target dtype to be Long or Byte, but got {}",
 )
+_BATCH_NORM = _no_kernel("input", _is_complex, "batch_norm")
 _CLAMP = _refused(
     "self", _is_complex, "clamp is not supported for complex types", NotImplementedError
 )
@@ -202,6 +256,35 @@ _OPERANDS: dict[str, Check] = {
         "index_copy_(): self and source expected to have the same dtype, "
         "but got (self) {} and (source) {}",
     ),
+    "aten::put": _same_dtype(
+        "self",
+        ("source",),
+        "put_(): self and source expected to have the same dtype, "
+        "but got self.dtype = {} and source.dtype = {}",
+    ),
+    "aten::index_fill": _refused(
+        "index",
+        _not_in(torch.int64),
+        "index_fill_(): Expected dtype int64 for index.",
+        IndexError,
+    ),
+    "aten::masked_fill": _refused(
+        "mask",
+        _not_in(torch.bool),
+        "masked_fill only supports boolean masks, but got mask with dtype {}",
+    ),
+    "aten::add": _factor,
+    "aten::sub": _all(_subtraction, _factor),
+    "aten::rsub": _all(_subtraction, _factor),
+    "aten::sign": _refused(
+        "self",
+        _is_complex,
+        "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use "
+        "torch.sgn instead.",
+        NotImplementedError,
+    ),
+    "aten::all": _truth_out("all"),
+    "aten::any": _truth_out("any"),
     "aten::index": _index_dtypes,
     "aten::index_put": _PUT,
     "aten::_index_put_impl": _PUT,
@@ -217,6 +300,22 @@ _OPERANDS: dict[str, Check] = {
     "aten::clamp_max": _CLAMP,
     "aten::pow": _integer_power,
     "aten::uniform": _no_kernel("self", _not_floating, "check_uniform_bounds"),
+    "aten::random": _random,
+    "aten::rand": _drawn_dtype("check_uniform_bounds"),
+    "aten::normal": _drawn_dtype("normal_kernel_cpu"),
+    "aten::bernoulli": _bernoulli,
+    "aten::_softmax_backward_data": _no_kernel(
+        "grad_output", _not_real, "softmax_backward_lastdim_kernel_impl"
+    ),
+    "aten::_log_softmax_backward_data": _no_kernel(
+        "grad_output", _not_real, "log_softmax_backward_lastdim_kernel_impl"
+    ),
+    "aten::native_batch_norm": _BATCH_NORM,
+    "aten::_native_batch_norm_legit": _BATCH_NORM,
+    "aten::_native_batch_norm_legit_no_training": _BATCH_NORM,
+    "aten::native_group_norm": _no_kernel("input", _is_complex, "GroupNormKernelImpl"),
+    "aten::_histogramdd_from_bin_cts": _no_kernel("self", _not_real, "histogramdd"),
+    "aten::_histogramdd_from_bin_tensors": _no_kernel("self", _not_real, "histogramdd"),
     "aten::max": _all(
         _no_kernel("self", _is_complex, "max_all"), _reduces_nothing("max", whole=True)
     ),

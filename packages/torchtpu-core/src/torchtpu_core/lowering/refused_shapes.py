@@ -15,22 +15,27 @@ import torch
 
 Arguments = Mapping[str, Any]
 
+_NAMES = {
+    torch.float64: "Double",
+    torch.float32: "Float",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.int64: "Long",
+    torch.int32: "Int",
+    torch.int16: "Short",
+    torch.int8: "Char",
+    torch.uint8: "Byte",
+    torch.bool: "Bool",
+    torch.complex32: "ComplexHalf",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
 _TOO_MANY_CATEGORIES = 2**24
 
 
-def _name(dtype: torch.dtype) -> str:
-    return {
-        torch.float64: "Double",
-        torch.float32: "Float",
-        torch.float16: "Half",
-        torch.bfloat16: "BFloat16",
-        torch.complex64: "ComplexFloat",
-        torch.complex128: "ComplexDouble",
-        torch.complex32: "ComplexHalf",
-        torch.int64: "Long",
-        torch.int32: "Int",
-        torch.uint8: "Byte",
-    }.get(dtype, str(dtype).removeprefix("torch."))
+def dtype_name(dtype: torch.dtype) -> str:
+    """What PyTorch's messages call a dtype: ``Float`` for ``torch.float32``."""
+    return _NAMES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def _inside_storage(arguments: Arguments) -> None:
@@ -84,11 +89,12 @@ def _multinomial(arguments: Arguments) -> None:
     tensor, count = arguments["self"], arguments["num_samples"]
     if not tensor.is_floating_point():
         raise RuntimeError(
-            f"multinomial only supports floating-point dtypes for input, got: {_name(tensor.dtype)}"
+            "multinomial only supports floating-point dtypes for input, got: "
+            f"{dtype_name(tensor.dtype)}"
         )
     out = arguments.get("out")
     if out is not None and out.dtype != torch.int64:
-        raise RuntimeError(f"multinomial expects Long tensor out, got: {_name(out.dtype)}")
+        raise RuntimeError(f"multinomial expects Long tensor out, got: {dtype_name(out.dtype)}")
     if count <= 0:
         raise RuntimeError("cannot sample n_sample <= 0 samples")
     if tensor.ndim and tensor.shape[-1] > _TOO_MANY_CATEGORIES:
@@ -108,13 +114,13 @@ def _parts(first: str, second: str) -> Callable[[Arguments], None]:
         left, right, out = arguments[first].dtype, arguments[second].dtype, arguments.get("out")
         if left != right:
             raise RuntimeError(
-                f"Expected object of scalar type {_name(left)} but got scalar type "
-                f"{_name(right)} for second argument"
+                f"Expected object of scalar type {dtype_name(left)} but got scalar type "
+                f"{dtype_name(right)} for second argument"
             )
         if out is not None and left.is_floating_point and out.dtype != left.to_complex():
             raise RuntimeError(
-                f"Expected object of scalar type {_name(left.to_complex())} but got scalar type "
-                f"{_name(out.dtype)} for argument 'out'"
+                f"Expected object of scalar type {dtype_name(left.to_complex())} but got scalar "
+                f"type {dtype_name(out.dtype)} for argument 'out'"
             )
 
     return check
@@ -124,8 +130,25 @@ def _extrema_outs(arguments: Arguments) -> None:
     for name in ("min", "max"):
         out = arguments.get(name)
         if isinstance(out, torch.Tensor) and out.dtype != arguments["self"].dtype:
-            wanted, got = (_name(d).lower() for d in (arguments["self"].dtype, out.dtype))
+            wanted, got = (dtype_name(d).lower() for d in (arguments["self"].dtype, out.dtype))
             raise RuntimeError(f"Expected out tensor to have dtype {wanted}, but got {got} instead")
+
+
+def points_and_bins(arguments: Arguments) -> None:
+    """`histogramdd` counts points, and its bins are what it says they are."""
+    dims, bins = arguments["self"].ndim, arguments["bins"]
+    if dims < 2:
+        raise RuntimeError("torch.histogramdd: input tensor should have at least 2 dimensions")
+    for dim, count in enumerate(bins):
+        if isinstance(count, int) and count <= 0:
+            raise RuntimeError(
+                f"torch.histogram(): bins must be > 0, but got {count} for dimension {dim}"
+            )
+
+
+def _maximum_norm(arguments: Arguments) -> None:
+    if arguments["maxnorm"] < 0:
+        raise RuntimeError(f"renorm: expected maxnorm to be >= 0 but got {arguments['maxnorm']}")
 
 
 def _mask_is_bool(arguments: Arguments) -> None:
@@ -133,7 +156,7 @@ def _mask_is_bool(arguments: Arguments) -> None:
     if mask.dtype != torch.bool:
         raise RuntimeError(
             "masked_scatter_ only supports boolean masks, but got mask with dtype "
-            f"{_name(mask.dtype)}"
+            f"{dtype_name(mask.dtype)}"
         )
 
 
@@ -163,4 +186,6 @@ CHECKS: dict[str, Callable[[Arguments], None]] = {
     "aten::polar": _parts("abs", "angle"),
     "aten::aminmax": _extrema_outs,
     "aten::masked_scatter": _mask_is_bool,
+    "aten::_histogramdd_from_bin_cts": points_and_bins,
+    "aten::_histogramdd_from_bin_tensors": points_and_bins,
 }

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dims, dtypes, promotion, view_ops
+from torchtpu_core.lowering import dims, dtypes, promotion, refused_shapes, view_ops
 from torchtpu_core.lowering.promotion import Operand, Scalar
 from torchtpu_core.lowering.table import Lowering, composite, native
 
@@ -272,6 +272,11 @@ def _linalg_cross(self: jax.Array, other: jax.Array, *, dim: int = -1) -> jax.Ar
 
 
 def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    if repeats.ndim != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int32, torch.int64):
+        name = refused_shapes.dtype_name(repeats.dtype)
+        raise NotImplementedError(f"\"repeat_interleave_cpu\" not implemented for '{name}'")
     ends = repeats.cumsum(0)
     if output_size is None:
         output_size = int(ends[-1]) if repeats.numel() else 0

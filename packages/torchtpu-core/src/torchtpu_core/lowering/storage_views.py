@@ -200,6 +200,9 @@ def _from_box(box: jax.Array, view: Geometry, plan: Plan) -> jax.Array:
 
 def _to_box(update: jax.Array, plan: Plan) -> jax.Array:
     kept = plan.kept
+    for dim, extent in enumerate(update.shape):
+        if extent > 1 and dim not in kept:  # its elements share memory, and hold one value
+            update = lax.slice_in_dim(update, 0, 1, axis=dim)
     inner = update.reshape([update.shape[d] for d in sorted(kept)])
     ranks = np.argsort(np.argsort(kept)).tolist()
     return lax.transpose(inner, ranks).reshape(plan.extents)

@@ -64,10 +64,15 @@ class Taps:
         """The table with the weights rounded as PyTorch rounds them for 8-bit pixels."""
         if self.weight is None:
             return self
+        weight = self.weight.copy()
+        for k in reversed(range(1, len(weight))):  # taps beyond the edge count as one
+            same = self.index[k] == self.index[k - 1]
+            weight[k - 1] += np.where(same, weight[k], 0)
+            weight[k] = np.where(same, 0, weight[k])
         bits = 0
-        while bits < 22 and int(0.5 + self.weight.max() * (1 << (bits + 1))) < (1 << 15):
+        while bits < 22 and int(0.5 + weight.max() * (1 << (bits + 1))) < (1 << 15):
             bits += 1
-        whole = np.trunc(self.weight * (1 << bits) + np.copysign(0.5, self.weight))
+        whole = np.trunc(weight * (1 << bits) + np.copysign(0.5, weight))
         return Taps(self.index, whole / (1 << bits), self.size)
 
     def apply(self, x: jax.Array, dim: int) -> jax.Array:
@@ -226,8 +231,10 @@ def _rows(name: str, build: Build, aligned: bool) -> tuple[Lowering, Lowering]:
         if math.prod(shape) == 0 or self.size == 0:
             return jnp.zeros(shape, self.dtype)
         compute = _compute_dtype(self.dtype)
-        tables = _tables(build, self.shape[2:], output_size, align, scales, compute)
-        if self.dtype == np.uint8:
+        pixels = self.dtype == np.uint8
+        places = np.dtype(np.float64) if pixels else compute
+        tables = _tables(build, self.shape[2:], output_size, align, scales, places)
+        if pixels:
             tables = [t.fixed_point() for t in tables]
         if all(t.weight is None for t in tables):
             return _apply(self, tables)

@@ -16,6 +16,7 @@ import torch
 
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import refusals
+from torchtpu_core.runtime.sharing import is_pointwise
 
 # Host zeros are touched by few kernels before they refuse; beyond this size not even tried.
 _LARGEST = 1 << 28
@@ -32,18 +33,8 @@ def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
     check = refusals.CHECKS.get(base.rstrip("_"))
     if check is not None:
         check(arguments)
-    if base.endswith("_") and _is_pointwise(base, variant):
+    if base.endswith("_") and is_pointwise(base, variant):
         _refuse_larger_than_self(arguments)
-
-
-def _is_pointwise(base: str, variant: str) -> bool:
-    """Whether an in-place overload, or the functional one it belongs to, has PyTorch's tag."""
-    namespace, _, name = base.partition("::")
-    for spelled in (name, name.removesuffix("_")):
-        packet = getattr(getattr(torch.ops, namespace), spelled, None)
-        if torch.Tag.pointwise in getattr(getattr(packet, variant or "default", None), "tags", ()):
-            return True
-    return False
 
 
 def _refuse_larger_than_self(arguments: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from torchtpu_core.lowering.indexing import check_masks, expand_masks, needs_mas
 from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.runtime import clients, modes, recurrent_layers, sparse, tables
 from torchtpu_core.runtime.current import TargetKind, target
+from torchtpu_core.runtime.sharing import sharing_of
 from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schemas_of
 
 #: Ops that work without an execution mode: core can create, copy and print tensors.
@@ -34,8 +35,6 @@ _UNSTATED = (
 )
 #: Their numbers decide the size of the result and are operands nevertheless.
 _RANGES = ("aten::arange", "aten::range")
-#: CPU refuses an ``out=`` of these that shares memory with an operand.
-_SEPARATE_OUT = ("aten::cat", "aten::gather", "aten::index_select", "aten::kthvalue", "aten::take")
 #: Families whose products follow ``torch.set_float32_matmul_precision``: it is part of
 #: their programs' key.
 _CONTRACTING = frozenset(
@@ -135,8 +134,8 @@ def register(row: Lowering) -> None:
             options["ranged"] = True
         if _contracts(row):
             options["contracts"] = True
-        if base in _SEPARATE_OUT and name != row.overload:
-            options["separate_out"] = True
+        if schema.is_mutable and (sharing := sharing_of(name)):
+            options["sharing"] = sharing
         if base in _UNSTATED or name in memory_formats.RULES:
             options["unstated"] = True
         if base in _UPLOADS:

@@ -49,6 +49,9 @@ _UNSAID_VIEWS = frozenset(
     {"aten::_unsafe_view", "aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"}
 )
 
+#: Forms that PyTorch makes of one with a row: that one fills an ``out=`` in its own shape.
+_COMPOSED_OUTS = frozenset({"aten::arange.out", "aten::range.out_"})
+
 
 def is_left_to_torch(overload: str, schema: Any) -> bool:
     """Whether eager calls use PyTorch's own kernel although a row exists for graphs.
@@ -56,7 +59,7 @@ def is_left_to_torch(overload: str, schema: Any) -> bool:
     That holds for views (metadata over the same storage), for factories that PyTorch
     composes (they honour a ``device`` argument other than ours), and for what C++ does.
     """
-    if overload in _UNSAID_VIEWS:
+    if overload in _UNSAID_VIEWS or overload in _COMPOSED_OUTS:
         return True
     if overload == "aten::copy_":  # also copies to and from the host: csrc/copies.cpp
         return True
@@ -64,7 +67,8 @@ def is_left_to_torch(overload: str, schema: Any) -> bool:
     if _is_view(schema):
         return True
     factory = any(a.name == "device" for a in schema.arguments)
-    if factory and has_kernel(overload, "CompositeExplicitAutograd"):
+    composed = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+    if factory and any(has_kernel(overload, key) for key in composed):
         return True
     return has_kernel(overload, "CompositeImplicitAutograd") or has_kernel(overload, "PrivateUse1")
 

@@ -68,6 +68,8 @@ def coalesce(self: torch.Tensor) -> torch.Tensor:
 
 def _sum_of(self: torch.Tensor, other: torch.Tensor, alpha: Any) -> torch.Tensor:
     """`self + alpha * other` where at least one is COO."""
+    if not isinstance(other, torch.Tensor):
+        raise RuntimeError("add(sparse, number) is not supported: a sum with a number is dense.")
     if self.layout == other.layout:
         if self.shape != other.shape:
             raise RuntimeError(

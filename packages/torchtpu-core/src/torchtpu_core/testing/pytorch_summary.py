@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From raw outcomes of PyTorch's own tests to the figures that the docs show.
+
+    python -m torchtpu_core.testing.pytorch_summary raw --tests-of 2.6.0 --mode debug \\
+        --out benchmarks/results/pytorch_tests.json
+
+The raw folder is what `torchtpu_core.testing.pytorch_tests` writes. A failure that no row of
+`REASONS` explains, and that the CPU does not share, is listed with PyTorch's own message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torchtpu_core.testing.pytorch_tests import outcomes
+
+_PACKAGES = ("torch", "jax", "jaxlib", "torchtpu-core")
+_ON_CPU = "fails on the CPU too: the test expects another version of PyTorch or of a library"
+#: A pattern of "test: message", and why such a test fails.
+REASONS: tuple[tuple[str, str], ...] = (
+    (r": Failed: Timeout|: Timeout", "took longer than the limit of a test"),
+    (r"quantized tensors do not exist", "the device has no quantized tensors"),
+    (r"ComplexHalf does not exist", "XLA has no complex32"),
+    (
+        r"test_float_to_int_conversion",
+        "a float beyond the integers: undefined; XLA saturates, x86 gives the least integer",
+    ),
+    (
+        r"does not match .*the check ran later, on the device",
+        "a mistake in values is found on the device, and said in other words",
+    ),
+)
+
+
+def reason(test: str, detail: str) -> str | None:
+    """Why a test fails, if that is known.
+
+    >>> reason("TestX::test_y", "Failed: Timeout (>60.0s) from pytest-timeout.")
+    'took longer than the limit of a test'
+    """
+    text = f"{test}: {detail}"
+    return next((why for pattern, why in REASONS if re.search(pattern, text)), None)
+
+
+def summarise_file(raw: Path, name: str) -> dict[str, Any]:
+    """Counts of one test file, with its failures by reason and those without one.
+
+    Args:
+        raw: the folder of outcomes.
+        name: of the test file, with dots for slashes.
+    """
+    found = outcomes(raw / f"{name}.jsonl")
+    on_cpu = outcomes(raw / f"{name}.cpu.jsonl")
+    kinds = Counter(entry["outcome"] for entry in found.values())
+    known: Counter[str] = Counter()
+    unknown = {}
+    for test, entry in found.items():
+        if entry["outcome"] != "failed":
+            continue
+        shared = on_cpu.get(test, {}).get("outcome") == "failed"
+        why = _ON_CPU if shared else reason(test, entry["detail"])
+        if why is None:
+            unknown[test] = entry["detail"].splitlines()[0][:300]
+        else:
+            known[why] += 1
+    return {
+        "file": name.replace(".", "/"),
+        **{kind: kinds[kind] for kind in ("passed", "failed", "skipped")},
+        "reasons": dict(sorted(known.items())),
+        "unexplained": unknown,
+    }
+
+
+def summarise(raw: Path, tests_of: str, mode: str) -> dict[str, Any]:
+    """The figures of all files of a folder."""
+    names = (path.name.removesuffix(".jsonl") for path in sorted(raw.glob("*.jsonl")))
+    files = [summarise_file(raw, name) for name in names if not name.endswith(".cpu")]
+    environment = {package: version(package) for package in _PACKAGES}
+    return {
+        "command": "nox -s pytorch_tests -- DIR VERSION",
+        "tests_of": tests_of,
+        "mode": mode,
+        "environment": environment | {"python": platform.python_version()},
+        "date": datetime.now(UTC).date().isoformat(),
+        "totals": {kind: sum(f[kind] for f in files) for kind in ("passed", "failed", "skipped")},
+        "files": files,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("raw", type=Path, help="folder of outcomes")
+    parser.add_argument("--tests-of", required=True, help="version of PyTorch the tests are of")
+    parser.add_argument("--mode", required=True, help="eager mode they ran in")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(argv)
+    content = summarise(options.raw, options.tests_of, options.mode)
+    options.out.write_text(json.dumps(content, indent=1) + "\n")
+    print(content["totals"])
+
+
+if __name__ == "__main__":
+    main()
