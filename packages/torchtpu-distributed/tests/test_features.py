@@ -34,7 +34,7 @@ def test_feature_over_two_ranks_equals_one_process(pair, name):
 
 
 def test_checkpoint_of_one_layout_loads_into_another(pair, tmp_path):
-    check(pair("features.checkpoint_resharded", str(tmp_path)))
+    check(pair("dtensor_features.checkpoint_resharded", str(tmp_path)))
 
 
 @pytest.mark.slow

@@ -9,8 +9,11 @@ from torch_tpu._extras import require
 
 _backend = require("torchtpu_distributed.backend", "distributed", "torch_tpu.distributed")
 Backend = _backend.Backend
+run_as_threads = require(
+    "torchtpu_distributed.threads", "distributed", "torch_tpu.distributed"
+).run_as_threads
 flight_recorder = require(
     "torchtpu_distributed.active", "distributed", "torch_tpu.distributed"
 ).flight_recorder
 
-__all__ = ["Backend", "flight_recorder", "topology_aware_mesh"]
+__all__ = ["Backend", "flight_recorder", "run_as_threads", "topology_aware_mesh"]

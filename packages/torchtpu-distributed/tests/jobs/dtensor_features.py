@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DTensor, tensor parallel and checkpoints of DTensors against one process on the CPU."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import torch
+from feature_parts import Pair, whole
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+Tensor = torch.Tensor
+
+
+def tensor_redistribution() -> Pair:
+    """Between all pairs of placements, on one and on two axes."""
+    found, wanted = [], []
+    size = dist.get_world_size()
+    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
+    line = dist.init_device_mesh("tpu", (size,))
+    kinds = [Shard(0), Shard(1), Replicate()]
+    for source, target in itertools.product(kinds, kinds):
+        moved = distribute_tensor(x.to("tpu"), line, [source]).redistribute(line, [target])
+        found.append(whole(moved))
+        wanted.append(x)
+    partial = DTensor.from_local(x.to("tpu"), line, [Partial()])
+    for target in kinds:
+        found.append(whole(partial.redistribute(line, [target])))
+        wanted.append(x * size)
+    plane = dist.init_device_mesh("tpu", (2, size // 2))
+    for source, target in itertools.product(itertools.product(kinds, kinds), repeat=2):
+        moved = distribute_tensor(x.to("tpu"), plane, source).redistribute(plane, target)
+        found.append(whole(moved))
+        wanted.append(x)
+    return found, wanted
+
+
+def tensor_parallel() -> Pair:
+    """Column- and row-wise layers, with the sequence sharded between them."""
+    from torch.distributed.tensor import parallel
+
+    torch.manual_seed(4)
+    alone = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 8))
+    model = copy.deepcopy(alone).to("tpu")
+    mesh = dist.init_device_mesh("tpu", (dist.get_world_size(),))
+    plan = {
+        "0": parallel.SequenceParallel(),
+        "1": parallel.ColwiseParallel(input_layouts=Shard(1)),
+        "3": parallel.RowwiseParallel(output_layouts=Replicate()),
+    }
+    parallel.parallelize_module(model, mesh, plan)
+    x = torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(2))
+    for network, operand in ((alone, x), (model, x.to("tpu"))):
+        network(operand).pow(2).mean().backward()
+    return [whole(p.grad) for p in model.parameters()], [p.grad for p in alone.parameters()]
+
+
+def loss_parallel() -> Pair:
+    """Cross entropy of logits that are sharded over the classes."""
+    from torch.distributed.tensor.parallel import loss_parallel as sharded_loss
+
+    generator = torch.Generator().manual_seed(2)
+    logits, labels = torch.randn(6, 8, generator=generator), torch.arange(6)
+    alone = logits.clone().requires_grad_()
+    wanted = nn.functional.cross_entropy(alone, labels)
+    wanted.backward()
+    mesh = dist.init_device_mesh("tpu", (dist.get_world_size(),))
+    spread = distribute_tensor(logits.to("tpu"), mesh, [Shard(1)]).requires_grad_()
+    with sharded_loss():
+        loss = nn.functional.cross_entropy(spread, labels.to("tpu"))
+        loss.backward()
+    return [whole(loss), whole(spread.grad)], [wanted.detach(), alone.grad]
+
+
+def checkpoint_resharded(folder: str) -> Pair:
+    """Saved from shards over all ranks, loaded into shards of pairs."""
+    from torch.distributed import checkpoint
+
+    size = dist.get_world_size()
+    x = torch.arange(35.0).view(7, 5)
+    line = dist.init_device_mesh("tpu", (size,))
+    plane = dist.init_device_mesh("tpu", (size // 2, 2))
+    state = {"x": distribute_tensor(x.to("tpu"), line, [Shard(0)]), "step": 7}
+    checkpoint.save(state, checkpoint_id=Path(folder))
+    empty = distribute_tensor(torch.zeros_like(x).to("tpu"), plane, [Replicate(), Shard(1)])
+    loaded: dict[str, Any] = {"x": empty, "step": 0}
+    checkpoint.load(loaded, checkpoint_id=Path(folder))
+    return [whole(loaded["x"]), torch.tensor(loaded["step"])], [x, torch.tensor(7)]
+
+
+#: What this module compares.
+FEATURES = (
+    tensor_redistribution,
+    tensor_parallel,
+    loss_parallel,
+)
