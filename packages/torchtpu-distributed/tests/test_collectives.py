@@ -223,6 +223,13 @@ def test_all_reduce_charges_simulated_time_that_grows_with_size(pair):
     assert large[0] - small[0] > 4 * (1 << 20) / 200e9 * 1e12
 
 
+@pytest.mark.parametrize(("elements", "width"), [(1 << 20, 128), (1 << 10, 2048)])
+def test_simulated_time_shows_hidden_and_exposed_communication(pair, elements, width):
+    for communication, compute, both in pair("collectives.overlapped_times_ms", elements, width):
+        hidden = communication + compute - both
+        assert hidden == pytest.approx(min(communication, compute), rel=0.01)
+
+
 def test_second_device_of_a_rank_is_refused_with_the_fix(pair):
     for message in pair("collectives.wrong_device", each=operands(torch.float32, 2)):
         assert "torch.tpu.set_device(LOCAL_RANK)" in message

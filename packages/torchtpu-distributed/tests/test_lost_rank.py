@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,7 @@ def test_rank_killed_before_a_barrier_is_named(run_scripts):
     ("how", "first", "second"),
     [
         ("shape", "float32[8]", "float32[7]"),
+        ("dtype", "float32[8]", "int32[8]"),
         ("operation", "op=sum", "op=max"),
         ("skips", "op=min", "op=sum"),
     ],
@@ -114,6 +116,21 @@ def test_rank_killed_in_a_phase_of_training_is_named(run_scripts, how, words):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("barrier", ["barrier"]),
+        ("backward", ["all_reduce", "in train_once"]),
+        ("checkpoint", ["CPU tensors", "in save_checkpoint"]),
+    ],
+)
+def test_rank_stopped_in_a_phase_of_training_is_named_within_the_timeout(run_scripts, how, words):
+    survivor, stopped = run_scripts(SCRIPT, f"{how}+stop", "8", "20", kill_after=1)
+    assert stopped.returncode == -signal.SIGKILL
+    assert_survivor(survivor, "CollectiveTimeoutError", "rank 1", "is stopped (SIGSTOP", *words)
+
+
+@pytest.mark.slow
 def test_lost_store_ends_the_other_ranks(run_scripts):
     killed, *survivors = run_scripts(SCRIPT, "store", "8", size=3)
     assert killed.returncode == -signal.SIGKILL
@@ -122,8 +139,25 @@ def test_lost_store_ends_the_other_ranks(run_scripts):
 
 
 @pytest.mark.slow
-def test_rank_missing_at_the_start_ends_the_others(run_scripts):
-    waiting, _ = run_scripts(SCRIPT, "before_init", "8", "10")
+@pytest.mark.parametrize(("how", "kill_after"), [("in_init", None), ("in_init+stop", 1)])
+def test_rank_lost_while_the_group_is_made_is_named(run_scripts, how, kill_after):
+    waiting, lost = run_scripts(SCRIPT, how, "8", "10", kill_after=kill_after)
+    assert lost.returncode == -signal.SIGKILL
+    assert_survivor(waiting, "PeerLostError", "rank(s) 1 of 2 did not come")
+
+
+def test_port_in_use_ends_all_ranks(run_scripts):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        outcomes = run_scripts(SCRIPT, "none", "8", "5", environment={"MASTER_PORT": port})
+    for outcome in outcomes:
+        assert outcome.returncode == 3 and port in outcome.stdout, outcome.stdout + outcome.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["before_init", "before_init+stop"])
+def test_rank_missing_at_the_start_ends_the_others(run_scripts, how):
+    waiting, _ = run_scripts(SCRIPT, how, "8", "10", kill_after=1)
     assert waiting.returncode == 3
     assert "1/2 clients joined" in waiting.stdout
 

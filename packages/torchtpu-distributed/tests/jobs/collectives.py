@@ -200,6 +200,36 @@ def simulated_time_ps(elements: int) -> int:
     return int(_C.device_time_ps(device) - before)
 
 
+def overlapped_times_ms(elements: int, width: int) -> list[float]:
+    """Simulated time of an all_reduce, of a product, and of both on two streams."""
+    x, y = torch.ones(elements, device="tpu"), torch.ones(width, width, device="tpu")
+    side = torch.tpu.Stream()
+
+    def compute() -> None:
+        y @ y
+
+    def communicate() -> None:
+        side.wait_stream(torch.tpu.current_stream())
+        with torch.tpu.stream(side):
+            dist.all_reduce(x)
+
+    def both() -> None:
+        communicate()
+        compute()
+
+    times = []
+    for work in (communicate, compute, both, communicate, compute, both):
+        torch.tpu.synchronize()
+        begin, end = (torch.tpu.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        torch.tpu.current_stream().wait_stream(side)
+        end.record()
+        torch.tpu.synchronize()
+        times.append(begin.elapsed_time(end))
+    return times[3:]
+
+
 def wrong_device(mine: Tensor) -> str:
     """The error for a tensor that is not on the rank's device."""
     other = (torch.tpu.current_device() + 1) % torch.tpu.device_count()

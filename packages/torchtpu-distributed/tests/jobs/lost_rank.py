@@ -3,6 +3,7 @@
 
     python lost_rank.py <what rank 1 does> <number of elements> [<timeout in seconds>]
 
+Rank 1 is lost by SIGKILL, or by SIGSTOP if what it does ends with ``+stop``.
 A rank that gets an error prints ``ERROR <class>: <message>`` and ends with code 3.
 """
 
@@ -27,6 +28,11 @@ TIMEOUT_S = 10  # ranks also wait this long for each other at the start
 def kill_me() -> None:
     """As the kernel does when memory is short."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose_me() -> None:
+    """By the signal that the command line names."""
+    (stop_me if sys.argv[1].endswith("+stop") else kill_me)()
 
 
 def interrupt_me() -> None:
@@ -67,10 +73,11 @@ DEEDS: dict[str, Callable[[], None]] = {
     "group": print_alone,
 }
 OTHER: list[dist.ProcessGroup] = []
+STORES: list[dist.Store] = []
 
 
-class KillInBackward(torch.autograd.Function):
-    """Kills rank 1 when its gradient is asked for."""
+class LoseInBackward(torch.autograd.Function):
+    """Loses rank 1 when its gradient is asked for."""
 
     @staticmethod
     def forward(ctx, x):
@@ -79,7 +86,7 @@ class KillInBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         if dist.get_rank() == 1:
-            kill_me()
+            lose_me()
         return gradient
 
 
@@ -87,7 +94,7 @@ def train_once() -> None:
     """One step of data parallel training, whose backward pass rank 1 does not survive."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).to("tpu")
     wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-5)
-    x = KillInBackward.apply(model[0](torch.ones(2, 4, device="tpu")))
+    x = LoseInBackward.apply(model[0](torch.ones(2, 4, device="tpu")))
     (wrapped(torch.ones(2, 4, device="tpu")).sum() + x.sum()).backward()
     for parameter in model.parameters():
         parameter.grad.cpu()
@@ -100,7 +107,7 @@ def save_checkpoint() -> None:
     folder = Path(tempfile.gettempdir(), f"lost_rank_{os.environ['MASTER_PORT']}")
     state = {"x": torch.ones(4, device="tpu")}
     if dist.get_rank() == 1:
-        kill_me()
+        lose_me()
     checkpoint.save(state, checkpoint_id=folder)
 
 
@@ -109,11 +116,11 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
     other = rank == 1
     if how == "barrier":
         if other:
-            kill_me()
+            lose_me()
         dist.barrier()
     if how == "message":
         if other:
-            kill_me()
+            lose_me()
         dist.recv(x, 1)
     if how == "backward":
         train_once()
@@ -132,8 +139,13 @@ SUM, MAX = dist.ReduceOp.SUM, dist.ReduceOp.MAX
 
 def main(how: str, elements: str, timeout_s: str = "60") -> None:
     """Run one rank."""
+    how = how.removesuffix("+stop")
     if how == "before_init" and os.environ["RANK"] == "1":
-        kill_me()
+        lose_me()
+    if how == "in_init" and os.environ["RANK"] == "1":
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        STORES.append(dist.TCPStore(address, port, int(os.environ["WORLD_SIZE"]), False))
+        lose_me()
     seconds = TIMEOUT_S if how == "late" else float(timeout_s)
     try:
         dist.init_process_group(timeout=timedelta(seconds=seconds))
