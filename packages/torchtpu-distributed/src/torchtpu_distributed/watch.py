@@ -127,11 +127,20 @@ class Watch:
                 return
         if pending.trouble:
             if time.monotonic() - pending.trouble_s > DIAGNOSIS_S:
-                message = f"{pending.name}: the transport failed ({pending.trouble})."
-                self._fail(CollectiveError, message)
+                self._fail_for_trouble(others, pending)
             return
         if time.monotonic() - pending.began_s > pending.timeout_s:
             self._fail(CollectiveTimeoutError, self._late_message(others, pending))
+
+    def _fail_for_trouble(self, others: list[int], pending: Pending) -> None:
+        message = f"{pending.name}: the transport failed ({pending.trouble})."
+        peers = [self._peers[rank] for rank in others]
+        stopped = [peer.name for peer in peers if processes.is_stopped(peer)]
+        if not stopped:
+            self._fail(CollectiveError, message)
+            return
+        message += f" {', '.join(stopped)} is stopped (SIGSTOP, or a debugger)."
+        self._fail(CollectiveTimeoutError, message)
 
     def _why_lost(self, rank: int, pending: Pending) -> str:
         notice = self._gone.get(rank)
