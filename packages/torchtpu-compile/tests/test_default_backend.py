@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import torch
 from torch import Tensor, nn
@@ -82,3 +84,17 @@ def test_cpu_tensors_still_get_inductors_code() -> None:
     torch.compile(lambda x: x.sin() * 3)(torch.ones(3))
     found = counters["inductor"]
     assert found["fxgraph_cache_miss"] + found["fxgraph_cache_hit"] == 1  # still cacheable
+
+
+def test_import_of_dynamo_survives_a_torch_whose_internals_changed() -> None:
+    script = (
+        "import sys, torch\n"
+        "torch.ones(1, device='tpu')\n"
+        "from torchtpu_compile import flex_attention\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+        "flex_attention.admit_device = lambda: 1 / 0\n"
+        "import torch._dynamo\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "torch._dynamo is not prepared for tpu: ZeroDivisionError" in done.stderr

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
@@ -22,6 +23,8 @@ from typing import Any
 import torch
 
 from torchtpu_compile import flex_attention, inductor
+
+log = logging.getLogger("torchtpu")
 
 
 @functools.cache
@@ -76,7 +79,11 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             def load(module: ModuleType) -> None:
                 execute(module)
-                self.action(module)
+                try:
+                    self.action(module)
+                except Exception as error:  # of torch's internals; its import must not fail
+                    message = "<TorchTpu/plugins> %s is not prepared for tpu: %s: %s"
+                    log.warning(message, self.name, type(error).__name__, error)
 
             spec.loader.exec_module = load  # type: ignore[method-assign]
         return spec
