@@ -13,8 +13,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torchtpu_core.plan.records import Block, Category, Op, Phase
+from torchtpu_core.plan.records import Block, Category, Op, Phase, Work
 from torchtpu_core.plan.tiles import image_sizes
+from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.units import format_bytes
 
 
@@ -77,17 +78,24 @@ def memory_of(
         category: [0] * (end - start + 2) for category in Category
     }
     living = {}
+    read = {storage for op in ops[start:end] for storage in op.reads}
     padded = image_sizes(ops[start:end], blocks)
     for number, block in blocks.items():
         died = end + 1 if block.died is None else block.died
         if number in inside or died <= start or block.born > end or not block.size_bytes:
             continue
+        if number not in read and block.category is None and start <= block.born < died <= end:
+            continue  # nobody needs it: the compiler leaves out what makes it
         category = _category(block, start, backward)
         first, last = max(block.born, start) - start, min(died, end + 1) - start
         size = padded.get(number, block.size_bytes)
         changes[category][first] += size
         changes[category][last] -= size
         living[number] = (category, first, last)
+    for index, op in enumerate(ops[start:end]):
+        size = _statistics_bytes(op)
+        changes[Category.TEMPORARIES][index] += size
+        changes[Category.TEMPORARIES][index + 1] -= size
     curves = {category: _running(row)[:-1] for category, row in changes.items()}
     totals = [sum(values) for values in zip(*curves.values(), strict=True)]
     peak = max(range(len(totals)), key=totals.__getitem__)
@@ -108,6 +116,19 @@ def memory_of(
         key=lambda row: -row[2],
     )
     return found
+
+
+def _statistics_bytes(op: Op) -> int:
+    """Bytes of the softmax's statistics, while the flash kernel runs.
+
+    A number for each query and head, in all lanes of a float32 vector: maximum and sum in the
+    forward kernel, these and the product with the gradient in the backward one.
+    """
+    if op.work is not Work.ATTENTION or not op.read_bytes:
+        return 0
+    width = op.head_dims[1] if op.gradient else op.head_dims[0]
+    rows = op.read_bytes[0] // max(1, width * (4 if op.dtype == "f32" else 2))
+    return rows * LANES * 4 * (3 if op.gradient else 2)
 
 
 def _category(block: Block, start: int, backward: int) -> Category:

@@ -237,6 +237,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if attention is not None:
             op.work = Work.ATTENTION
             op.scores, op.head_dims, op.gradient = attention
+            op.dtype = op_work.dtype_of(on_device[0])
             return
         op.products = op_work.products_of(name, args, results[0] if results else None)
         if op.products:
