@@ -31,11 +31,14 @@ def prices(target: str) -> list[int]:
 def test_time_of_a_collective_follows_the_ranks_on_the_torus():
     near, far, row, column, everybody, neighbours, apart = prices("v5e:4x4")
     wire = (1 << 24) / 45e9 * 1e12  # 16 MiB over one link of v5e, which has 45 GB/s each way
-    assert near == pytest.approx(wire, rel=0.01)  # two ranks swap halves twice
-    assert far == pytest.approx(2 * wire, rel=0.01)  # both ways of the ring share two links
-    assert row == column == pytest.approx(1.5 * wire, rel=0.01)  # 2 (n - 1) / n of the bytes
+    hop = neighbours - wire
+    assert 0 < hop < 0.01 * wire
+    assert apart == pytest.approx(wire + 4 * hop)
+    # An all-reduce on a ring takes 2 (n - 1) steps, each with 1/n of the bytes.
+    assert near == pytest.approx(wire + 2 * hop)
+    assert far == pytest.approx(2 * wire + 4 * hop)  # its messages meet on the links between
+    assert row == column == pytest.approx(1.5 * wire + 6 * hop)
     assert 0 < everybody < row  # over two axes of links
-    assert apart - neighbours == pytest.approx(3 * (neighbours - wire), rel=0.01)  # 4 hops, 1 hop
 
 
 def test_collective_without_a_chip_model_takes_no_simulated_time():
