@@ -233,15 +233,16 @@ class BoundedProgram:
 
 def with_padding(tensor: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
     """A tensor of `sizes` whose front part is `tensor`: the one it is a view of, or a copy."""
-    if tuple(tensor.shape) == sizes and tensor.is_contiguous():
-        return tensor
     strides = list(numbers.contiguous(sizes))
     storage_bytes = tensor.untyped_storage().nbytes()
     numel = int(np.prod(sizes, dtype=np.int64))
+    alone = storage_bytes == numel * tensor.itemsize  # a part of a larger one: another program
+    if alone and tuple(tensor.shape) == sizes and tensor.is_contiguous():
+        return tensor
     if (
         list(tensor.stride()) == strides
         and tensor.storage_offset() == 0
-        and storage_bytes == numel * tensor.itemsize
+        and alone
         and all(t <= p for t, p in zip(tensor.shape, sizes, strict=True))
     ):
         return tensor.detach().as_strided(sizes, strides)
