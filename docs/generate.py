@@ -18,6 +18,7 @@ from types import ModuleType
 
 from database_page import database_page
 from models_page import models_page
+from pytorch_tests_page import pytorch_tests_page
 from torchtpu_core import env_vars, errors, hookspecs, lowering
 from torchtpu_core.hardware.records import RECORDS
 from torchtpu_core.hardware.sourced import Sourced
@@ -315,6 +316,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "operators": operators_page,
     "database": lambda: database_page(markdown_table),
     "models": lambda: models_page(markdown_table),
+    "pytorch_tests": lambda: pytorch_tests_page(markdown_table),
     "environment": environment_page,
     "chips": chips_page,
     "hooks": hooks_page,

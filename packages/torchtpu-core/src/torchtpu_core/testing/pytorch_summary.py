@@ -86,7 +86,7 @@ def summarise(raw: Path, tests_of: str, mode: str) -> dict[str, Any]:
     files = [summarise_file(raw, name) for name in names if not name.endswith(".cpu")]
     environment = {package: version(package) for package in _PACKAGES}
     return {
-        "command": "nox -s pytorch_tests -- DIR VERSION",
+        "command": "python -m torchtpu_core.testing.pytorch_tests DIR FILE...",
         "tests_of": tests_of,
         "mode": mode,
         "environment": environment | {"python": platform.python_version()},
