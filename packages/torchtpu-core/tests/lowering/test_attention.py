@@ -180,3 +180,17 @@ def test_transformer_encoder_layer_equals_cpu(mask_type: int | None, norm_first:
 def test_transform_bias_rescale_qkv_equals_cpu() -> None:
     arguments = (rand(2, T, 3 * D), rand(3 * D), H)
     check("aten::_transform_bias_rescale_qkv", *arguments, table=transformer.TABLE)
+
+
+def test_gradients_of_large_scores_are_as_close_as_the_scores_allow() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (9 * torch.randn(4, 4, n, 8, generator=generator) for n in (6, 16, 16))
+    exact = [t.double().requires_grad_() for t in (q, k, v)]
+    with sdpa_kernel(SDPBackend.MATH):
+        reference = torch.nn.functional.scaled_dot_product_attention(*exact)
+    slope = torch.randn(4, 4, 6, 8, generator=generator)
+    expected = torch.autograd.grad(reference, exact, slope.double())
+    out, log_sums = run(CPU, q, k, v)
+    actual = run(f"{CPU}_backward", slope, q, k, v, out, log_sums, 0.0, False)
+    for a, e in zip(actual, expected, strict=True):
+        assert (torch.as_tensor(a).double() - e).abs().max() < 1e-5 * e.abs().max()

@@ -79,7 +79,7 @@ def _trained_batch_norm(call: Call) -> Any:
     x = call.args[0]
     if call.arg("training") is False:
         return _evaluated_batch_norm(call)
-    require_plain(call, x, [1])
+    _require_plain_channels(call, x)
     along = [0, *range(2, len(x.dims))]
     variance, mean = moments(call, x, along, 0.0)
     dtype = variance.dtype
@@ -91,9 +91,17 @@ def _trained_batch_norm(call: Call) -> Any:
         out = out * cast(weight.array, dtype).reshape(lane)
     if bias is not None:
         out = out + cast(bias.array, dtype).reshape(lane)
-    results = [Padded(out, x.dims), mean.reshape(-1), invstd.reshape(-1)]
+    channel = (x.dims[1],)
+    statistics = [Padded(s.reshape(-1), channel) for s in (mean, invstd)]
+    results = [Padded(out, x.dims), *statistics]
     running = _moved(call, mean.reshape(-1), variance.reshape(-1), count_of(call, x, along))
     return results + running
+
+
+def _require_plain_channels(call: Call, x: Padded) -> None:
+    """Refuse channels of open number where something is given for each of them."""
+    if any(has_argument(call, name) and call.arg(name) is not None for name in _PER_CHANNEL):
+        require_plain(call, x, [1])
 
 
 def _moved(call: Call, mean: jax.Array, variance: jax.Array, count: jax.Array) -> list[jax.Array]:
@@ -115,8 +123,9 @@ def _moved(call: Call, mean: jax.Array, variance: jax.Array, count: jax.Array) -
 def _batch_norm_backward(call: Call) -> Any:
     # aten::native_batch_norm_backward(grad_out, input, weight, running_mean, running_var, ...)
     grad, x = align(call.sizes, [call.args[0], call.args[1]])
-    require_plain(call, x, [1])
+    _require_plain_channels(call, x)
     if not call.arg("train"):
+        require_plain(call, x, [1])
         call.args[0], call.args[1] = call.sizes.filled(grad, 0), call.sizes.filled(x, 0)
         results = call.run()
     else:
@@ -214,6 +223,8 @@ def _grouped(call: Call, x: Padded) -> Callable[..., tuple[jax.Array, jax.Array,
 
 
 _SAVED = ("save_mean", "save_invstd")
+#: Arguments of batch norm with a number for each channel.
+_PER_CHANNEL = ("weight", "bias", "running_mean", "running_var")
 
 RULES: Mapping[str, Rule] = {
     "aten::_safe_softmax": _softmax,

@@ -2,9 +2,10 @@
 """Scaled dot-product attention, forward and backward.
 
 Scores and probabilities are float32 for 16-bit inputs; the backward pass recomputes the
-probabilities, and the dropout mask from the saved seed and offset, so nothing of size T * S
-is kept. The saved logarithm of the sums is for PyTorch's other overloads. A query that may
-see no key gives zeros, and its logarithm is +inf.
+probabilities from the saved logarithm of their sums, and the dropout mask from the saved
+seed and offset, so nothing of size T * S is kept. Output and logarithm given to the backward
+pass may be those of more keys than it is given (ring attention). A query that may see no key
+gives zeros; its saved logarithm is +inf, which makes its probabilities zero again.
 
 Legend: B batch, H heads, T queries, S keys, E features of query and key, V of value.
 Reference: Dao et al., "FlashAttention", NeurIPS 2022, for the form of the backward.
@@ -24,6 +25,9 @@ from jax import lax
 from torchtpu_core.lowering import dtypes, flash_attention, matmul
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, native
+
+#: Roundings, in units of the last place of the logarithm, that a sum of probabilities shows.
+_ROUNDING = 4
 
 
 def _batched(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype) -> jax.Array:
@@ -88,6 +92,23 @@ def _exponentials(scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return parts, sums, jnp.squeeze(jnp.where(hidden, inf, safe + lax.log(sums)), -1)
 
 
+def _probabilities(scores: jax.Array, log_sums: jax.Array) -> jax.Array:
+    """exp(scores - log_sums), freed of the rounding of the logarithm.
+
+    A row whose sum differs from 1 by no more than that rounding explains is a whole row, and is
+    divided by its sum. Any other is a part of one, whose other keys are elsewhere.
+    """
+    if scores.dtype == np.float64:  # the saved logarithms are float32
+        parts, sums, _ = _exponentials(scores)
+        return parts / sums
+    logs = log_sums.astype(scores.dtype)[..., None]
+    parts = lax.exp(scores - logs)
+    sums = jnp.sum(parts, axis=-1, keepdims=True)
+    rounding = _ROUNDING * jnp.finfo(scores.dtype).eps * (1 + jnp.abs(logs))
+    whole = jnp.isfinite(logs) & (jnp.abs(sums - 1) <= rounding)
+    return parts / jnp.where(whole, sums, scores.dtype.type(1))
+
+
 def _dropout_mask(rng: Rng, shape: tuple[int, ...], p: float, dtype: np.dtype) -> jax.Array:
     """Zero with probability `p`, else ``1 / (1 - p)``."""
     if p >= 1:
@@ -126,6 +147,8 @@ def attend_backward(
     key: jax.Array,
     value: jax.Array,
     bias: jax.Array | None,
+    out: jax.Array,
+    log_sums: jax.Array,
     *,
     is_causal: bool,
     scale: float | None,
@@ -137,15 +160,14 @@ def attend_backward(
     compute, heads = dtypes.opmath(query.dtype), key.shape[1]
     wide_key, wide_value = _grouped(key, query.shape[1]), _grouped(value, query.shape[1])
     scores = _scores(query, wide_key, bias, is_causal, scale)
-    parts, sums, _ = _exponentials(scores)
-    weights = parts / sums
+    weights = _probabilities(scores, log_sums)
     d_weights = _batched(grad_out, wide_value, 3, 3, compute)
     dropped = weights
     if dropout_p > 0 and rng is not None:
         mask = _dropout_mask(rng, weights.shape, dropout_p, compute)
         d_weights, dropped = d_weights * mask, weights * mask
     d_value = _batched(dropped.astype(value.dtype), grad_out, 2, 2, compute)
-    along = jnp.sum(weights * d_weights, axis=-1, keepdims=True)
+    along = jnp.sum(grad_out.astype(compute) * out.astype(compute), axis=-1, keepdims=True)
     d_scores = weights * (d_weights - along)
     factor = compute.type(_scale(query, scale))
     narrow = d_scores.astype(query.dtype)
@@ -244,6 +266,8 @@ def fused_attention_backward(
         key,
         value,
         attn_bias,
+        out,
+        logsumexp,
         is_causal=is_causal,
         scale=scale,
         dropout_p=dropout_p,
@@ -291,6 +315,8 @@ def flash_attention_for_cpu_backward(
         key,
         value,
         attn_mask,
+        out,
+        logsumexp,
         is_causal=is_causal,
         scale=scale,
     )[:3]
