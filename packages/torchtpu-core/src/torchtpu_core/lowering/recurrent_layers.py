@@ -140,6 +140,15 @@ class _Packing:
         return padded[self._step, self._lane]
 
 
+def _packing(batch_sizes: Maybe, input: jax.Array, hx: jax.Array) -> _Packing | None:
+    """Where the rows of a packed input are; None for a padded one."""
+    return None if batch_sizes is None else _Packing(batch_sizes, input.shape[0], hx.shape[0])
+
+
+def _padded(packing: _Packing | None, x: jax.Array) -> jax.Array:
+    return packing.pad(x) if packing else x
+
+
 def _kept(valid: Maybe, new: Maybe, old: Maybe) -> Maybe:
     """The new state, or the old one of sequences without this step."""
     if valid is None or new is None or old is None:
@@ -186,11 +195,8 @@ def recurrent_layer(
         Output `(T, B, H)` or `(N, H)`, last hidden state `(B, H)`, last cell state `(B, H)`,
         workspaces `(T, B, W)`, cell states `(T, B, H)`; empty where there is none.
     """
-    packing = None
-    gates = matmul.linear(input, w_ih, b_ih)
-    if batch_sizes is not None:
-        packing = _Packing(batch_sizes, input.shape[0], hx.shape[0])
-        gates = packing.pad(gates)
+    packing = _packing(batch_sizes, input, hx)
+    gates = _padded(packing, matmul.linear(input, w_ih, b_ih))
     step = CELLS[cell].step
 
     def body(carry: tuple[jax.Array, Maybe], at: tuple[jax.Array, Maybe]) -> Any:
@@ -238,9 +244,7 @@ def recurrent_layer_backward(
         Gradients of input, hx, cx (empty without one), w_ih, w_hh, and of b_ih and b_hh `(G,)`.
     """
     dtype, zeros = input.dtype, jnp.zeros_like(hx)
-    packing = None
-    if batch_sizes is not None:
-        packing = _Packing(batch_sizes, input.shape[0], hx.shape[0])
+    packing = _packing(batch_sizes, input, hx)
     grads = None if grad_output is None else _padded(packing, grad_output)
     states = _padded(packing, output)
     if packing is not None:
@@ -273,10 +277,6 @@ def recurrent_layer_backward(
     none = jnp.zeros((0,), dtype)
     results = (d_input, d_hx, d_cx, d_w_ih, d_w_hh, d_b_ih, d_b_hh)
     return tuple(none if r is None else r for r in results)
-
-
-def _padded(packing: _Packing | None, x: jax.Array) -> jax.Array:
-    return packing.pad(x) if packing else x
 
 
 TABLE: tuple[Lowering, ...] = (

@@ -150,14 +150,11 @@ def _dense(cell: str) -> Callable[..., Any]:
         bidirectional: bool,
         batch_first: bool,
     ) -> Any:
-        chance, directions = dropout if train else 0.0, 2 if bidirectional else 1
-        operands = _autocast([input], hx if cell == "lstm" else [hx], params)
-        (x,), states, weights = operands
-        layers = _Layers(cell, states, weights, has_biases, num_layers, chance, directions)
+        options = (has_biases, num_layers, dropout, train, bidirectional)
+        x, layers = _prepared(cell, input, hx, params, *options)
         x = x.transpose(0, 1) if batch_first and x.dim() == 3 else x
         if not layers.covers(x, None):
-            rest = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-            return _by_steps(packet.input, input, hx, params, *rest)
+            return _by_steps(packet.input, input, hx, params, *options, batch_first)
         output, *last = layers.run(x, None)
         return (output.transpose(0, 1) if batch_first else output), *last
 
@@ -178,16 +175,31 @@ def _packed(cell: str) -> Callable[..., Any]:
         train: bool,
         bidirectional: bool,
     ) -> Any:
-        chance, directions = dropout if train else 0.0, 2 if bidirectional else 1
-        operands = _autocast([data], hx if cell == "lstm" else [hx], params)
-        (x,), states, weights = operands
-        layers = _Layers(cell, states, weights, has_biases, num_layers, chance, directions)
+        options = (has_biases, num_layers, dropout, train, bidirectional)
+        x, layers = _prepared(cell, data, hx, params, *options)
         if not layers.covers(x, batch_sizes):
-            rest = (has_biases, num_layers, dropout, train, bidirectional)
-            return _by_steps(packet.data, data, batch_sizes, hx, params, *rest)
+            return _by_steps(packet.data, data, batch_sizes, hx, params, *options)
         return layers.run(x, batch_sizes.to(x.device))
 
     return run
+
+
+def _prepared(
+    cell: str,
+    input: torch.Tensor,
+    hx: Any,
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    count: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[torch.Tensor, _Layers]:
+    """The input and the layers of a call, in the precision that autocast asks for."""
+    states = hx if cell == "lstm" else [hx]
+    (x,), states, weights = _autocast([input], states, params)
+    chance, directions = dropout if train else 0.0, 2 if bidirectional else 1
+    return x, _Layers(cell, states, weights, has_biases, count, chance, directions)
 
 
 def _by_steps(overload: torch._ops.OpOverload, *args: Any) -> Any:
