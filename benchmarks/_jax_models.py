@@ -80,30 +80,33 @@ def _conv(params: Params, name: str, x: jax.Array, stride: int) -> jax.Array:
     pad = weight.shape[2] // 2
     return lax.conv_general_dilated(
         x, weight, (stride, stride), ((pad, pad), (pad, pad)),
-        dimension_numbers=("NCHW", "OIHW", "NCHW"),
+        dimension_numbers=("NHWC", "OIHW", "NHWC"),
     )  # fmt: skip
 
 
 def _batch_norm(params: Params, state: Params, new: Params, name: str, x: jax.Array) -> jax.Array:
-    mean = x.mean((0, 2, 3))
-    centred = x - mean[:, None, None]
-    variance = (centred * centred).mean((0, 2, 3))
-    count = x.size // x.shape[1]
+    mean = x.mean((0, 1, 2))
+    centred = x - mean
+    variance = (centred * centred).mean((0, 1, 2))
+    count = x.size // x.shape[-1]
     running_mean, running_var = f"{name}.running_mean", f"{name}.running_var"
     new[running_mean] = 0.9 * state[running_mean] + 0.1 * mean
     new[running_var] = 0.9 * state[running_var] + 0.1 * variance * count / (count - 1)
     scale = params[f"{name}.weight"] * lax.rsqrt(variance + 1e-5)
-    return centred * scale[:, None, None] + params[f"{name}.bias"][:, None, None]
+    return centred * scale + params[f"{name}.bias"]
 
 
 def resnet_loss(params: Params, state: Params, images: jax.Array, targets: jax.Array):
-    """Loss of `models.ResNet` and its new running statistics."""
+    """Loss of `models.ResNet` and its new running statistics.
+
+    Channels last, which XLA:CPU runs in two thirds of the time of channels first.
+    """
     new: Params = {}
 
     def unit(name: str, norm: str, x: jax.Array, stride: int) -> jax.Array:
         return _batch_norm(params, state, new, norm, _conv(params, name, x, stride))
 
-    x = jax.nn.relu(unit("stem", "stem_norm", images, 1))
+    x = jax.nn.relu(unit("stem", "stem_norm", images.transpose(0, 2, 3, 1), 1))
     for i, stride in enumerate((1, 2, 2)):
         block = f"blocks.{i}"
         h = jax.nn.relu(unit(f"{block}.conv1", f"{block}.norm1", x, stride))
@@ -112,7 +115,7 @@ def resnet_loss(params: Params, state: Params, images: jax.Array, targets: jax.A
         if f"{block}.skip.weight" in params:
             short = unit(f"{block}.skip", f"{block}.skip_norm", x, stride)
         x = jax.nn.relu(h + short)
-    return cross_entropy(linear(params, "head", x.mean((2, 3))), targets), new
+    return cross_entropy(linear(params, "head", x.mean((1, 2))), targets), new
 
 
 def dlrm_loss(params: Params, dense: jax.Array, bags: jax.Array, targets: jax.Array):

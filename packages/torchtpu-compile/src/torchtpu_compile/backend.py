@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.runtime import tables
 from torchtpu_core.tpu import init
 
-from torchtpu_compile import inductor_ops, interfaces, records, shortcut
+from torchtpu_compile import inductor_ops, interfaces, records, saved_images, shortcut
 from torchtpu_compile.decompositions import missing_rows
 from torchtpu_compile.executable import USER_OUTPUTS, Executable
 from torchtpu_compile.options import CompileOptions
@@ -79,6 +79,7 @@ def _partition(joint: GraphModule, inputs: Any, **kwargs: Any) -> tuple[GraphMod
 
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **kwargs)
     forward.meta[USER_OUTPUTS] = kwargs["num_fwd_outputs"]
+    saved_images.keep_channels_last(forward, backward, kwargs["num_fwd_outputs"])
     return forward, backward
 
 

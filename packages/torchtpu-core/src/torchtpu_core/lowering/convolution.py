@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions, forward and backward, in one to three dimensions.
 
-The layout is the one PyTorch has (N, C, spatial), because XLA:CPU runs NCHW and NHWC
-at the same speed (measured on 3x3 layers). A transposed convolution is the input
+The layout is the one PyTorch has (N, C, spatial); `channel_order.py` changes it for whole
+programs where that is faster. A transposed convolution is the input
 gradient of a forward one, and the other way round, so three functions on JAX values
 serve everything. Outputs of 16-bit convolutions are rounded once.
 
@@ -119,7 +119,20 @@ def forward(x: jax.Array, weight: jax.Array, g: Geometry) -> jax.Array:
         return _zeros((x.shape[0], weight.shape[0], *sizes), x.dtype)
     if _is_depthwise(weight, g):
         return _depthwise(x, weight, g)
+    if _is_pointwise(weight.shape[2:], g):
+        x, g = _sampled(x, g), replace(g, stride=(1,) * len(g.stride))
     return _convolve(x, weight, g)
+
+
+def _is_pointwise(kernel: Sequence[int], g: Geometry) -> bool:
+    """Whether a strided convolution only mixes channels: of the positions that it samples."""
+    padded = any(n for pair in g.padding for n in pair)
+    return math.prod(kernel) == 1 and g.groups == 1 and not padded and any(s > 1 for s in g.stride)
+
+
+def _sampled(x: jax.Array, g: Geometry) -> jax.Array:
+    """The positions that a strided convolution without padding samples."""
+    return lax.slice(x, (0,) * x.ndim, x.shape, (1, 1, *g.stride))
 
 
 def _convolve(
@@ -164,6 +177,13 @@ def input_gradient(
     """`(N, O, *S')`, `(O, C/G, *K)` -> `(N, C, *sizes)`: the transpose of `forward` in `x`."""
     if 0 in grad.shape or 0 in weight.shape:
         return _zeros((grad.shape[0], weight.shape[1] * g.groups, *sizes), grad.dtype)
+    if _is_pointwise(weight.shape[2:], g):
+        mixed = _convolve(grad, _swap_groups(weight, 1), replace(g, stride=(1,) * len(sizes)))
+        holes = [
+            (0, size - (n - 1) * s - 1, s - 1)
+            for size, n, s in zip(sizes, grad.shape[2:], g.stride, strict=True)
+        ]
+        return lax.pad(mixed, jnp.zeros((), mixed.dtype), [(0, 0, 0), (0, 0, 0), *holes])
     pads = []
     for i, size in enumerate(sizes):
         reach = (weight.shape[2 + i] - 1) * g.dilation[i]
@@ -199,14 +219,16 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
     if 0 in grad.shape or 0 in x.shape:
         return _zeros((o, c // g.groups, *kernel), x.dtype)
     if c == g.groups > 1 and math.prod(kernel) <= _MAX_TAPS and not mxu.simulated():
-        wide = jnp.repeat(x, o // c, axis=1).astype(compute)
+        wide = (x if o == c else jnp.repeat(x, o // c, axis=1)).astype(compute)
         parts = _taps(wide, kernel, grad.shape[2:], g)
         over = (0, *range(2, x.ndim))
         sums = [jnp.sum(part * grad.astype(compute), axis=over) for part in parts]
         return jnp.stack(sums, axis=-1).reshape((o, 1, *kernel))
-    if g.groups == 1 and math.prod(kernel) == 1 and sizes == list(grad.shape[2:]):
-        rows, columns = grad.reshape((n, o, -1)), x.reshape((n, c, -1))
-        product = matmul.general(rows, columns, (((0, 2), (0, 2)), ((), ())), compute)
+    if _is_pointwise(kernel, g):
+        x = _sampled(x, g)
+    if g.groups == 1 and math.prod(kernel) == 1 and x.shape[2:] == grad.shape[2:]:
+        everywhere = (0, *range(2, x.ndim))
+        product = matmul.general(grad, x, ((everywhere, everywhere), ((), ())), compute)
         return product.reshape((o, c, *kernel))
     pads = []
     for i, size in enumerate(kernel):
@@ -214,9 +236,13 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
         spread = (grad.shape[2 + i] - 1) * g.stride[i] + 1
         low = g.padding[i][0]
         pads.append((low, reach + spread - 1 - x.shape[2 + i] - low))
-    grouped = jnp.swapaxes(x.reshape((n, g.groups, c // g.groups, *sizes)), 0, 2)
+    if g.groups == 1:
+        swapped = jnp.swapaxes(x, 0, 1)
+    else:
+        grouped = jnp.swapaxes(x.reshape((n, g.groups, c // g.groups, *sizes)), 0, 2)
+        swapped = grouped.reshape((c // g.groups, g.groups * n, *sizes))
     out = _convolve(
-        grouped.reshape((c // g.groups, g.groups * n, *sizes)),
+        swapped,
         jnp.swapaxes(grad, 0, 1),
         replace(g, stride=g.dilation, padding=tuple(pads), dilation=g.stride),
         out=compute,

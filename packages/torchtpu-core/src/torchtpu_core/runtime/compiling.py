@@ -18,6 +18,7 @@ from torchtpu_core.cache import Entry, Kind
 from torchtpu_core.env_values import LogTopic
 from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import TorchTPUError
+from torchtpu_core.lowering import channel_order
 from torchtpu_core.runtime import caching, executables, fingerprints
 from torchtpu_core.runtime.current import target
 from torchtpu_core.simulator.pricing import price
@@ -70,8 +71,7 @@ def compile_function(
     began = time.perf_counter()
     function.__name__ = _identifier(name)
     with jax.enable_x64(True):
-        jitted = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True)
-        lowered = jitted.lower(*avals)
+        lowered = _lower(function, avals, donated)
     text = lowered.as_text()
     traced = time.perf_counter()
     key = fingerprints.executable_key(text)
@@ -87,6 +87,19 @@ def compile_function(
         _temporary_bytes(compiled),
         key if is_kept else None,
     )
+
+
+def _lower(
+    function: Callable[..., Any], avals: Sequence[jax.ShapeDtypeStruct], donated: Sequence[int]
+) -> jax.stages.Lowered:
+    options: dict[str, Any] = {"donate_argnums": tuple(donated), "keep_unused": True}
+    traced = jax.jit(function, **options).trace(*avals)
+    if _only_device(avals).platform == "cpu":
+        reordered = channel_order.channels_last(traced.jaxpr)
+        if reordered is not None:
+            reordered.__name__ = function.__name__
+            traced = jax.jit(reordered, **options).trace(*avals)
+    return traced.lower()
 
 
 def find_executable(
