@@ -118,23 +118,30 @@ std::shared_ptr<Program> find_or_request(Trace& trace, TraceLayout& layout, Flus
   return program;
 }
 
-void run_together(Trace& trace, FlushRecord& record) {
+// Runs the program of the whole trace, if there is one. Its layout holds the trace's operands,
+// and must be gone when the ops run one by one: an operand that is held is not donated.
+bool run_whole(Trace& trace, FlushRecord& record) {
   TraceLayout layout = lay_out(trace);
   auto program = find_or_request(trace, layout, record);
-  if (program && program->ready()) {
-    run_counters().hits.fetch_add(record.compile_requested ? 0 : 1);
-    trace.journal.hit();
-    try {
-      run_program(trace, layout, *program);
-      return;
-    } catch (py::error_already_set&) {  // op by op, the error is raised at the op's line
-      record.outcome = Outcome::kOpByOp;
-    }
-  } else {
-    record.outcome = Outcome::kOpByOp;
+  if (!program || !program->ready()) {
     trace.journal.miss(program);
+    return false;
   }
-  replay(trace);
+  run_counters().hits.fetch_add(record.compile_requested ? 0 : 1);
+  trace.journal.hit();
+  try {
+    run_program(trace, layout, *program);
+  } catch (py::error_already_set&) {  // op by op, the error is raised at the op's line
+    return false;
+  }
+  return true;
+}
+
+void run_together(Trace& trace, FlushRecord& record) {
+  if (!run_whole(trace, record)) {
+    record.outcome = Outcome::kOpByOp;
+    replay(trace);
+  }
 }
 
 void run(Trace& trace, FlushReason reason) {

@@ -286,3 +286,15 @@ def test_body_of_a_loop_becomes_a_program_however_often_it_goes_round():
     counters = torch.tpu.counters()
     assert counters["flushes"]["loop"] >= 10
     assert counters["fused_ops"] > 0.8 * counters["ops"]
+
+
+def test_a_new_stream_run_op_by_op_donates_as_strict_does():
+    fused.configure(sightings=9)
+    x = torch.ones(64, 67, device="tpu")
+    torch.tpu.synchronize()
+    torch.tpu.reset_counters()
+    x.mul_(3)
+    y = x + 1
+    torch.tpu.synchronize()
+    assert torch.tpu.counters()["donated_bytes"] == x.nbytes
+    assert_close(y.cpu(), torch.full((64, 67), 4.0))
