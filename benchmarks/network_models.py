@@ -4,8 +4,9 @@
     python benchmarks/network_models.py
 
 The link-level model simulates chips that see the same once; "every flow" keeps all 55,296
-flows of a round apart. Wall time and processor time of this process: on a busy machine the
-second is the steadier one. Nothing is kept from one repeat to the next but the torus.
+flows of a round apart. With faults few chips or none see the same. Wall time and processor
+time of this process: on a busy machine the second is the steadier one. Nothing is kept from
+one repeat to the next but the torus.
 """
 
 from __future__ import annotations
@@ -13,16 +14,30 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from _measure import Spread, save
 from rich.console import Console
 from rich.table import Table
-from torchtpu_core.ici import CollectiveKind, Network, parse_slice, whole
+from torchtpu_core.ici import CollectiveKind, Faults, Network, parse_slice, whole
 from torchtpu_core.ici.closed_form import ClosedForm
 from torchtpu_core.ici.link_level import LinkLevel
 
 TARGET = "tpu7x:16x24x24"
 ARRAY_BYTES = 10**9
+
+
+FAULTS = {
+    "a cable slow": Faults(cables_slow={(0, 1): 0.5}),
+    "a cable down": Faults(cables_down=frozenset({(0, 1)})),
+    "a chip slow": Faults(chips_slow={0: 0.5}),
+    "a chip 1 ms late": Faults(chips_late={0: 10**9}),
+    "three faults": Faults(
+        chips_slow={77: 0.3},
+        cables_down=frozenset({(1000, 1001)}),
+        cables_slow={(500, 501): 0.7},
+    ),
+}
 
 
 def candidates(network: Network) -> dict[str, tuple[Callable[[], int], int]]:
@@ -33,10 +48,15 @@ def candidates(network: Network) -> dict[str, tuple[Callable[[], int], int]]:
         kind = CollectiveKind.ALL_REDUCE
         return lambda: model.collective_time(kind, ARRAY_BYTES, span).time_ps
 
+    faulty = {
+        f"link level, {name}": (call(LinkLevel(replace(network, faults=faults))), 3)
+        for name, faults in FAULTS.items()
+    }
     return {
         "closed form": (call(ClosedForm(network)), 200),
         "link level": (call(LinkLevel(network)), 20),
         "link level, every flow": (call(LinkLevel(network, symmetric=False)), 3),
+        **faulty,
     }
 
 

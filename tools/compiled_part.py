@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 SUPPORTED_TORCH = "2.13"
 INSTALL_TORCH = (
@@ -48,16 +49,18 @@ def check_compiler(distribution: str) -> None:
 
 
 def build(distribution: str, here: Path) -> None:
-    """Call `setup` with the one extension `_C` of a distribution.
+    """Call `setup` with the extensions of a distribution.
+
+    `csrc/*.cpp` is `_C`; a folder below it is a module of its own that does without torch.
 
     Args:
         distribution: its name; the extension lands in the package of that name.
         here: the folder of its setup.py, which setuptools makes the working directory.
     """
-    from setuptools import setup
+    from setuptools import Extension, setup
 
     check_torch(distribution)
-    from torch.utils.cpp_extension import BuildExtension, CppExtension
+    from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
     class Build(BuildExtension):  # type: ignore[misc]  # torch is not typed here
         """BuildExtension that looks for the compiler before it starts."""
@@ -68,14 +71,29 @@ def build(distribution: str, here: Path) -> None:
             super().build_extensions()
 
     csrc = here / "csrc"
-    sources = sorted(str(p.relative_to(here)) for p in csrc.rglob("*.cpp"))
-    if not sources:
+    package = distribution.replace("-", "_")
+
+    def extension(folder: Path, kind: Any, **options: Any) -> Any:
+        return kind(
+            sources=sorted(str(p.relative_to(here)) for p in folder.glob("*.cpp")),
+            depends=sorted(str(p.relative_to(here)) for p in folder.glob("*.h")),
+            extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-Wall"],
+            **options,
+        )
+
+    if not any(csrc.glob("*.cpp")):
         raise SystemExit(f"{distribution}: csrc/ holds no sources; this source tree is incomplete.")
-    extension = CppExtension(
-        name=f"{distribution.replace('-', '_')}._C",
-        sources=sources,
-        depends=sorted(str(p.relative_to(here)) for p in csrc.rglob("*.h")),
-        include_dirs=[str(csrc)],
-        extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-Wall"],
-    )
-    setup(ext_modules=[extension], cmdclass={"build_ext": Build})
+    pybind11 = [path for path in include_paths() if (Path(path) / "pybind11").is_dir()]
+    extensions = [extension(csrc, CppExtension, name=f"{package}._C", include_dirs=[str(csrc)])]
+    extensions += [
+        extension(
+            folder,
+            Extension,
+            name=f"{package}._{folder.name}",
+            include_dirs=[str(folder), *pybind11],
+            language="c++",
+        )
+        for folder in sorted(csrc.iterdir())
+        if folder.is_dir()
+    ]
+    setup(ext_modules=extensions, cmdclass={"build_ext": Build})

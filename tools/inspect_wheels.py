@@ -23,6 +23,9 @@ CONTENT = {
     "torchtpu_kernels": {"torchtpu_kernels"},
 }
 
+#: Distribution -> its compiled modules, and what they are.
+COMPILED = {"torchtpu_core": {"_C": "device", "_fluid": "network simulation"}}
+
 
 def complaints(wheel: Path, version: str) -> Iterator[str]:
     """What is wrong with one wheel."""
@@ -46,8 +49,9 @@ def complaints(wheel: Path, version: str) -> Iterator[str]:
         yield "holds C++ sources"
     if not any(".dist-info/licenses/LICENSE" in n for n in names):
         yield "holds no licence"
-    if distribution == "torchtpu_core" and not any("/_C." in n for n in names):
-        yield "holds no compiled device"
+    for module, what in COMPILED.get(distribution, {}).items():
+        if not any(f"/{module}." in n and n.endswith(".so") for n in names):
+            yield f"holds no compiled {what}"
 
 
 def problems(folder: Path, version: str) -> list[Problem]:

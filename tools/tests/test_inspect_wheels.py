@@ -27,7 +27,9 @@ def write_wheel(
     names = [f"{package}/py.typed" for package in inspect_wheels.CONTENT[name]]
     names += [f"{info}/licenses/LICENSE", *([extra] if extra else [])]
     if name == "torchtpu_core":
-        names.append("torchtpu_core/_C.cpython-311-x86_64-linux-gnu.so")
+        names += [
+            f"torchtpu_core/{module}.cpython-311-x86_64-linux-gnu.so" for module in ("_C", "_fluid")
+        ]
     with zipfile.ZipFile(folder / f"{name}-0.1.0-py3-none-any.whl", "w") as archive:
         archive.writestr(f"{info}/METADATA", METADATA.format(version=version, torch=torch))
         for file in names:

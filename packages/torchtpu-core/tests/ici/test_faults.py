@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from torchtpu_core.ici import (
     Faults,
     Message,
     Network,
+    alike,
     link_level,
     network_model,
     parse_slice,
@@ -25,6 +27,12 @@ from torchtpu_core.ici.faults import detour, largest_whole
 from torchtpu_core.ici.link_level import LinkLevel
 
 MIB = 2**20
+RING_KINDS = [
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.BROADCAST,
+]
 KINDS = [CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL]
 
 
@@ -76,15 +84,47 @@ def test_a_fault_is_never_faster(name, data, kind) -> None:
         assert times[1] >= times[0] * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("size", [10**5, 10**7, 10**9])
-def test_events_that_happen_together_make_a_result_little_late(monkeypatch, size) -> None:
-    network = _network("v5p:4x4x4", cables_down=frozenset({(0, 1)}))
-    job = (CollectiveKind.ALL_REDUCE, size, whole(network))
-    coarse = LinkLevel(network).simulate(*job)
-    monkeypatch.setattr(link_level, "LATE_WITH_FAULTS", 0.0)
-    exact = LinkLevel(network).simulate(*job)
-    assert coarse.events < exact.events
-    assert coarse.end_ps == pytest.approx(exact.end_ps, rel=0.02)
+@st.composite
+def faulty(draw: st.DrawFn) -> tuple[str, Faults]:
+    """A small slice with some cables and chips that are down, slow or late."""
+    name = draw(st.sampled_from(["v5e:4x4", "v5p:4x4x4", "v5p:2x2x4", "v6e:8x16", "v4:4x4x8"]))
+    torus = parse_slice(name).torus
+    cables = st.sampled_from([(link.source, link.target) for link in torus.links()])
+    chips = st.integers(0, torus.chips - 1)
+    left = st.sampled_from([0.2, 0.5, 0.9])
+    faults = Faults(
+        cables_down=frozenset(draw(st.lists(cables, max_size=1))),
+        cables_slow=draw(st.dictionaries(cables, left, max_size=2)),
+        chips_slow=draw(st.dictionaries(chips, left, max_size=1)),
+        chips_late=draw(st.dictionaries(chips, st.sampled_from([10**6, 10**8]), max_size=1)),
+    )
+    return name, faults
+
+
+@settings(max_examples=40)
+@given(faulty(), st.sampled_from(RING_KINDS), st.sampled_from([10**4, 10**6, 10**8]))
+def test_chips_that_see_the_same_are_merged_without_changing_a_result(given_, kind, size) -> None:
+    name, faults = given_
+    network = Network.of(parse_slice(name), faults=faults)
+    job = (kind, size, whole(network))
+    merged = LinkLevel(network).simulate(*job)
+    every = LinkLevel(network, symmetric=False).simulate(*job)
+    assert merged.end_ps == pytest.approx(every.end_ps, abs=2 * every.events, rel=1e-9)
+    np.testing.assert_allclose(merged.link_bytes, every.link_bytes)
+
+
+def test_merging_leaves_a_fraction_of_the_chips(monkeypatch) -> None:
+    # A slow cable along axis 0 of 4x4x4: mirror images along every axis are alike.
+    network = _network("v4:4x4x4", cables_slow={(0, 1): 0.5})
+    left = []
+
+    def counted(fluid):
+        left.append(alike.merged(fluid).places)
+        return alike.merged(fluid)
+
+    monkeypatch.setattr(link_level, "merged", counted)
+    LinkLevel(network).simulate(CollectiveKind.ALL_GATHER, MIB, whole(network))
+    assert left == [2 * 3 * 3]
 
 
 def test_ring_with_a_slow_cable_goes_at_its_rate() -> None:

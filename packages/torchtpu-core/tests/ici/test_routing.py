@@ -63,20 +63,20 @@ def test_all_to_all_brings_every_part_to_every_chip(name) -> None:
     span: Span = whole(network)
     chips = embed(span, network.slice_.torus)
     flows = all_pairs(Fabric(network), span, chips, 1.0, 0.0)
-    sent = Counter()
-    for start, end, size in zip(flows.source, flows.target, flows.size_bytes, strict=True):
+    pattern, sent = flows.pattern, Counter()
+    for start, end, size in zip(pattern.source, pattern.target, flows.size_bytes, strict=True):
         sent[int(start), int(end)] += float(size)
     everyone = range(network.chips)
     assert set(sent) == {(a, b) for a in everyone for b in everyone if a != b}
     np.testing.assert_allclose(list(sent.values()), 1.0)
     first = slice(0, 300)
-    hit = flows.pair_flow < 300
+    hit = pattern.pair_flow < 300
     _check(
         Fabric(network),
-        flows.source[first],
-        flows.target[first],
-        flows.pair_flow[hit],
-        flows.pair_link[hit],
+        pattern.source[first],
+        pattern.target[first],
+        pattern.pair_flow[hit],
+        pattern.pair_link[hit],
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from torchtpu_core.ici.fabric import Fabric, Floats, Ints
-from torchtpu_core.ici.fluid import FlowRound
+from torchtpu_core.ici.fluid import FlowPattern, FlowRound
 from torchtpu_core.ici.lattice import shortest_ways
 from torchtpu_core.ici.routing import offsets, walk
 from torchtpu_core.ici.span import Span
@@ -31,15 +31,10 @@ def pairs_alike(span: Span, torus: Torus, part_bytes: float, hop_ps: float) -> F
     flow, axis = np.nonzero(hops)
     count = hops[flow, axis]
     none = np.zeros(len(far), dtype=np.int64)
-    return FlowRound(
-        source=none,
-        target=none,
-        size_bytes=part_bytes * ways.fraction[far],
-        latency_ps=np.rint(np.abs(hops).sum(axis=1) * hop_ps).astype(np.int64),
-        pair_flow=flow,
-        pair_link=2 * np.array(physical)[axis] + (count < 0),
-        pair_weight=np.abs(count).astype(np.float64),
-    )
+    latency_ps = np.rint(np.abs(hops).sum(axis=1) * hop_ps).astype(np.int64)
+    link = 2 * np.array(physical)[axis] + (count < 0)
+    pattern = FlowPattern.of(none, none, latency_ps, flow, link, np.abs(count).astype(np.float64))
+    return FlowRound(pattern, part_bytes * ways.fraction[far])
 
 
 def all_pairs(
@@ -54,16 +49,9 @@ def all_pairs(
     starts, ends = chips[:, source].ravel(), chips[:, target].ravel()
     moved = np.tile(moved, (groups, 1))
     flow, link = walk(fabric, starts, moved)
-    order = np.argsort(flow, kind="stable")
-    return FlowRound(
-        source=starts,
-        target=ends,
-        size_bytes=np.tile(part_bytes * fraction, groups),
-        latency_ps=np.rint(np.bincount(flow) * hop_ps).astype(np.int64),
-        pair_flow=flow[order],
-        pair_link=link[order],
-        pair_weight=np.ones(len(order)),
-    )
+    latency_ps = np.rint(np.bincount(flow) * hop_ps).astype(np.int64)
+    pattern = FlowPattern.of(starts, ends, latency_ps, flow, link, np.ones(len(flow)))
+    return FlowRound(pattern, np.tile(part_bytes * fraction, groups))
 
 
 def _twisted_ways(torus: Torus) -> tuple[Ints, Ints, Ints, Floats]:

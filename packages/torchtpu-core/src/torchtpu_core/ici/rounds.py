@@ -94,21 +94,6 @@ def reversed_rounds(rounds: Sequence[Round]) -> list[Round]:
     ]
 
 
-def gather_pattern(colour: Colour) -> list[list[tuple[SpanAxis, int, float]]]:
-    """The same rounds as every chip of a torus sees them, if all its axes are rings.
-
-    Axis, way, and fraction of the colour's bytes sent, for each move of each round.
-    """
-    return [
-        [
-            (axis, way, held if half is None else held / 2)
-            for way, half in zip(colour.ways_on(axis), halves, strict=True)
-        ]
-        for axis, held in colour.phases()
-        for _, halves in _steps(axis, colour)
-    ]
-
-
 def _steps(axis: SpanAxis, colour: Colour) -> Iterator[tuple[int, tuple[int | None, ...]]]:
     """Step numbers of a gather, and for each way which half it carries; None is all."""
     ways, count = len(colour.ways_on(axis)), colour.rounds(axis)
