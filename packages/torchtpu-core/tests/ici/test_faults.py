@@ -23,7 +23,7 @@ from torchtpu_core.ici import (
     whole,
 )
 from torchtpu_core.ici.closed_form import ClosedForm
-from torchtpu_core.ici.faults import detour, largest_whole
+from torchtpu_core.ici.faults import detour, largest_whole, parse_faults
 from torchtpu_core.ici.link_level import LinkLevel
 
 MIB = 2**20
@@ -208,3 +208,16 @@ def test_chip_outside_the_torus_raises() -> None:
 def test_fraction_that_is_none_raises() -> None:
     with pytest.raises(FaultError, match="list it as down"):
         Faults(chips_slow={0: 0.0})
+
+
+@pytest.mark.parametrize("text", ["cable:0=down", "chip:5", "late:7=2", "cable:0-1=half", ""])
+def test_text_that_is_no_fault_says_how_to_write_one(text) -> None:
+    with pytest.raises(FaultError, match="late:7=2ms"):
+        parse_faults([text])
+
+
+def test_faults_are_described_as_they_are_read() -> None:
+    texts = ["cable:2-3=down", "cable:0-1=0.5", "chip:4=down", "chip:5=0.25", "late:7=2ms"]
+    faults = parse_faults(texts)
+    assert faults.described() == texts
+    assert faults.chips_late == {7: 2 * 10**9}

@@ -89,7 +89,6 @@ def test_collective_runs_while_the_core_computes() -> None:
     gather = next(item for item in placed.placed if item.unit is Unit.ICI)
     assert gather.start_s == 0.0
     assert placed.exposed_s == pytest.approx((1 - cal.ICI_HIDDEN.value) * gather.seconds)
-    assert placed.busiest.load > 0
 
 
 def test_operator_waits_for_the_collective_it_needs() -> None:

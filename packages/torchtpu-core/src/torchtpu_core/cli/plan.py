@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,12 +26,23 @@ Target = Annotated[str, typer.Option(help="The slice, such as v5p:8x8x16.")]
 Slices = Annotated[int, typer.Option(help="Slices, joined by the data centre network.", min=1)]
 
 
+FaultTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fault",
+        help="What is wrong with the slice: cable:0-1=down, cable:0-1=0.5 (what is left of its "
+        "rate), chip:5=0.5, late:7=2ms. Repeatable.",
+    ),
+]
+
+
 @shown
 def plan(
     script: Script,
     arguments: Arguments = None,
     target: Target = "v5e:2x2",
     slices: Slices = 1,
+    fault: FaultTexts = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with timeline, roofline, memory, torus here.")
@@ -64,7 +76,7 @@ def plan(
     from torchtpu_core.plan import html as page
     from torchtpu_core.plan import perfetto, terminal
 
-    made = _make(script, arguments or [], target, slices, compiler, compiler_timeout)
+    made = _make(script, arguments or [], target, slices, fault or [], compiler, compiler_timeout)
     terminal.show(made, console())
     if json_ is not None:
         json_.write_text(json.dumps(made.as_json(), indent=1) + "\n", encoding="utf-8")
@@ -124,11 +136,13 @@ def _make(
     arguments: list[str],
     target: str,
     slices: int,
+    fault_texts: Sequence[str] = (),
     compiler: str = "simulator",
     timeout_s: float = 0.0,
 ) -> Plan:
     """The plan of a script."""
     from torchtpu_core.errors import PlanError, did_you_mean
+    from torchtpu_core.ici.faults import parse_faults
     from torchtpu_core.targets import parse_target
 
     chosen = parse_target(target)
@@ -140,6 +154,8 @@ def _make(
             f"no compiler {compiler!r}.{did_you_mean(compiler, COMPILERS)} Pass --compiler "
             f"{' or '.join(COMPILERS)}."
         )
+    faults = parse_faults(fault_texts)
+    faults.check(slice_.torus)
     with_xla = compiler == "xla-tpu"
     if with_xla:
         from torchtpu_core import xla_tpu
@@ -153,7 +169,8 @@ def _make(
     from torchtpu_core.plan.session import record
 
     recording = record(script, arguments, slice_, slices, keep_calls=with_xla)
-    made = make_plan(recording, slice_, slices, torch.get_float32_matmul_precision())
+    precision = torch.get_float32_matmul_precision()
+    made = make_plan(recording, slice_, slices, precision, faults)
     if not with_xla:
         return made
     from torchtpu_core.plan.compiled import compiled_plan

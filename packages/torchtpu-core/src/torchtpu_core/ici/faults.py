@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,6 +66,16 @@ class Faults:
         maps = (self.cables_slow, self.chips_slow, self.chips_late)
         return hash((self.cables_down, self.chips_down, *(tuple(sorted(m.items())) for m in maps)))
 
+    def described(self) -> list[str]:
+        """What is wrong, as `parse_faults` reads it."""
+        return [
+            *(f"cable:{one}-{other}=down" for one, other in sorted(self.cables_down)),
+            *(f"cable:{a}-{b}={left:g}" for (a, b), left in sorted(self.cables_slow.items())),
+            *(f"chip:{chip}=down" for chip in sorted(self.chips_down)),
+            *(f"chip:{chip}={left:g}" for chip, left in sorted(self.chips_slow.items())),
+            *(f"late:{chip}={ps / 1e9:g}ms" for chip, ps in sorted(self.chips_late.items())),
+        ]
+
     def check(self, torus: Torus) -> None:
         """Refuses faults of what a torus does not have.
 
@@ -100,6 +111,52 @@ class Faults:
 
 
 NO_FAULTS = Faults()
+
+
+_FAULT = re.compile(
+    r"cable:(?P<one>\d+)-(?P<other>\d+)=(?P<cable>down|[\d.]+)"
+    r"|chip:(?P<chip>\d+)=(?P<rate>down|[\d.]+)"
+    r"|late:(?P<late>\d+)=(?P<time>[\d.]+)(?P<unit>us|ms|s)"
+)
+_UNITS_PS = {"us": 1e6, "ms": 1e9, "s": 1e12}
+
+
+def parse_faults(texts: Sequence[str]) -> Faults:
+    """Faults as a command line gives them.
+
+    Raises:
+        FaultError: a text that is none.
+
+    >>> parse_faults(["cable:0-1=down", "chip:5=0.5", "late:7=2ms"]).described()
+    ['cable:0-1=down', 'chip:5=0.5', 'late:7=2ms']
+    """
+    down, slow, chips_down, chips_slow, late = set(), {}, set(), {}, {}
+    for text in texts:
+        found = _FAULT.fullmatch(text)
+        if found is None:
+            raise FaultError(
+                f"{text!r} is no fault. Write cable:0-1=down, cable:0-1=0.5 (what is left of its "
+                "rate), chip:5=down, chip:5=0.5 or late:7=2ms."
+            )
+        if found["cable"]:
+            ends = int(found["one"]), int(found["other"])
+            if found["cable"] == "down":
+                down.add(ends)
+            else:
+                slow[ends] = float(found["cable"])
+        elif found["rate"] == "down":
+            chips_down.add(int(found["chip"]))
+        elif found["rate"]:
+            chips_slow[int(found["chip"])] = float(found["rate"])
+        else:
+            late[int(found["late"])] = round(float(found["time"]) * _UNITS_PS[found["unit"]])
+    return Faults(
+        cables_down=frozenset(down),
+        cables_slow=slow,
+        chips_down=frozenset(chips_down),
+        chips_slow=chips_slow,
+        chips_late=late,
+    )
 
 
 def detour(torus: Torus, faults: Faults, link: Link) -> list[Link]:

@@ -47,8 +47,7 @@ def messages_bound(
     found, sizes = routed(fabric, messages)
     if found.within.any():
         network.needed_die()
-    load: Floats = np.zeros(fabric.links)
-    np.add.at(load, found.link, sizes[found.message])
+    load: Floats = np.bincount(found.link, sizes[found.message], fabric.links).astype(np.float64)
     ici = busiest_by_axis(fabric, load)
     capacity = fabric.capacity()
     used = np.flatnonzero(load)
@@ -71,6 +70,14 @@ def messages_bound(
         schedule=name,
         model=model,
     )
+
+
+def loads_of(network: Network, messages: Sequence[Message]) -> Floats:
+    """Bytes on every link of a job, `[links]`, numbered as `ici.fabric` does."""
+    fabric = Fabric(network)
+    found, sizes = routed(fabric, messages)
+    load: Floats = np.bincount(found.link, sizes[found.message], fabric.links).astype(np.float64)
+    return load
 
 
 def busiest_by_axis(fabric: Fabric, load: Floats) -> Floats:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+from torchtpu_core.errors import PlanError
+
 # Operator without namespace and overload -> kind as `ici.kinds` names it.
 KINDS = {
     "_allgather_base_": "all_gather",
@@ -68,3 +70,31 @@ def put_in_bytes(kind: str, tensors: Sequence[torch.Tensor], out: Sequence[torch
     if kind == "all_gather":
         return min(sizes)
     return max(sizes)
+
+
+def all_groups(group: Sequence[int], world: int) -> list[list[int]]:
+    """The groups of all ranks that are alike to one.
+
+    Raises:
+        PlanError: shifts of the group do not cover the ranks.
+
+    >>> all_groups((0, 2), 4)
+    [[0, 2], [1, 3]]
+    """
+    first = min(group)
+    offsets = sorted(rank - first for rank in group)
+    free = dict.fromkeys(range(world))
+    found = []
+    for rank in range(world):
+        if rank not in free:
+            continue
+        members = [rank + offset for offset in offsets]
+        if any(member not in free for member in members):
+            raise PlanError(
+                f"the ranks {list(group)[:8]} of a collective are no part of a mesh of {world} "
+                "ranks, so that one program cannot stand for all. Plan without --compiler xla-tpu."
+            )
+        for member in members:
+            del free[member]
+        found.append(members)
+    return found

@@ -14,12 +14,13 @@ from dataclasses import replace
 
 from torchtpu_core import xla_tpu
 from torchtpu_core.errors import PlanError, TPUCompileError
+from torchtpu_core.plan.links import traffic_of
 from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Placed, Schedule, Unit
 from torchtpu_core.plan.program import StepProgram, program_of
 from torchtpu_core.plan.records import Category, Op, Phase, Recording, Work
 from torchtpu_core.plan.result import Plan
-from torchtpu_core.plan.schedule import Pricer, axis_name, links_of
+from torchtpu_core.plan.schedule import Pricer
 from torchtpu_core.targets import Target
 from torchtpu_core.xla_tpu import timing
 from torchtpu_core.xla_tpu.buffers import totals
@@ -109,7 +110,6 @@ def _schedule(made: Compiled, plan: Plan, lines: _Lines) -> Schedule:
     module = read(made.hlo)
     result = Schedule(step_s=run.step_s)
     critical: dict[str, float] = defaultdict(float)
-    axis_bytes: dict[str, float] = defaultdict(float)
     network = 0.0
     for index, span in enumerate(run.spans):
         if span.bound in ("loop", "call"):
@@ -131,10 +131,8 @@ def _schedule(made: Compiled, plan: Plan, lines: _Lines) -> Schedule:
         )
         if span.collective is not None:
             network += seconds
-            for axis, size in span.collective.axis_bytes.items():
-                axis_bytes[axis_name(axis)] += size * span.runs
-            if span.collective.dcn_bytes:
-                axis_bytes["dcn"] += span.collective.dcn_bytes * span.runs
+            result.sent[op.collective, op.moved_bytes, op.group] += span.runs
+            result.dcn_bytes += span.collective.dcn_bytes * span.runs
         elif unit is Unit.CORE:
             critical[f"{op.phase.value}: {op.work.value}"] += seconds
     for name, waited in run.waited_s.items():
@@ -142,8 +140,9 @@ def _schedule(made: Compiled, plan: Plan, lines: _Lines) -> Schedule:
     result.exposed_s = sum(s for n, s in run.waited_s.items() if n in _KINDS)
     result.hidden_s = max(0.0, network - result.exposed_s)
     result.critical = dict(sorted(critical.items(), key=lambda item: -item[1]))
-    result.axis_bytes = dict(axis_bytes)
-    result.links = links_of(result, Pricer(plan.where, plan.slices))
+    network_ = Pricer(plan.where, plan.slices).network
+    if network_ is not None:
+        result.traffic = traffic_of(result.sent, result.dcn_bytes, result.step_s, network_)
     return result
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a plan's page, as data for Plotly: timeline, roofline, memory, torus.
+"""The figures of a plan's page, as data for Plotly: timeline, roofline, memory.
 
 Colours are those of Okabe and Ito, which people with any colour vision tell apart.
 """
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from torchtpu_core.ici.torus import Torus
-from torchtpu_core.plan.placed import Link, Placed, Unit
+from torchtpu_core.plan.placed import Placed, Unit
 from torchtpu_core.plan.records import Category, Work
 from torchtpu_core.plan.result import Plan, relative
 from torchtpu_core.simulator import calibration as cal
-from torchtpu_core.units import GIB, format_bytes
+from torchtpu_core.units import GIB
 
 Figure = dict[str, Any]
 
@@ -38,12 +37,9 @@ _CATEGORIES = {
     Category.ACTIVATIONS: "#D55E00",
     Category.TEMPORARIES: "#999999",
 }
-# Visible on light and on dark ground.
-_LOAD = ("#56B4E9", "#E69F00", "#D55E00")
 #: Bars of the timeline and points of a curve: more are merged, to keep the page light.
 MOST_BARS = 6000
 MOST_POINTS = 1500
-MOST_LINKS = 20_000
 #: From this length on a step is drawn in seconds.
 LONG_STEP_S = 2.0
 #: The limit is drawn if the peak is above this part of it: else the curve would be flat.
@@ -205,116 +201,3 @@ def memory(plan: Plan) -> Figure:
             "margin": {"b": 120},
         },
     }
-
-
-def torus(plan: Plan) -> Figure:
-    """The chips of a slice and the load of their links, to be turned by hand."""
-    net = plan.where.torus
-    known = {link.name: link for link in plan.schedule.links}
-    loads = {axis: known.get(f"axis {axis}", Link()) for axis in net.axes}
-    top = max([*(link.load for link in loads.values()), 1e-9])
-    data: list[dict[str, Any]] = []
-    for axis, link in loads.items():
-        xs, ys, zs = _links(net, axis)
-        if not xs:
-            continue
-        carried = format_bytes(int(link.sent_bytes))
-        data.append(
-            {
-                "type": "scatter3d",
-                "mode": "lines",
-                "name": f"axis {axis}: {link.load:.0%} busy, {carried} a link",
-                "x": xs,
-                "y": ys,
-                "z": zs,
-                "line": {"width": 4, "color": _heat(link.load / top)},
-                "hoverinfo": "name",
-            }
-        )
-    places = [_place(net.coordinates(chip)) for chip in range(net.chips)]
-    data.append(
-        {
-            "type": "scatter3d",
-            "mode": "markers",
-            "name": "chips",
-            "x": [p[0] for p in places],
-            "y": [p[1] for p in places],
-            "z": [p[2] for p in places],
-            "text": [f"chip {chip}" for chip in range(net.chips)],
-            "hovertemplate": "%{text} (%{x}, %{y}, %{z})<extra></extra>",
-            "marker": {"size": 3 if net.chips <= 512 else 2, "color": "#888888"},
-            "showlegend": False,
-        }
-    )
-    data.append(
-        {
-            # Carries the scale of the links' colours; lines of one colour have none.
-            "type": "scatter3d",
-            "mode": "markers",
-            "x": [None],
-            "y": [None],
-            "z": [None],
-            "marker": {
-                "color": [0.0],
-                "colorscale": [[0.0, _LOAD[0]], [0.5, _LOAD[1]], [1.0, _LOAD[2]]],
-                "cmin": 0.0,
-                "cmax": top,
-                "showscale": True,
-                "colorbar": {"title": {"text": "busy"}, "tickformat": ".0%", "len": 0.7},
-            },
-            "showlegend": False,
-            "hoverinfo": "skip",
-        }
-    )
-    return {
-        "data": data,
-        "layout": {
-            "height": 560,
-            "scene": {
-                "aspectmode": "data",
-                "camera": {"eye": {"x": 1.6, "y": 1.4, "z": 0.9}},
-                **{
-                    f"{name}axis": {"title": {"text": f"axis {axis}"}, "dtick": max(1, length // 4)}
-                    for axis, (name, length) in enumerate(zip("xyz", net.shape, strict=False))
-                },
-            },
-            "legend": {"orientation": "h", "y": 0.0},
-        },
-    }
-
-
-def _heat(part: float) -> str:
-    """The colour of a part of the largest load.
-
-    >>> _heat(0.0), _heat(0.75), _heat(1.0)
-    ('#56b4e9', '#de7f00', '#d55e00')
-    """
-    place = min(max(part, 0.0), 1.0) * (len(_LOAD) - 1)
-    low = min(int(place), len(_LOAD) - 2)
-    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _LOAD[low : low + 2]]
-    mixed = [round(a + (b - a) * (place - low)) for a, b in zip(*ends, strict=True)]
-    return "#" + "".join(f"{value:02x}" for value in mixed)
-
-
-def _place(coordinates: tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = (*coordinates, 0, 0)[:3]
-    return x, y, z
-
-
-_Line = list[float | None]
-
-
-def _links(net: Torus, axis: int) -> tuple[_Line, _Line, _Line]:
-    """Line segments from every chip to the next along an axis; wraps as short stubs."""
-    lines: tuple[_Line, _Line, _Line] = ([], [], [])
-    for chip in range(min(net.chips, MOST_LINKS)):
-        start = _place(net.coordinates(chip))
-        end: list[float] = [*start]
-        end[axis] += 1
-        if end[axis] >= net.shape[axis]:
-            if not net.wrap[axis]:
-                continue
-            end[axis] = start[axis] + 0.4
-        for values, a, b in zip(lines, start, end, strict=True):
-            values += [a, b, None]
-    return lines

@@ -12,6 +12,7 @@ from torchtpu_core.errors import MissingExtraError
 from torchtpu_core.plan import figures
 from torchtpu_core.plan.result import Plan, relative
 from torchtpu_core.plan.terminal import seconds
+from torchtpu_core.plan.torus_figure import torus
 from torchtpu_core.units import format_bytes
 
 _FIGURES = (
@@ -28,9 +29,9 @@ _FIGURES = (
     ),
     (
         "Torus",
-        "Load of the links of one slice, by axis: part of the step in which the busiest of them "
-        "carries bytes. Drag to turn; short stubs are wrap-around links.",
-        figures.torus,
+        "Load of every link of one slice: part of the step in which it carries bytes, in the "
+        "busier direction. Drag to turn; short stubs are wrap-around links.",
+        torus,
     ),
 )
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -135,7 +136,13 @@ def _tables(plan: Plan) -> str:
         for name, (runs, moved, spent) in plan.by_collective().items()
     ]
     links = [
-        (link.name, f"{link.count:,}", format_bytes(int(link.sent_bytes)), f"{link.load:.0%}")
+        (
+            link.name,
+            f"{link.count:,}",
+            link.which,
+            format_bytes(int(link.sent_bytes)),
+            f"{link.load:.0%}",
+        )
         for link in plan.schedule.links
     ]
     return "\n".join(
@@ -150,7 +157,7 @@ def _tables(plan: Plan) -> str:
             ),
             _table(
                 "Links (simulated)",
-                ("along", "links, each direction", "bytes on the busiest", "busy"),
+                ("along", "links, each direction", "busiest", "its bytes", "busy"),
                 links,
             ),
         )

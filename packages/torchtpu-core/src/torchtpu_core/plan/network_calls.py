@@ -7,7 +7,7 @@ that are not yet in one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,38 +16,10 @@ from jax import lax
 
 from torchtpu_core.errors import PlanError
 from torchtpu_core.plan.calls import Call, Place
-from torchtpu_core.plan.collectives import KINDS, NAMESPACES
+from torchtpu_core.plan.collectives import KINDS, NAMESPACES, all_groups
 from torchtpu_core.plan.values import Values
 
 AXIS = "ranks"
-
-
-def all_groups(group: Sequence[int], world: int) -> list[list[int]]:
-    """The groups of all ranks that are alike to one.
-
-    Raises:
-        PlanError: shifts of the group do not cover the ranks.
-
-    >>> all_groups((0, 2), 4)
-    [[0, 2], [1, 3]]
-    """
-    first = min(group)
-    offsets = sorted(rank - first for rank in group)
-    free = dict.fromkeys(range(world))
-    found = []
-    for rank in range(world):
-        if rank not in free:
-            continue
-        members = [rank + offset for offset in offsets]
-        if any(member not in free for member in members):
-            raise PlanError(
-                f"the ranks {list(group)[:8]} of a collective are no part of a mesh of {world} "
-                "ranks, so that one program cannot stand for all. Plan without --compiler xla-tpu."
-            )
-        for member in members:
-            del free[member]
-        found.append(members)
-    return found
 
 
 def run(call: Call, values: Values, world: int) -> list[tuple[Place, jax.Array]]:

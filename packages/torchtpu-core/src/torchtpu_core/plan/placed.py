@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass, field
 
+from torchtpu_core.plan.links import Link, Sent, Traffic
 from torchtpu_core.plan.records import Op
 
 
@@ -49,25 +51,6 @@ class Placed:
 
 
 @dataclass(slots=True)
-class Link:
-    """Traffic of the links along one physical axis, or to the data centre network.
-
-    All ranks do the same, so that the links of an axis are alike but for the ends of lines.
-
-    Attributes:
-        name: the physical axis, or ``dcn``.
-        sent_bytes: bytes in the step on its busiest link, in one direction.
-        load: part of the step's time in which that link is busy.
-        count: links of this kind in all slices, each direction by itself.
-    """
-
-    name: str = ""
-    sent_bytes: float = 0.0
-    load: float = 0.0
-    count: int = 0
-
-
-@dataclass(slots=True)
 class Schedule:
     """A step on the units of one device.
 
@@ -76,18 +59,25 @@ class Schedule:
         step_s: simulated seconds of the step.
         exposed_s: seconds in which the core waits for, or drives, communication.
         hidden_s: seconds of communication behind compute.
-        axis_bytes: bytes on the busiest link of each physical axis.
+        sent: how often each collective runs.
+        dcn_bytes: bytes that a chip sends to other slices.
         critical: parts of the critical path in seconds, by name.
-        links: links by axis, the busiest first.
+        traffic: what every link carries, once that is asked for.
     """
 
     placed: list[Placed] = field(default_factory=list)
     step_s: float = 0.0
     exposed_s: float = 0.0
     hidden_s: float = 0.0
-    axis_bytes: dict[str, float] = field(default_factory=dict)
+    sent: Counter[Sent] = field(default_factory=Counter)
+    dcn_bytes: float = 0.0
     critical: dict[str, float] = field(default_factory=dict)
-    links: list[Link] = field(default_factory=list)
+    traffic: Traffic | None = None
+
+    @property
+    def links(self) -> list[Link]:
+        """Links by axis, the busiest first."""
+        return self.traffic.kinds if self.traffic else []
 
     @property
     def busiest(self) -> Link:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchtpu_core.ici.faults import NO_FAULTS, Faults
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.plan.advice import Advice, advise
 from torchtpu_core.plan.fusion import Fusion, fuse
+from torchtpu_core.plan.links import Link, traffic_of
 from torchtpu_core.plan.memory import Memory, memory_of
-from torchtpu_core.plan.placed import Link, Schedule, Unit
+from torchtpu_core.plan.placed import Schedule, Unit
 from torchtpu_core.plan.records import Op, Phase, Recording, Work
 from torchtpu_core.plan.schedule import Pricer, schedule
 
@@ -33,6 +35,7 @@ class Plan:
         advice: changes with their gains, largest first, by the simulator's schedule.
         compiler: who made the schedule: ``simulator`` or ``xla-tpu``.
         compiler_report: memory, fusions and collectives, of XLA's TPU compiler.
+        faults: what is wrong with the slices.
     """
 
     recording: Recording
@@ -45,6 +48,7 @@ class Plan:
     advice: list[Advice] = field(default_factory=list)
     compiler: str = "simulator"
     compiler_report: dict[str, Any] = field(default_factory=dict)
+    faults: Faults = NO_FAULTS
 
     @property
     def step_s(self) -> float:
@@ -137,6 +141,7 @@ class Plan:
             "script": self.recording.script,
             "target": self.where.name,
             "slices": self.slices,
+            "faults": self.faults.described(),
             "chips": self.where.torus.chips * self.slices,
             "ranks": self.recording.world_size,
             "step_s": self.step_s,
@@ -179,23 +184,35 @@ def _link(link: Link) -> dict[str, Any]:
     """Simulated traffic of a kind of links; bytes and load are those of the busiest one."""
     return {
         "name": link.name,
+        "busiest": link.which,
+        "from_chip": link.source,
+        "to_chip": link.target,
+        "alike": link.alike,
         "bytes": link.sent_bytes,
         "load": link.load,
         "links": link.count,
     }
 
 
-def make_plan(recording: Recording, where: Slice, slices: int, f32_precision: str) -> Plan:
-    """Prices a recording on a slice, or on several."""
+def make_plan(
+    recording: Recording,
+    where: Slice,
+    slices: int,
+    f32_precision: str,
+    faults: Faults = NO_FAULTS,
+) -> Plan:
+    """Prices a recording on a slice, or on several, with what is wrong with them."""
     start, end = recording.step()
     ops = recording.ops[start:end]
-    pricer = Pricer(where, slices, f32_precision)
+    pricer = Pricer(where, slices, f32_precision, faults)
     fusion = fuse(ops, recording.blocks, start)
     placed = schedule(ops, fusion, pricer)
+    if pricer.network is not None and placed.step_s:
+        placed.traffic = traffic_of(placed.sent, placed.dcn_bytes, placed.step_s, pricer.network)
     limit = where.chip.hbm_device_bytes
     memory = memory_of(recording.ops, recording.blocks, (start, end), fusion.inside, limit)
     advice = advise(ops, fusion, pricer, placed, memory, recording)
-    return Plan(recording, where, slices, ops, fusion, placed, memory, advice)
+    return Plan(recording, where, slices, ops, fusion, placed, memory, advice, faults=faults)
 
 
 def relative(line: str) -> str:

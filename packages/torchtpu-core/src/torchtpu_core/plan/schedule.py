@@ -13,14 +13,14 @@ import functools
 from collections import defaultdict
 from collections.abc import Sequence
 
+from torchtpu_core.ici.faults import NO_FAULTS, Faults
 from torchtpu_core.ici.groups import span_of
 from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.ici.model import CollectiveTime, network_model
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
-from torchtpu_core.ici.span import NO_AXIS
 from torchtpu_core.plan.fusion import Fusion
-from torchtpu_core.plan.placed import Link, Placed, Schedule, Unit
+from torchtpu_core.plan.placed import Placed, Schedule, Unit
 from torchtpu_core.plan.records import Op, Work
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.rates import Rates
@@ -29,17 +29,20 @@ from torchtpu_core.simulator.rates import Rates
 F32_PASSES = {"highest": 6, "high": 3, "medium": 1}
 
 
-#: What links are called that groups of ranks use which follow no axis.
-OFF_AXES = "off the axes"
-
-
 class Pricer:
     """Seconds of single operators on one device of a slice."""
 
-    def __init__(self, where: Slice, slices: int, f32_precision: str = "highest") -> None:
+    def __init__(
+        self,
+        where: Slice,
+        slices: int,
+        f32_precision: str = "highest",
+        faults: Faults = NO_FAULTS,
+    ) -> None:
         self.where = where
-        self.network = Network.of(where, slices) if where.devices * slices > 1 else None
-        self.model = network_model(self.network) if self.network else None
+        self.network = Network.of(where, slices, faults) if where.devices * slices > 1 else None
+        # The closed form only estimates what a fault does.
+        self.model = network_model(self.network, link_level=bool(faults)) if self.network else None
         self.rates = Rates.of(where.chip, per_core=where.devices_per_chip > 1)
         self._f32_passes = F32_PASSES[f32_precision]
         self._times: dict[tuple[str, int, int], CollectiveTime] = {}
@@ -109,14 +112,13 @@ def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
     """Places a step; times are simulated."""
     result, units = Schedule(), _Units()
     critical: dict[str, float] = defaultdict(float)
-    axis_bytes: dict[str, float] = defaultdict(float)
     total = waits = driven = 0.0
     for index, op in enumerate(ops):
         if op.work is Work.HOST:
             critical["waiting for the host"] += _wait_for_host(op, pricer, units)
             continue
         if op.work is Work.COLLECTIVE:
-            seconds, drive = _place_collective(index, op, pricer, units, result, axis_bytes)
+            seconds, drive = _place_collective(index, op, pricer, units, result)
             total, driven = total + seconds, driven + drive
             critical[f"driving {op.collective}"] += drive
             continue
@@ -149,8 +151,6 @@ def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
     result.exposed_s = driven + waits + max(0.0, result.step_s - units.core_s)
     result.hidden_s = max(0.0, total - result.exposed_s)
     result.critical = dict(sorted(critical.items(), key=lambda item: -item[1]))
-    result.axis_bytes = dict(axis_bytes)
-    result.links = links_of(result, pricer)
     return result
 
 
@@ -168,15 +168,12 @@ def _place_collective(
     pricer: Pricer,
     units: _Units,
     result: Schedule,
-    axis_bytes: dict[str, float],
 ) -> tuple[float, float]:
     """Places a collective; returns its seconds, and those in which it keeps the core."""
     found = pricer.collective(op)
     seconds = found.time_s + (cal.COLLECTIVE_START_S.value if found.time_ps else 0.0)
-    for axis, size in found.axis_bytes.items():
-        axis_bytes[axis_name(axis)] += size
-    if found.dcn_bytes:
-        axis_bytes["dcn"] += found.dcn_bytes
+    result.sent[op.collective, op.moved_bytes, op.group] += 1
+    result.dcn_bytes += found.dcn_bytes
     over_dcn = found.dcn_bytes > 0
     # Groups along different axes use different links.
     links = (frozenset(found.axis_bytes), over_dcn)
@@ -195,24 +192,3 @@ def _place_collective(
         unit = Unit.DCN if over_dcn else Unit.ICI
         result.placed.append(Placed(op, index, unit, start, end, "network"))
     return seconds, drive
-
-
-def axis_name(axis: int) -> str:
-    """What the links along a physical axis are called."""
-    return OFF_AXES if axis == NO_AXIS else f"axis {axis}"
-
-
-def links_of(result: Schedule, pricer: Pricer) -> list[Link]:
-    """The links of each axis that carry something, the busiest first."""
-    network = pricer.network
-    if network is None or not result.step_s:
-        return []
-    torus, found = network.slice_.torus, []
-    for name, size in result.axis_bytes.items():
-        if name == "dcn" and network.dcn:
-            rate, count = network.dcn.bytes_per_s, network.chips
-        else:
-            lies = [name in (OFF_AXES, axis_name(link.axis)) for link in torus.links()]
-            rate, count = network.link.bytes_per_s, sum(lies) * network.slices
-        found.append(Link(name, size, size / rate / result.step_s, count))
-    return sorted(found, key=lambda link: -link.load)

@@ -35,6 +35,8 @@ def show(plan: Plan, console: Console) -> None:
         Text(f"{plan.recording.script} on {plan.where.name}{slices}: ", style="bold")
         + Text(f"{chips} chips, {plan.recording.world_size} ranks. All figures are simulated.")
     )
+    if plan.faults:
+        console.print(f"With faults: {', '.join(plan.faults.described())}.")
     if plan.compiler_report:
         versions = plan.compiler_report["compiler_versions"]
         fusions = plan.compiler_report["fusions"]
@@ -110,7 +112,7 @@ def _network(plan: Plan) -> RenderableType:
     for number, link in enumerate(placed.links):
         title = "busiest link" if number == 0 else "links"
         table.add_row(
-            f"{title}: {link.name}",
+            f"{title}: {link.which if number == 0 else link.name}",
             f"{link.count:,}",
             format_bytes(int(link.sent_bytes)),
             f"{link.load:.0%} busy",

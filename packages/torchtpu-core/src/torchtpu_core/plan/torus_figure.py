@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torus of a plan's page: chips, and every cable by the load of its busier direction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from torchtpu_core.ici.fabric import ABSENT, neighbour_table
+from torchtpu_core.plan.result import Plan
+from torchtpu_core.units import format_bytes
+
+Figure = dict[str, Any]
+
+# Visible on light and on dark ground.
+_LOAD = ("#56B4E9", "#E69F00", "#D55E00")
+_DOWN = "#CC79A7"
+SCALE = [[place / 2, colour] for place, colour in enumerate(_LOAD)]
+#: Cables that are drawn at most, to keep the page light.
+MOST_CABLES = 30_000
+#: Wrap-around links are stubs of this length.
+STUB = 0.4
+
+
+def torus(plan: Plan) -> Figure:
+    """The chips of a slice and the load of their links, to be turned by hand."""
+    net, traffic = plan.where.torus, plan.schedule.traffic
+    places = np.array([(*net.coordinates(chip), 0, 0)[:3] for chip in range(net.chips)])
+    data: list[dict[str, Any]] = []
+    top = 0.0
+    if traffic is not None:
+        top = float(traffic.busy.max(initial=0.0))
+        cables = _cables(plan)
+        whole = [cable for cable in cables if cable[2] is not None]
+        down = [cable for cable in cables if cable[2] is None]
+        for name, drawn in (("links", whole), ("cables that are down", down)):
+            if drawn:
+                data.append(_lines(name, drawn, places, max(top, 1e-9)))
+    data.append(
+        {
+            "type": "scatter3d",
+            "mode": "markers",
+            "name": "chips",
+            **dict(zip("xyz", places.T.tolist(), strict=True)),
+            "text": [f"chip {chip}" for chip in range(net.chips)],
+            "hovertemplate": "%{text} (%{x}, %{y}, %{z})<extra></extra>",
+            "marker": {"size": 3 if net.chips <= 512 else 2, "color": "#888888"},
+            "showlegend": False,
+        }
+    )
+    return {
+        "data": data,
+        "layout": {
+            "height": 560,
+            "scene": {
+                "aspectmode": "data",
+                "camera": {"eye": {"x": 1.6, "y": 1.4, "z": 0.9}},
+                **{
+                    f"{name}axis": {"title": {"text": f"axis {axis}"}, "dtick": max(1, length // 4)}
+                    for axis, (name, length) in enumerate(zip("xyz", net.shape, strict=False))
+                },
+            },
+            "legend": {"orientation": "h", "y": 0.0},
+        },
+    }
+
+
+#: A chip, the axis of a cable up from it, the load of its busier direction, and words on both.
+_Cable = tuple[int, int, float | None, str]
+
+
+def _cables(plan: Plan) -> list[_Cable]:
+    traffic, table = plan.schedule.traffic, neighbour_table(plan.where.torus)
+    assert traffic is not None
+    found: list[_Cable] = []
+    for axis in plan.where.torus.axes:
+        for chip in range(min(len(table), MOST_CABLES // max(1, len(plan.where.torus.shape)))):
+            other = int(table[chip, 2 * axis])
+            if other == ABSENT:
+                continue
+            ways = (chip, 2 * axis), (other, 2 * axis + 1)
+            if not traffic.left[ways[0]]:
+                found.append((chip, axis, None, f"chips {chip} and {other}: down"))
+                continue
+            parts = [
+                f"{traffic.busy[way]:.1%} busy, {format_bytes(int(traffic.sent_bytes[way]))}"
+                for way in ways
+            ]
+            slow = traffic.left[ways[0]]
+            note = f"<br>{slow:.0%} of its rate left" if slow < 1 else ""
+            words = f"chip {chip} to {other}: {parts[0]}<br>back: {parts[1]}{note}"
+            found.append((chip, axis, max(float(traffic.busy[way]) for way in ways), words))
+    return found
+
+
+def _lines(name: str, cables: list[_Cable], places: np.ndarray, top: float) -> dict[str, Any]:
+    """Segments from every chip to the next along an axis; wraps as short stubs."""
+    chips, axes = (np.array(column) for column in list(zip(*cables, strict=True))[:2])
+    start = places[chips].astype(float)
+    end = start.copy()
+    end[np.arange(len(chips)), axes] += 1
+    past = end > places.max(axis=0)
+    end[past] = start[past] + STUB
+    points: list[list[float | None]] = [[], [], []]
+    for column, one, other in zip(points, start.T.tolist(), end.T.tolist(), strict=True):
+        for a, b in zip(one, other, strict=True):
+            column += [a, b, None]
+    words = [text for *_, text in cables for _ in range(3)]
+    line: dict[str, Any] = {"width": 4, "color": _DOWN}
+    if cables[0][2] is not None:
+        bar = {
+            "title": {"text": "busy<br>(simulated)"},
+            "tickformat": ".0%" if top >= 0.05 else ".2%",
+            "len": 0.7,
+        }
+        line |= {
+            "color": [load for _, _, load, _ in cables for _ in range(3)],
+            "colorscale": SCALE,
+            "cmin": 0.0,
+            "cmax": top,
+            "showscale": True,
+            "colorbar": bar,
+        }
+    return {
+        "type": "scatter3d",
+        "mode": "lines",
+        "name": name,
+        **dict(zip("xyz", points, strict=True)),
+        "text": words,
+        "hovertemplate": "%{text}<extra>simulated</extra>",
+        "line": line,
+        "showlegend": cables[0][2] is None,
+    }
