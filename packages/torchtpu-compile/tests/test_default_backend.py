@@ -10,6 +10,7 @@ import sys
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchtpu_compile import executable
 
 
 def test_default_backend_runs_one_program_per_graph() -> None:
@@ -98,3 +99,34 @@ def test_import_of_dynamo_survives_a_torch_whose_internals_changed() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "torch._dynamo is not prepared for tpu: ZeroDivisionError" in done.stderr
+
+
+def test_what_only_the_backward_graph_sees_is_known_as_such(monkeypatch) -> None:
+    saved = []
+    build = executable.Executable.__init__
+
+    def watched(self, *args, **kwargs) -> None:
+        build(self, *args, **kwargs)
+        saved.append((len(self.outputs), len(self.saved)))
+
+    monkeypatch.setattr(executable.Executable, "__init__", watched)
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()  # kept for the gradient, and the base of what is returned
+        return y.t(), y[1:].sin()
+
+    found = []
+    for backend in ("tpu", "inductor"):
+        torch._dynamo.reset()
+        saved.clear()
+        x = torch.randn(5, 4)
+        y = x.to("tpu").requires_grad_()
+        x.requires_grad_()
+        compiled = torch.compile(function, backend=backend, dynamic=True)
+        for f, z in ((function, x), (compiled, y)):
+            sum(r.sum() for r in f(z)).backward()
+        torch.testing.assert_close(y.grad.cpu(), x.grad)
+        torch.testing.assert_close(compiled(y)[0].detach().cpu(), function(x)[0].detach())
+        found.append(saved[0])
+    assert found[0] == found[1]
+    assert found[0][1] > 0

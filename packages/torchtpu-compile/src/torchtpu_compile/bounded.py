@@ -176,8 +176,8 @@ class BoundedInterpreter:
                 value = _apply(call)
         except Unbounded:
             raise
-        except Exception as error:
-            raise GraphError.at_node(node, error) from error
+        except Exception as error:  # at its true sizes the op works, or says why it does not
+            raise Unbounded(f"{GraphError.at_node(node, error)} (at a padded size)") from error
         for condition, (error_type, message, _) in zip(
             collected.conditions, collected.messages, strict=True
         ):
@@ -192,9 +192,11 @@ def _value(source: Node, env: Mapping[Node, Any], sizes: Sizes) -> Any:
         value = source.meta["val"]
         if isinstance(value, torch.SymInt):
             return expression(value)
+        if isinstance(value, torch.SymFloat):
+            return Number(float, sizes.number(expression(value)))
         if isinstance(value, (int, float, bool)):
             return value
-        raise Unbounded(f"{source} is a number that is not a whole size")
+        raise Unbounded(f"{source} is a condition on sizes")
     return env[source]
 
 

@@ -2,15 +2,16 @@
 """A step of a graph with open sizes as few programs: operands padded, results cut back.
 
 A result is a view of a padded tensor, so cutting costs nothing, and the next graph that
-takes it finds the padding in place. Any other operand is padded through host memory: a
-program that pads would be one more program for each size.
+takes it finds the padding in place. Any other operand is padded through host memory, and
+an input of open size is written through it: a program that pads or cuts would be one
+more program for each size.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,19 +21,19 @@ import numpy as np
 import sympy
 import torch
 from torch.fx import Node
-from torchtpu_core.calls import OutSpec, array_of, device_call, tensor_of
+from torchtpu_core.calls import OutSpec, device_call
 from torchtpu_core.env_values import LogTopic
 from torchtpu_core.env_vars import settings
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar
 from torchtpu_core.lowering.rng import Rng
-from torchtpu_core.runtime import transfers
 
 from torchtpu_compile import numbers
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
-from torchtpu_compile.padded import Padded, Sizes, is_padded
-from torchtpu_compile.symbols import Unbounded, evaluate, expression, is_static
+from torchtpu_compile.padded import Padded, Sizes
+from torchtpu_compile.result_layout import Layout, dense_strides
+from torchtpu_compile.symbols import Unbounded, expression, is_static
 
 log = logging.getLogger("torchtpu")
 
@@ -55,42 +56,6 @@ class _Entry:
     specs: list[OutSpec]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a result of open size lies in its storage.
-
-    What the user sees is dense, as it would be without padding. What only the backward
-    graph sees stays as the program made it, padding in place.
-
-    Attributes:
-        exprs: its true sizes.
-        strides: its strides; None: those of the padded tensor.
-    """
-
-    exprs: Sequence[sympy.Expr]
-    strides: Sequence[sympy.Expr] | None
-
-    def laid_out(self, sizes: Sizes, value: Padded) -> jax.Array:
-        """The program's result for a value."""
-        if self.strides is None or not any(map(is_padded, value.dims[1:])):
-            return sizes.compact(value).array
-        return sizes.compact(sizes.reshaped(value, [sympy.Mul(*self.exprs)])).array
-
-    def cut(self, tensor: torch.Tensor, known: Mapping[sympy.Symbol, int]) -> torch.Tensor:
-        """The tensor of true sizes on the storage of a padded result.
-
-        Not a view: AOTAutograd takes a view for an alias of its base and asks for the
-        base's sizes.
-        """
-        true = [evaluate(e, known) for e in self.exprs]
-        strides = (
-            tensor.stride() if self.strides is None else [evaluate(e, known) for e in self.strides]
-        )
-        with torch.no_grad():
-            part = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            return part.set_(tensor.untyped_storage(), 0, true, strides)
-
-
 class BoundedProgram:
     """The bounded form of a step.
 
@@ -102,7 +67,7 @@ class BoundedProgram:
         random_ops: how many random ops the step stands for.
 
     Raises:
-        Unbounded: the step's operands do not tell its sizes, or it writes to one of open size.
+        Unbounded: the step's operands do not tell its sizes.
     """
 
     def __init__(
@@ -124,8 +89,13 @@ class BoundedProgram:
         self._sources = [_source(s, interface, self._shapes) for s in self.symbols]
         self._upper = tuple(_upper(s, interface) for s in self.symbols)
         self._entries: dict[tuple[int, ...], _Entry] = {}
-        if any(not all(map(is_static, self._shapes[i])) for i, _ in interface.writes):
-            raise Unbounded("an input of open size is written")
+        is_open = [not all(map(is_static, exprs)) for exprs in self._shapes]
+        self._written = [(i, node) for i, node in interface.writes if not is_open[i]]
+        #: Inputs of open size that get new values; those are results first.
+        self._late = [(i, node) for i, node in interface.writes if is_open[i]]
+        self._results = (*interface.outputs, *(node for _, node in self._late))
+        late = [Layout.of(_exprs(n), dense_strides(_exprs(n))) for _, n in self._late]
+        self._layouts += late
 
     def __call__(
         self,
@@ -147,13 +117,17 @@ class BoundedProgram:
             t if sizes is None else with_padding(t, sizes)
             for t, sizes in zip(tensors, entry.operands, strict=True)
         ]
-        written = [index for index, _ in self.interface.writes]
+        written = [index for index, _ in self._written]
         results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
         known = dict(zip(self.symbols, true, strict=True))
-        return [
+        cut = [
             result if layout is None else layout.cut(result, known)
             for result, layout in zip(results, self._layouts, strict=True)
         ]
+        for (index, _), value in zip(self._late, cut[len(self.interface.outputs) :], strict=True):
+            # Through host memory, as operands come: a copy on the device is a program per size.
+            tensors[index].copy_(value.cpu())
+        return cut[: len(self.interface.outputs)]
 
     @property
     def program_count(self) -> int:
@@ -172,7 +146,7 @@ class BoundedProgram:
         results = self._shapes_of(function, structs)
         specs: list[OutSpec] = [
             (list(r.shape), list(numbers.contiguous(r.shape)), n.meta["val"].dtype)
-            for r, n in zip(results, self.interface.outputs, strict=False)
+            for r, n in zip(results, self._results, strict=False)
         ]
         if LogTopic.RECOMPILES in settings().log:
             log.warning("<TorchTpu/recompiles> %s for sizes up to %s", self.name, known)
@@ -205,11 +179,11 @@ class BoundedProgram:
             self.interpreter.run(env, sizes, rng)
             outputs = [
                 env[node].array if layout is None else layout.laid_out(sizes, env[node])
-                for node, layout in zip(interface.outputs, self._layouts, strict=True)
+                for node, layout in zip(self._results, self._layouts, strict=True)
             ]
             written = [
                 jnp.broadcast_to(env[v].array.astype(arrays[i].dtype), arrays[i].shape)
-                for i, v in interface.writes
+                for i, v in self._written
             ]
             return (*outputs, *written)
 
@@ -246,24 +220,9 @@ def with_padding(tensor: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
         and all(t <= p for t, p in zip(tensor.shape, sizes, strict=True))
     ):
         return tensor.detach().as_strided(sizes, strides)
-    host = _on_host(tensor.detach())
-    room = np.zeros(sizes, host.dtype)
-    room[tuple(slice(0, n) for n in host.shape)] = host
-    device = tensor.device.index or 0
-    return tensor_of(transfers.put(room, device), device, sizes, tensor.dtype)
-
-
-def _on_host(tensor: torch.Tensor) -> np.ndarray:
-    """The elements in the tensor's shape, through its whole storage: the size of the part that
-    is seen changes from call to call, that of the storage does not, so no program is compiled.
-    """
-    storage = tensor.untyped_storage()
-    if tensor.is_contiguous() and storage.nbytes() == tensor.nbytes:
-        return np.asarray(array_of(tensor))
-    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    flat = np.asarray(array_of(whole.set_(storage, 0, [storage.nbytes() // tensor.itemsize], [1])))
-    strides = [stride * tensor.itemsize for stride in tensor.stride()]
-    return np.lib.stride_tricks.as_strided(flat[tensor.storage_offset() :], tensor.shape, strides)
+    room = torch.zeros(sizes, dtype=tensor.dtype)
+    room[tuple(slice(0, n) for n in tensor.shape)] = tensor.detach().cpu()
+    return room.to(tensor.device)
 
 
 def _exprs(node: Node) -> list[sympy.Expr]:
@@ -274,16 +233,12 @@ def _layout(node: Node, interface: Any) -> Layout | None:
     exprs = _exprs(node)
     if all(map(is_static, exprs)):
         return None
-    strides = [expression(s) for s in node.meta["val"].stride()]
     if node in interface.saved:
-        return Layout(exprs, None)
-    if not _is_view_of_input(node):
-        strides = _dense_exprs(exprs)
-    return Layout(exprs, strides)
-
-
-def _dense_exprs(exprs: Sequence[sympy.Expr]) -> list[sympy.Expr]:
-    return [sympy.Mul(*exprs[d + 1 :]) for d in range(len(exprs))]
+        return Layout.with_padding(exprs)
+    strides = [expression(s) for s in node.meta["val"].stride()]
+    if _is_view_of_input(node):
+        return Layout(exprs, strides, range(len(exprs)))
+    return Layout.of(exprs, strides)
 
 
 def _is_view_of_input(node: Node) -> bool:

@@ -112,7 +112,7 @@ class Executable:
     ) -> None:
         rng_states.annotate(module)
         flex_attention.expand(module)
-        self.views = output_views.share(module) if aliases else {}
+        self.views = output_views.share(module) if aliases else None
         self.module = module
         self.policy = policy
         self.placement = Placement(module.graph, tables)
@@ -152,8 +152,8 @@ class Executable:
         takes the arguments one by one.
         """
         short = self._simple or self
-        if self.views:
-            short = output_views.restoring(short, self.views)
+        if self.views is not None:
+            short = self.views.restoring(short)
 
         def run(arguments: list[Any]) -> list[Any]:
             return short(arguments)
@@ -161,7 +161,7 @@ class Executable:
         # What is compiled is not traced again where a compiled function calls another one;
         # marking the code costs nothing per call.
         torch.compiler.disable(run, recursive=False)
-        run.direct = None if self.views else self._direct  # type: ignore[attr-defined]
+        run.direct = None if self.views is not None else self._direct  # type: ignore[attr-defined]
         return run
 
     def _writes_of_last(self, steps: Sequence[Step]) -> list[Node]:

@@ -42,10 +42,17 @@ def graph_call(number: int) -> Callable[[list[Any]], list[Any]]:
 
     if number not in _graphs:
         module = _modules.pop(number)
-        inputs = [n.name for n in module.graph.nodes if n.op == "placeholder"]
-        inference = not any(name.startswith(("primals", "tangents")) for name in inputs)
+        inference = _part(module.graph) == "inference"
         _graphs[number] = compile_graph("inductor", module, (), aliases=inference)
     return _graphs[number]
+
+
+def _part(graph: Graph) -> str:
+    """What AOTAutograd made a graph for, by the names it gives its inputs."""
+    names = [node.name for node in graph.nodes if node.op == "placeholder"]
+    if any(name.startswith("tangents") for name in names):
+        return "backward"
+    return "forward" if any(name.startswith("primals") for name in names) else "inference"
 
 
 def _graph_pass() -> Any:
@@ -79,9 +86,10 @@ def _take_over(module: GraphModule) -> None:
     graph.output(graph.graph_copy(module.graph, {}))
     undo_lowering_patterns(graph)
     copied = GraphModule(module, graph)
-    visible = graph.output_node().meta.get("user_visible_output_idxs")
-    if visible:
-        copied.meta[USER_OUTPUTS] = max(visible) + 1
+    if _part(graph) == "forward":
+        context = torch._guards.TracingContext.try_get()
+        if context is not None and context.fw_metadata is not None:
+            copied.meta[USER_OUTPUTS] = context.fw_metadata.num_forward
     _modules[number] = copied
     _put_op(module, number)
 

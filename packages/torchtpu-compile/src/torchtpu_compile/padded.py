@@ -122,6 +122,10 @@ class Sizes:
         """The true value of an expression, an int64 scalar of the program."""
         return jnp.asarray(evaluate(expr, self.true_values), np.int64)
 
+    def number(self, expr: sympy.Expr) -> jax.Array:
+        """The true value of an expression that need not be whole, a float64 scalar."""
+        return jnp.asarray(evaluate(expr, self.true_values), np.float64)
+
     def dim(self, size: Any) -> Dim:
         """A dimension of one factor."""
         expr = expression(size)

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torchtpu_core.lowering.indexing import needs_mask_expansion
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
 
@@ -159,8 +160,11 @@ class Placement:
         target = rng_states.random_op(node)
         if not isinstance(target, torch._ops.OpOverload):
             return False
-        row = self.tables.get(overload_name(target))
-        return row is not None and row.kind in _IN_PROGRAM and not target._schema.is_mutable
+        name = overload_name(target)
+        row = self.tables.get(name)
+        if row is None or row.kind not in _IN_PROGRAM or target._schema.is_mutable:
+            return False
+        return not _counts_a_mask(name, node)
 
     def _is_small(self, node: Node) -> bool:
         """Whether a CPU node may be computed in the program: from constants or numbers only."""
@@ -192,6 +196,14 @@ def is_host_scalar(node: Node) -> bool:
         and value.ndim == 0
         and not value.dtype.is_complex
     )
+
+
+def _counts_a_mask(name: str, node: Node) -> bool:
+    """Whether the size of an indexed result is the number of true elements of a mask."""
+    if not name.startswith("aten::index") or not isinstance(node.args[1], (list, tuple)):
+        return False
+    indices = [i.meta["val"] if isinstance(i, Node) else None for i in node.args[1]]
+    return needs_mask_expansion(name, indices)
 
 
 def _inputs(node: Node) -> Iterable[Node]:

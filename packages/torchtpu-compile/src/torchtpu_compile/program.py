@@ -36,8 +36,9 @@ from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import GraphError, describe, scope_of
 from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
 from torchtpu_compile.placement import is_number, is_subgraph
+from torchtpu_compile.result_layout import memory_order
 from torchtpu_compile.step_key import step_key
-from torchtpu_compile.symbols import Unbounded
+from torchtpu_compile.symbols import Unbounded, expression
 
 log = logging.getLogger("torchtpu")
 
@@ -335,13 +336,17 @@ def _static_specs(outputs: Sequence[Node]) -> list[OutSpec] | None:
 
 def _strides_like(value: torch.Tensor, shape: Sequence[int]) -> list[int]:
     """Dense strides for `shape`, dimensions ordered in memory as those of `value`."""
-    strides = [s if isinstance(s, int) else None for s in value.stride()]
-    order = list(range(len(shape)))
-    if None not in strides:
-        order.sort(key=lambda d: -strides[d])  # type: ignore[operator]
+    strides = value.stride()
+    is_fixed = all(isinstance(s, int) for s in (*value.shape, *strides))
+    if is_fixed:
+        order = sorted(range(len(shape)), key=lambda d: -strides[d])
+    else:
+        exprs, steps = ([expression(n) for n in given] for given in (value.shape, strides))
+        order = memory_order(exprs, steps) or list(range(len(shape)))
     dense, step = [0] * len(shape), 1
     for d in reversed(order):
         dense[d] = step
         step *= max(int(shape[d]), 1)
-    same = all(a == b or size <= 1 for a, b, size in zip(dense, strides, shape, strict=True))
-    return dense if None in strides or not same else strides  # type: ignore[return-value]
+    known = zip(dense, strides, shape, strict=True)
+    same = is_fixed and all(a == b or size <= 1 for a, b, size in known)
+    return list(strides) if same else dense

@@ -8,10 +8,14 @@ dimension or a number of the graph is in terms of symbols.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import sympy
 import torch
 
@@ -21,8 +25,9 @@ class Unbounded(Exception):
 
 
 def expression(size: Any) -> sympy.Expr:
-    """The expression of a size as the tracer saw it: an int, a SymInt or an expression."""
-    expr = size.node.expr if isinstance(size, torch.SymInt) else sympy.sympify(size)
+    """The expression of a number as the tracer saw it: plain, symbolic, or an expression."""
+    is_symbolic = isinstance(size, (torch.SymInt, torch.SymFloat))
+    expr = size.node.expr if is_symbolic else sympy.sympify(size)
     return expr.replace(_is_division, _whole) if expr.has(sympy.Function) else expr
 
 
@@ -55,23 +60,52 @@ def quotient(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
     return numerator if denominator == 1 else None
 
 
-def _floor_divide(a: Any, b: Any) -> Any:
-    return a // b
-
-
 def _reduce(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return lambda *args: functools.reduce(function, args)
+
+
+def _choice(plain: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+    """A function on plain numbers or on arrays of a program."""
+    return lambda *args: (traced if any(isinstance(a, jax.Array) for a in args) else plain)(*args)
+
+
+def _as_float(value: Any) -> Any:
+    return value.astype(np.float64) if isinstance(value, jax.Array) else float(value)
+
+
+def _true_divide(a: Any, b: Any) -> Any:
+    return _as_float(a) / _as_float(b)
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    return _as_float(base) ** _as_float(exponent)
 
 
 #: How a kind of expression is computed, by class name (torch has classes of its own).
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Add": _reduce(operator.add),
     "Mul": _reduce(operator.mul),
-    "Pow": lambda base, exponent: base**exponent,
-    "FloorDiv": _floor_divide,
-    "CleanDiv": _floor_divide,
+    "Pow": operator.pow,
+    "PowByNatural": operator.pow,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
     "CeilDiv": lambda a, b: -(-a // b),
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "Max": _reduce(_choice(max, jnp.maximum)),
+    "Min": _reduce(_choice(min, jnp.minimum)),
+    "ToFloat": _as_float,
+    "IntTrueDiv": _true_divide,
+    "FloatTrueDiv": _true_divide,
+    "FloatPow": _power,
+    "OpaqueUnaryFn_sqrt": _choice(math.sqrt, lambda a: jnp.sqrt(_as_float(a))),
+    "CeilToInt": _choice(math.ceil, lambda a: jnp.ceil(a).astype(np.int64)),
+    "FloorToInt": _choice(math.floor, lambda a: jnp.floor(a).astype(np.int64)),
 }
+#: Kinds of expressions that grow with all their arguments.
+_GROWING = frozenset({"Add", "Max", "Min", "ToFloat", "CeilToInt", "FloorToInt"})
+#: Quotients: they grow with the first argument if the second is a positive number.
+_QUOTIENTS = frozenset({"FloorDiv", "CleanDiv", "CeilDiv", "IntTrueDiv", "FloatTrueDiv"})
 
 
 def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
@@ -82,13 +116,15 @@ def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
     """
     if isinstance(expr, sympy.Integer):
         return int(expr)
+    if expr.is_number and isinstance(expr, (sympy.Float, sympy.Rational)):
+        return float(expr)
     if isinstance(expr, sympy.Symbol):
         if expr not in values:
             raise Unbounded(f"nothing in the graph's inputs tells the size {expr}")
         return values[expr]
     function = _FUNCTIONS.get(type(expr).__name__)
     if function is None:
-        raise Unbounded(f"the size {expr} is not a sum, product or floor division")
+        raise Unbounded(f"{expr} is not a form of number that a program can compute")
     if isinstance(expr, sympy.Pow) and not is_static(expr.exp):
         raise Unbounded(f"the size {expr} has a variable exponent")
     return function(*(evaluate(argument, values) for argument in expr.args))
@@ -96,13 +132,18 @@ def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
 
 def grows(expr: sympy.Expr) -> bool:
     """Whether an expression can only grow when a symbol grows."""
-    if isinstance(expr, (sympy.Integer, sympy.Symbol)):
+    if expr.is_number or isinstance(expr, sympy.Symbol):
         return True
-    name = type(expr).__name__
-    if name == "Add":
-        return all(grows(argument) for argument in expr.args)
+    name, arguments = type(expr).__name__, expr.args
+    if name in _GROWING:
+        return all(map(grows, arguments))
     if name == "Mul":
-        return all(grows(a) and not (is_static(a) and a < 0) for a in expr.args)
-    if name in ("FloorDiv", "CleanDiv", "CeilDiv"):
-        return grows(expr.args[0]) and is_static(expr.args[1]) and expr.args[1] > 0
-    return name == "Pow" and grows(expr.args[0]) and is_static(expr.args[1]) and expr.args[1] > 0
+        return all(grows(a) and not (a.is_number and a < 0) for a in arguments)
+    if name in _QUOTIENTS:
+        return grows(arguments[0]) and _is_positive_number(arguments[1])
+    powers = ("Pow", "PowByNatural")
+    return name in powers and grows(arguments[0]) and _is_positive_number(arguments[1])
+
+
+def _is_positive_number(expr: sympy.Expr) -> bool:
+    return bool(expr.is_number and expr > 0)

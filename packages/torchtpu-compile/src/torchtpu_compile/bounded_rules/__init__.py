@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from torchtpu_compile.bounded import Rule
 from torchtpu_compile.bounded_rules import (
+    adaptive_pooling,
     contractions,
     factories,
     indexing,
@@ -32,5 +33,6 @@ RULES: Mapping[str, Rule] = {
     **sequences.RULES,
     **losses.RULES,
     **pooling.RULES,
+    **adaptive_pooling.RULES,
     **linalg.RULES,
 }

@@ -21,6 +21,11 @@ def refuse(call: Call, why: str) -> Unbounded:
     return Unbounded(f"{describe(call.node)} {why}")
 
 
+def has_argument(call: Call, name: str) -> bool:
+    """Whether an op's schema has an argument."""
+    return any(a.name == name for a in call.node.target._schema.arguments)  # type: ignore[union-attr]
+
+
 def dim_of(x: Padded, dim: int) -> int:
     """A dimension's number, counted from the front."""
     return dim + len(x.dims) if dim < 0 else dim

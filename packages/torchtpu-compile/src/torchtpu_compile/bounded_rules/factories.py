@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from torchtpu_core.lowering import dtypes
 
-from torchtpu_compile.bounded import Call, Rule
-from torchtpu_compile.bounded_rules.common import refuse
+from torchtpu_compile.bounded import Call, Number, Rule
 from torchtpu_compile.padded import Padded, padded_size
 from torchtpu_compile.symbols import expression, is_static
 
@@ -31,14 +32,32 @@ def _arange(call: Call) -> Padded:
     start = call.arg("start") if "start" in schema else 0
     step = call.arg("step") if "step" in schema else 1
     (expr,) = call.exprs()
-    if is_static(expr) and all(not hasattr(v, "free_symbols") for v in (start, step)):
+    numbers = (start, step)
+    if is_static(expr) and not any(_is_open(v) for v in numbers):
         return call.result(call.run())
-    if isinstance(start, float) or isinstance(step, float) or not is_static(expression(step)):
-        raise refuse(call, "counts in steps that are not whole numbers")
     dtype = dtypes.to_numpy(call.node.meta["val"].dtype)
-    (dim,) = (call.sizes.dim(expr),)
-    count = jnp.arange(padded_size(dim), dtype=np.int64) * np.int64(int(step))
-    return Padded((count + call.sizes.true(expression(start))).astype(dtype), (dim,))
+    dim = call.sizes.dim(expr)
+    kind = np.int64 if all(_is_whole(v) for v in numbers) else np.float64
+    first, by = (_value(call, v, kind) for v in numbers)
+    count = jnp.arange(padded_size(dim), dtype=np.int64).astype(kind)
+    return Padded((first + count * by).astype(dtype), (dim,))
+
+
+def _is_open(value: Any) -> bool:
+    return isinstance(value, Number) or hasattr(value, "free_symbols")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) or hasattr(value, "free_symbols")
+
+
+def _value(call: Call, value: Any, kind: Any) -> jax.Array:
+    """A number of the graph as an array."""
+    if isinstance(value, Number):
+        return value.to(np.dtype(kind))
+    if isinstance(value, (int, float)):
+        return jnp.asarray(value, kind)
+    return call.sizes.true(expression(value)).astype(kind)
 
 
 _FILLED = (
@@ -67,6 +86,19 @@ _FILLED = (
 )
 
 
+_DRAWN_LIKE = (
+    "native_dropout",
+    "bernoulli",
+    "bernoulli.p",
+    "uniform",
+    "normal_functional",
+    "exponential",
+    "geometric",
+    "log_normal",
+    "cauchy",
+)
+
+
 def _same_draws(call: Call) -> object:
     """Random ops whose result has the sizes of their operand."""
     x = call.args[0] = call.sizes.compact(call.args[0])
@@ -79,8 +111,6 @@ def _same_draws(call: Call) -> object:
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys((f"aten::{name}" for name in _FILLED), _filled),
     **dict.fromkeys(("aten::arange", "aten::arange.start", "aten::arange.start_step"), _arange),
-    **dict.fromkeys(
-        ("aten::native_dropout", "aten::bernoulli", "aten::bernoulli.p", "aten::uniform"),
-        _same_draws,
-    ),
+    **dict.fromkeys((f"aten::{name}" for name in _DRAWN_LIKE), _same_draws),
+    "aten::scalar_tensor": lambda call: Padded(jnp.asarray(call.run()), ()),
 }

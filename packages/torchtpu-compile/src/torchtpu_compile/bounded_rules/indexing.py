@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from torchtpu_core.lowering import checks
 
 from torchtpu_compile.bounded import Call, Rule, align, joint_dims
 from torchtpu_compile.bounded_rules.common import dim_of, refuse
-from torchtpu_compile.padded import Dim, Padded, is_padded, true_size
+from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size
 
 
-def _clean(call: Call, index: Padded, dim: Dim, *, negative: bool) -> Padded:
-    """Indices into a dimension: 0 in the padding, non-negative and checked if it is padded."""
+def _clean(call: Call, index: Padded, dim: Dim, *, negative: bool, by_row: bool = True) -> Padded:
+    """Indices into a dimension: 0 in the padding, non-negative and checked.
+
+    Of a dimension without padding the op's row does the latter, if it runs (`by_row`).
+    """
     index = call.sizes.filled(index, 0)
-    if not is_padded(dim):
+    if by_row and not is_padded(dim):
         return index
     size = call.sizes.true(true_size(dim)).astype(index.array.dtype)
     low = -size if negative else jnp.zeros_like(size)
@@ -39,6 +43,8 @@ def _embedding(call: Call) -> Padded:
 
 def _embedding_backward(call: Call) -> Padded:
     grad, indices = call.args[0], call.args[1]
+    if indices.padded_dims and call.arg("scale_grad_by_freq"):
+        raise refuse(call, "counts how often each row was looked up")
     lead = grad.dims[:-1]
     flat = grad
     if len(lead) == len(indices.dims) and any(
@@ -87,6 +93,9 @@ def _adding_scatter(call: Call) -> Padded:
     x = call.args[0] = call.sizes.compact(call.args[0])
     index, source = call.sizes.compact(call.args[2]), call.sizes.compact(call.args[3])
     dim = dim_of(x, call.args[1])
+    like = source.dims if len(index.dims) == len(source.dims) else (source.dims[dim],)
+    if not all(same_dim(a, b) for a, b in zip(index.dims, like, strict=True)):
+        raise refuse(call, "has an index and a source of different sizes")
     call.args[2] = _clean(call, index, x.dims[dim], negative=False)
     call.args[3] = call.sizes.filled(source, 0)
     return Padded(call.run(), x.dims)
@@ -94,19 +103,44 @@ def _adding_scatter(call: Call) -> Padded:
 
 def _index_put(call: Call) -> Padded:
     x = call.sizes.compact(call.args[0])
-    indices, values = call.args[1], call.args[2]
+    indices, values = call.args[1], call.sizes.compact(call.args[2])
+    adds = bool(call.arg("accumulate"))
     used = [d for d, i in enumerate(indices) if i is not None]
     if any(indices[d].array.dtype in (np.bool_, np.uint8) for d in used):
-        raise refuse(call, "is indexed by a mask")
-    adds = bool(call.arg("accumulate"))
-    if any(indices[d].padded_dims for d in used) and not adds:
-        raise refuse(call, "writes through an index of open size")
+        return _put_through_mask(call, x, [indices[d] for d in used], values, adds)
     aligned = align(call.sizes, [indices[d] for d in used])
-    cleaned: list[Any] = [None] * len(indices)
+    places: list[Any] = [slice(None)] * len(x.dims)
     for d, index in zip(used, aligned, strict=True):
-        cleaned[d] = _clean(call, index, x.dims[d], negative=True)
-    call.args[:3] = [x, cleaned, call.sizes.filled(values, 0) if adds else values]
-    return Padded(call.run(), x.dims)
+        place = _clean(call, index, x.dims[d], negative=True, by_row=False).array
+        inside = call.sizes.valid(index, range(len(index.dims)))
+        if inside is not None:  # what is written from the padding goes beyond the end
+            place = jnp.where(inside, place, x.array.shape[d])
+        places[d] = place
+    target = x.array.at[tuple(places)]
+    source = _spread(values, x, used, joint_dims(aligned)).astype(x.array.dtype)
+    write = target.add if adds else target.set
+    return Padded(write(source, mode="drop"), x.dims)
+
+
+def _put_through_mask(
+    call: Call, x: Padded, masks: list[Padded], values: Padded, adds: bool
+) -> Padded:
+    """One value for all elements where a mask of the whole tensor is true."""
+    mask = call.sizes.compact(masks[0])
+    alike = len(masks) == 1 and len(mask.dims) == len(x.dims)
+    if not alike or not all(map(same_dim, mask.dims, x.dims)) or values.array.size != 1:
+        raise refuse(call, "is indexed by a mask")
+    value = values.array.reshape(()).astype(x.array.dtype)
+    new = x.array + value if adds else value
+    return Padded(jnp.where(mask.array.astype(bool), new, x.array), x.dims)
+
+
+def _spread(values: Padded, x: Padded, used: list[int], joint: tuple[Dim, ...]) -> jax.Array:
+    """`values` in the shape of ``x[indices]``."""
+    rest = [dim for d, dim in enumerate(x.dims) if d not in used]
+    at = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
+    shape = [padded_size(dim) for dim in (*rest[:at], *joint, *rest[at:])]
+    return jnp.broadcast_to(values.array, shape)
 
 
 def _index_copy(call: Call) -> Padded:

@@ -95,7 +95,13 @@ def _select_scatter(call: Call) -> Padded:
     return Padded(jnp.where(here, jnp.expand_dims(source.array, dim), x.array), x.dims)
 
 
+def _copy(call: Call) -> Padded:
+    x, source = align(call.sizes, call.args[:2])
+    return Padded(jnp.broadcast_to(cast(source.array, x.array.dtype), x.array.shape), x.dims)
+
+
 RULES: Mapping[str, Rule] = {
+    "aten::copy": _copy,
     "aten::cat": _cat,
     "aten::stack": _stack,
     "aten::constant_pad_nd": _pad,

@@ -69,6 +69,24 @@ def _solve(call: Call) -> Any:
     return _results(call, a, call.run())
 
 
+def _solve_factored(call: Call) -> Padded:
+    # aten::linalg_lu_solve(LU, pivots, B, *, left, adjoint)
+    factors, pivots, b = (call.sizes.compact(x) for x in call.args[:3])
+    if factors.padded_dims and not same_dim(factors.dims[-1], factors.dims[-2]):
+        raise refuse(call, "takes factors of open size that are not square")
+    lead = [x.dims[:-2] for x in (factors, b)] + [pivots.dims[:-1]]
+    if any(len(other) != len(lead[0]) for other in lead) or not all(
+        same_dim(x, y) for other in lead for x, y in zip(lead[0], other, strict=True)
+    ):
+        raise refuse(call, "has batches that differ")
+    ok = call.sizes.valid(pivots, range(len(pivots.dims)))
+    if ok is not None:  # in the padding each row stays where it is
+        own = jnp.arange(1, pivots.array.shape[-1] + 1, dtype=pivots.array.dtype)
+        pivots = Padded(jnp.where(ok, pivots.array, own), pivots.dims)
+    call.args[:3] = [_continued(call, factors), pivots, call.sizes.filled(b, 0)]
+    return Padded(call.run(), b.dims)
+
+
 def _eye(call: Call) -> Padded:
     dims = tuple(call.sizes.dim(e) for e in call.exprs())
     rows, columns = (padded_size(d) for d in dims)
@@ -105,6 +123,7 @@ RULES: Mapping[str, Rule] = {
             "aten::_linalg_slogdet",
             "aten::linalg_inv_ex",
             "aten::linalg_cholesky_ex",
+            "aten::linalg_lu_factor_ex",
         ),
         _of_one_matrix,
     ),
@@ -113,6 +132,7 @@ RULES: Mapping[str, Rule] = {
     ),
     **dict.fromkeys(("aten::eye", "aten::eye.m"), _eye),
     **dict.fromkeys(("aten::_linalg_solve_ex", "aten::linalg_solve_triangular"), _solve),
+    "aten::linalg_lu_solve": _solve_factored,
     "aten::diagonal": _diagonal,
     "aten::diag_embed": _diag_embed,
 }

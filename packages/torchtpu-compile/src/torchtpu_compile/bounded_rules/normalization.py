@@ -14,8 +14,8 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import cast
 
 from torchtpu_compile.bounded import Call, Rule, align
-from torchtpu_compile.bounded_rules.common import dim_of, refuse, require_plain
-from torchtpu_compile.bounded_rules.reductions import count_of, has_argument, moments
+from torchtpu_compile.bounded_rules.common import dim_of, has_argument, refuse, require_plain
+from torchtpu_compile.bounded_rules.reductions import count_of, moments
 from torchtpu_compile.padded import Padded, is_padded
 
 

@@ -3,7 +3,9 @@
 
 Open batches and channels are untouched by it. In open images the padding holds what no
 window can see, the lowest value or zero; a window's sum is divided by how many true
-elements it has; positions of maxima are counted in the true image.
+elements it has; positions of maxima are counted in the true image. Windows that reach
+over the edge (``ceil_mode``) get more of the same padding. Adaptive windows, whose place
+follows the true size, are in `adaptive_pooling`.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from torchtpu_compile.bounded import Call, Rule
-from torchtpu_compile.bounded_rules.common import lowest, refuse, require_plain
+from torchtpu_compile.bounded_rules.common import has_argument, lowest, refuse
 from torchtpu_compile.padded import Padded, is_padded, padded_size, true_size
 
 
@@ -35,16 +38,12 @@ def _pooled(call: Call, x: Padded, index: int | None, spatial: int) -> tuple[Any
     return (*x.dims[: len(x.dims) - spatial], *(call.sizes.dim(e) for e in sizes))
 
 
-def _refuse_ceil(call: Call) -> None:
-    if call.arg("ceil_mode"):
-        raise refuse(call, "rounds the size of an open image up")
-
-
-def _renumbered(call: Call, index: jax.Array, image: Padded, spatial: int, to_true: bool) -> Any:
-    """Flat positions in the padded image as such in the true one, or the other way."""
-    dims = [image.dims[d] for d in _image(image, spatial)]
-    padded = [jnp.asarray(padded_size(d), np.int64) for d in dims]
-    true = [call.sizes.true(true_size(d)) for d in dims]
+def renumbered(
+    call: Call, index: jax.Array, image: Padded, room: Sequence[int], to_true: bool
+) -> jax.Array:
+    """Flat positions in an image of `room` places as such in the true one, or the other way."""
+    padded = [jnp.asarray(n, np.int64) for n in room]
+    true = [call.sizes.true(true_size(d)) for d in image.dims[-len(room) :]]
     source, target = (padded, true) if to_true else (true, padded)
     result, step = jnp.zeros_like(index), jnp.ones((), np.int64)
     for size, new in zip(reversed(source), reversed(target), strict=True):
@@ -53,17 +52,52 @@ def _renumbered(call: Call, index: jax.Array, image: Padded, spatial: int, to_tr
     return result
 
 
+def _window(call: Call, axis: int) -> tuple[int, int, int]:
+    """Along one dimension: how far a window reaches, its stride, the padding before."""
+    kernel, stride, padding = (_at(call.arg(n), axis) for n in ("kernel_size", "stride", "padding"))
+    dilation = _at(call.arg("dilation"), axis) if has_argument(call, "dilation") else 1
+    return dilation * (kernel - 1) + 1, stride or kernel, padding
+
+
+def _room(call: Call, x: Padded, out: Sequence[int]) -> list[int]:
+    """How large an image must be to hold `out` windows without reaching over the edge."""
+    room = []
+    for axis, (count, size) in enumerate(zip(out, x.array.shape[-len(out) :], strict=True)):
+        reach, stride, padding = _window(call, axis)
+        room.append(max(size, (count - 1) * stride + reach - 2 * padding))
+    return room
+
+
+def _floor_windows(call: Call, room: Sequence[int]) -> list[int]:
+    """How many windows an image of `room` places holds."""
+    out = []
+    for axis, size in enumerate(room):
+        reach, stride, padding = _window(call, axis)
+        out.append((size + 2 * padding - reach) // stride + 1)
+    return out
+
+
+def _resized(array: jax.Array, sizes: Sequence[int], fill: Any = 0) -> jax.Array:
+    """`array` with its last dimensions cut or continued by `fill` to `sizes`."""
+    config = [(0, 0, 0)] * (array.ndim - len(sizes))
+    config += [(0, n - m, 0) for n, m in zip(sizes, array.shape[-len(sizes) :], strict=True)]
+    return lax.pad(array, jnp.asarray(fill, array.dtype), config)
+
+
 def _max_pool(spatial: int) -> Rule:
     def rule(call: Call) -> Any:
         x = call.args[0] = call.sizes.compact(call.args[0])
-        is_open = _is_open(x, spatial)
-        if is_open:
-            _refuse_ceil(call)
-            call.args[0] = call.sizes.filled(x, lowest(x.array.dtype), _image(x, spatial))
-        values, index = call.run()
         dims = _pooled(call, x, 0, spatial)
-        if is_open:
-            index = _renumbered(call, index, x, spatial, to_true=True)
+        if not _is_open(x, spatial):
+            values, index = call.run()
+            return [Padded(values, dims), Padded(index, dims)]
+        out = [padded_size(d) for d in dims[-spatial:]]
+        room, fill = _room(call, x, out), lowest(x.array.dtype)
+        image = call.sizes.filled(x, fill, _image(x, spatial))
+        call.args[0] = Padded(_resized(image.array, room, fill), x.dims)
+        call.set("ceil_mode", False)
+        values, index = (_resized(v, out) for v in call.run())
+        index = renumbered(call, index, x, room, to_true=True)
         return [Padded(values, dims), Padded(index, dims)]
 
     return rule
@@ -74,14 +108,19 @@ def _max_pool_backward(spatial: int) -> Rule:
         for name in ("grad_output", "self", "indices"):
             call.set(name, call.sizes.compact(call.arg(name)))
         grad, x, index = (call.arg(n) for n in ("grad_output", "self", "indices"))
-        call.set("grad_output", call.sizes.filled(grad, 0))
-        if _is_open(x, spatial):
-            _refuse_ceil(call)
-            index = call.sizes.filled(index, 0)
-            places = _renumbered(call, index.array, x, spatial, to_true=False)
-            index = Padded(places, index.dims)
-        call.set("indices", index)
-        return Padded(call.run(), x.dims)
+        grad = call.sizes.filled(grad, 0)
+        call.set("grad_output", grad)
+        if not _is_open(x, spatial):
+            return Padded(call.run(), x.dims)
+        room = _room(call, x, grad.array.shape[-spatial:])
+        out = _floor_windows(call, room)
+        index = call.sizes.filled(index, 0)
+        places = renumbered(call, index.array, x, room, to_true=False)
+        call.set("grad_output", Padded(_resized(grad.array, out), grad.dims))
+        call.set("indices", Padded(_resized(places, out), index.dims))
+        call.set("self", Padded(_resized(x.array, room), x.dims))
+        call.set("ceil_mode", False)
+        return Padded(_resized(call.run(), x.array.shape[-spatial:]), x.dims)
 
     return rule
 
@@ -116,14 +155,17 @@ def _at(values: Any, axis: int) -> int:
 def _average_pool(spatial: int) -> Rule:
     def rule(call: Call) -> Any:
         x = call.args[0] = call.sizes.compact(call.args[0])
-        if not _is_open(x, spatial):
-            return Padded(call.run(), _pooled(call, x, None, spatial))
-        _require_float(call, x)
-        call.args[0] = call.sizes.filled(x, 0, _image(x, spatial))
         dims = _pooled(call, x, None, spatial)
-        counts = _counts(call, x, [padded_size(d) for d in dims[-spatial:]], spatial)
+        if not _is_open(x, spatial):
+            return Padded(call.run(), dims)
+        _require_float(call, x)
+        out = [padded_size(d) for d in dims[-spatial:]]
+        counts = _counts(call, x, out, spatial)
+        image = call.sizes.filled(x, 0, _image(x, spatial)).array
+        call.args[0] = Padded(_resized(image, _room(call, x, out)), x.dims)
         call.set("divisor_override", 1)
-        total = call.run()
+        call.set("ceil_mode", False)
+        total = _resized(call.run(), out)
         return Padded(total / counts.astype(total.dtype), dims)
 
     return rule
@@ -135,49 +177,25 @@ def _average_pool_backward(spatial: int) -> Rule:
             call.set(name, call.sizes.compact(call.arg(name)))
         grad, x = call.arg("grad_output"), call.arg("self")
         grad = call.sizes.filled(grad, 0)
-        if _is_open(x, spatial):
-            _require_float(call, x)
-            out = grad.array.shape[-spatial:]
-            counts = _counts(call, x, out, spatial).astype(grad.array.dtype)
-            grad = Padded(grad.array / counts, grad.dims)
-            call.set("divisor_override", 1)
         call.set("grad_output", grad)
-        return Padded(call.run(), x.dims)
+        if not _is_open(x, spatial):
+            return Padded(call.run(), x.dims)
+        _require_float(call, x)
+        windows = grad.array.shape[-spatial:]
+        shares = grad.array / _counts(call, x, windows, spatial).astype(grad.array.dtype)
+        room = _room(call, x, windows)
+        call.set("grad_output", Padded(_resized(shares, _floor_windows(call, room)), grad.dims))
+        call.set("self", Padded(_resized(x.array, room), x.dims))
+        call.set("divisor_override", 1)
+        call.set("ceil_mode", False)
+        return Padded(_resized(call.run(), x.array.shape[-spatial:]), x.dims)
 
     return rule
 
 
 def _require_float(call: Call, x: Padded) -> None:
-    _refuse_ceil(call)
     if not jnp.issubdtype(x.array.dtype, jnp.floating):
         raise refuse(call, "averages whole numbers of an open image")
-
-
-def _whole_image(spatial: int) -> Rule:
-    """An op whose windows depend on the image's size, which must therefore not be open."""
-
-    def rule(call: Call) -> Any:
-        x = call.args[0] = call.sizes.compact(call.args[0])
-        require_plain(call, x, _image(x, spatial))
-        values = call.run()
-        if isinstance(values, (list, tuple)):
-            return [Padded(v, _pooled(call, x, i, spatial)) for i, v in enumerate(values)]
-        return Padded(values, _pooled(call, x, None, spatial))
-
-    return rule
-
-
-def _whole_image_backward(spatial: int) -> Rule:
-    def rule(call: Call) -> Any:
-        for i, value in enumerate(call.args):
-            if isinstance(value, Padded):
-                call.args[i] = call.sizes.compact(value)
-        grad, x = call.args[:2]
-        require_plain(call, x, _image(x, spatial))
-        call.args[0] = call.sizes.filled(grad, 0)
-        return Padded(call.run(), x.dims)
-
-    return rule
 
 
 _FAMILIES: Mapping[str, Callable[[int], Rule]] = {
@@ -185,10 +203,6 @@ _FAMILIES: Mapping[str, Callable[[int], Rule]] = {
     "max_pool{}d_with_indices_backward": _max_pool_backward,
     "avg_pool{}d": _average_pool,
     "avg_pool{}d_backward": _average_pool_backward,
-    "_adaptive_avg_pool{}d": _whole_image,
-    "_adaptive_avg_pool{}d_backward": _whole_image_backward,
-    "adaptive_max_pool{}d": _whole_image,
-    "adaptive_max_pool{}d_backward": _whole_image_backward,
 }
 
 RULES: Mapping[str, Rule] = {

@@ -13,7 +13,7 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import cast
 
 from torchtpu_compile.bounded import Call, Rule
-from torchtpu_compile.bounded_rules.common import dims_of, highest, lowest, refuse
+from torchtpu_compile.bounded_rules.common import dims_of, has_argument, highest, lowest, refuse
 from torchtpu_compile.padded import Padded, padded_size, true_size
 
 Fill = Callable[[np.dtype], Any]
@@ -22,11 +22,6 @@ Fill = Callable[[np.dtype], Any]
 def reduced_dims(x: Padded, dims: list[int], keep: bool) -> tuple[Any, ...]:
     """The dimensions that are left."""
     return tuple(() if d in dims else dim for d, dim in enumerate(x.dims) if keep or d not in dims)
-
-
-def has_argument(call: Call, name: str) -> bool:
-    """Whether an op's schema has an argument."""
-    return any(a.name == name for a in call.node.target._schema.arguments)  # type: ignore[union-attr]
 
 
 def _dims(call: Call, x: Padded) -> tuple[list[int], bool]:
@@ -112,6 +107,14 @@ def _variance(call: Call) -> Any:
     return Padded(jnp.sqrt(variance) if name.endswith("std") else variance, left)
 
 
+def _norm(call: Call) -> Any:
+    """Zeros are neutral for a positive order only; a negative one looks for the smallest."""
+    order = call.arg("ord")
+    if not isinstance(order, (int, float)):
+        raise refuse(call, "has an open order")
+    return _reduction(_constant(np.inf if order < 0 else 0))(call)
+
+
 def _constant(value: Any) -> Fill:
     return lambda dtype: value
 
@@ -126,10 +129,10 @@ _TABLE: tuple[tuple[Rule, tuple[str, ...]], ...] = (
             "any",
             "any.dim",
             "any.dims",
-            "linalg_vector_norm",
             "count_nonzero",
         ),
     ),
+    (_norm, ("linalg_vector_norm",)),
     (_reduction(_constant(1)), ("prod", "prod.dim_int", "all", "all.dim", "all.dims")),
     (_reduction(lowest), ("amax", "max", "logsumexp")),
     (_reduction(highest), ("amin", "min")),

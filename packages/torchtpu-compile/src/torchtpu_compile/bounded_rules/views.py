@@ -13,7 +13,7 @@ import sympy
 
 from torchtpu_compile.bounded import Call, Rule
 from torchtpu_compile.bounded_rules.common import dim_of, moved, refuse
-from torchtpu_compile.padded import Padded, is_padded, padded_size, true_size
+from torchtpu_compile.padded import Padded, is_padded, normal, padded_size, true_size
 from torchtpu_compile.symbols import expression, is_static, same
 
 _NO_END = 2**62
@@ -147,24 +147,23 @@ def _flip(call: Call) -> Padded:
 
 
 def _repeat(call: Call) -> Padded:
+    """How often a dimension is repeated is one more factor of it, the outermost."""
     x, times = call.args[0], call.args[1]
     extra = len(times) - len(x.dims)
     array = x.array.reshape((1,) * extra + x.array.shape)
-    dims = ((),) * extra + x.dims
-    for d, (dim, n) in enumerate(zip(dims, times, strict=True)):
-        static = is_static(expression(n))
-        if is_padded(dim) and n != 1:
-            raise refuse(call, "repeats a dimension of open size")
-        if not static and dim != ():
-            raise refuse(call, "repeats a dimension an open number of times")
-        del d
-    plain = [1 if not is_static(expression(n)) else int(n) for n in times]
-    array = jnp.tile(array, plain)
-    exprs = call.exprs()
-    out = tuple(
-        dim if is_padded(dim) else call.sizes.dim(e) for dim, e in zip(dims, exprs, strict=True)
-    )
-    return Padded(jnp.broadcast_to(array, [padded_size(d) for d in out]), out)
+    counts = [call.sizes.dim(n) for n in times]
+    dims = (normal((*n, *dim)) for n, dim in zip(counts, ((),) * extra + x.dims, strict=True))
+    return Padded(jnp.tile(array, [padded_size(n) for n in counts]), tuple(dims))
+
+
+def _shuffle(call: Call) -> Padded:
+    """Places of open images become channels, or channels places; true data stays in front."""
+    x = call.sizes.compact(call.args[0])
+    dims = (*x.dims[:-3], *(call.sizes.dim(e) for e in call.exprs()[-3:]))
+    if is_padded(x.dims[-3]):
+        raise refuse(call, "has an open number of channels")
+    call.args[0] = x
+    return Padded(call.run(), dims)
 
 
 RULES: Mapping[str, Rule] = {
@@ -198,4 +197,5 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("aten::tril", "aten::triu"), _plain_last_two),
     "aten::flip": _flip,
     "aten::repeat": _repeat,
+    **dict.fromkeys(("aten::pixel_shuffle", "aten::pixel_unshuffle"), _shuffle),
 }

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first call of a compiled function on `tpu` beside that of hand-written JAX, nothing cached.
+
+    python benchmarks/compile_time.py [gpt resnet dlrm] [--rounds 5] [--save]
+
+Each figure is a process of its own, without a program cache and with all modules imported and
+the device started before the clock runs; the two kinds take turns. Three parts of each example:
+`inference`, the loss without gradients; `train`, the loss and its gradients; `step`, the same
+with the optimizer. On the torch side the first two compile the loss and call ``backward``, the
+third compiles the whole step. On the JAX side one `jit` each, on the same XLA client.
+
+Our seconds are split into Dynamo (frames and guards), AOTAutograd (joint graph, partition),
+planning (graphs to steps of programs), lowering (to StableHLO, with the cache's key), XLA, and the
+rest, which is the call itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from _measure import Spread, ratios, save
+
+MODELS = ("gpt", "resnet", "dlrm")
+PARTS = ("inference", "train", "step")
+#: The wish of the project.
+BAR = 1.3
+
+
+class Clock:
+    """Seconds of wall time and of CPU time of the whole process, by phase."""
+
+    def __init__(self) -> None:
+        self.wall: dict[str, float] = {}
+        self.cpu: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what happens inside, of all threads."""
+        began, began_cpu = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self.wall[name] = self.wall.get(name, 0.0) + time.perf_counter() - began
+            self.cpu[name] = self.cpu.get(name, 0.0) + time.process_time() - began_cpu
+
+    def watch(self, owner: Any, name: str, phase: str) -> None:
+        """Count the calls of a function that others look up in `owner`."""
+        function = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with self.phase(phase):
+                return function(*args, **kwargs)
+
+        setattr(owner, name, watched)
+
+
+def torch_call(name: str, part: str) -> Callable[[], Any]:
+    """What the first call of is measured, on `tpu`."""
+    import torch
+    from train_steps import MODELS as MAKE
+
+    model, batch, loss_of = MAKE[name]()
+    model.to("tpu")
+    batch = tuple(t.to("tpu") for t in batch)
+    loss = partial(loss_of, model)
+    if part == "inference":
+        compiled = torch.compile(loss, backend="tpu")
+
+        def infer() -> Any:
+            with torch.no_grad():
+                return compiled(*batch)
+
+        return infer
+    if part == "train":
+        compiled = torch.compile(loss, backend="tpu")
+
+        def train() -> Any:
+            value = compiled(*batch)
+            value.backward()
+            return value.detach()
+
+        return train
+    if name == "resnet":
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        value = loss(*batch)
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return torch.compile(step, backend="tpu")
+
+
+def jax_call(name: str, part: str) -> Callable[[], Any]:
+    """The same by hand."""
+    import _jax_models as jax_models
+    import jax
+    from train_steps import jax_program
+
+    call, state, arrays = jax_program(name)
+    if part == "step":
+        return lambda: call(state, *arrays)[1]
+    params = state[0]
+    if name == "resnet":
+        loss, auxiliary, operands = jax_models.resnet_loss, True, (state[2], *arrays)
+    else:
+        loss, auxiliary, operands = jax_models.dlrm_loss, False, arrays
+        if name == "gpt":
+            loss = partial(jax_models.gpt_loss, layers=4, heads=8)
+    if part == "train":
+        loss = jax.value_and_grad(loss, has_aux=auxiliary)
+    return lambda: jax.tree.leaves(jax.jit(loss)(params, *operands))[0]
+
+
+def torch_child(name: str, part: str) -> dict[str, Any]:
+    """Seconds of the first call on `tpu`, and where they went."""
+    import torch
+    import torch._dynamo.backends.common
+    import torch._functorch.aot_autograd
+    import torch._higher_order_ops
+    import torchtpu_compile.backend as backend
+    import torchtpu_core.runtime.compiling as compiling
+    from torch._dynamo.utils import compilation_time_metrics
+
+    clock = Clock()
+    call = torch_call(name, part)
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))  # Dynamo's own first-time work
+    torch.ones(2, device="tpu").add(1).cpu()
+    torch._dynamo.reset()
+    compilation_time_metrics.clear()
+    clock.watch(backend, "compile_graph", "planning")
+    clock.watch(compiling, "_find_or_compile", "XLA")
+    clock.watch(compiling, "compile_function", "lowering and XLA")
+    with clock.phase("all"):
+        float(call().cpu())
+    frames = sum(compilation_time_metrics.get("entire_frame_compile", [0.0]))
+    behind = sum(compilation_time_metrics.get("OutputGraph.call_user_compiler", [0.0]))
+    wall = clock.wall
+    split = {
+        "dynamo": frames - behind,
+        "aot autograd": behind - wall["planning"],
+        "planning": wall["planning"],
+        "lowering": wall["lowering and XLA"] - wall["XLA"],
+        "xla": wall["XLA"],
+    }
+    split["rest"] = wall["all"] - sum(split.values())
+    counters = torch.tpu.counters()
+    return {
+        "wall": wall["all"],
+        "cpu": clock.cpu["all"],
+        "split": split,
+        "xla cpu": clock.cpu["XLA"],
+        "compiles": counters["compiles"],
+    }
+
+
+def jax_child(name: str, part: str) -> dict[str, Any]:
+    """Seconds of the first call of the hand-written function."""
+    import jax
+    import jax.numpy as jnp
+
+    call = jax_call(name, part)
+    jax.jit(lambda x: x + 1)(jnp.ones(2)).block_until_ready()
+    clock = Clock()
+    with clock.phase("all"):
+        float(call())
+    return {"wall": clock.wall["all"], "cpu": clock.cpu["all"]}
+
+
+def run(kind: str, name: str, part: str) -> dict[str, Any]:
+    """One process."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", kind, name, part],
+        env={**os.environ, "TORCH_TPU_CACHE_DIR": "", "TORCH_TPU_EAGER_MODE": "fused"},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{kind} {name} {part} failed:\n{done.stderr[-2000:]}")
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def measure(name: str, part: str, rounds: int) -> dict[str, Any]:
+    """Both kinds in turns."""
+    found: dict[str, list[dict[str, Any]]] = {"jax": [], "tpu": []}
+    for _ in range(rounds):
+        for kind, figures in found.items():
+            figures.append(run(kind, name, part))
+    result: dict[str, Any] = {}
+    for clock in ("wall", "cpu"):
+        times = {kind: [f[clock] for f in figures] for kind, figures in found.items()}
+        result[f"{clock} s"] = {kind: Spread.of(values) for kind, values in times.items()}
+        result[f"{clock} over jax"] = ratios(times, "jax")["tpu"]
+    best = min(found["tpu"], key=lambda f: f["wall"])
+    result["split of the fastest, wall s"] = {k: round(v, 3) for k, v in best["split"].items()}
+    result["programs"] = best["compiles"]
+    return result
+
+
+def main() -> None:
+    """Measure, print, and save with ``--save``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--parts", nargs="*", default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--save", action="store_true")
+    parser.add_argument("--child", nargs=3, default=None, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        kind, name, part = args.child
+        print(json.dumps((torch_child if kind == "tpu" else jax_child)(name, part)))
+        return
+    figures = {}
+    for name in args.models:
+        for part in args.parts:
+            figures[f"{name} {part}"] = found = measure(name, part, args.rounds)
+            print(f"{name} {part}")
+            for key, value in found.items():
+                shown = {k: str(v) for k, v in value.items()} if isinstance(value, dict) else value
+                print(f"  {key}: {shown}", flush=True)
+    if args.save:
+        print(save("compile_time", figures | {"bar": BAR}).name)
+
+
+if __name__ == "__main__":
+    main()

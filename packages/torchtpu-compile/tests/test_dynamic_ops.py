@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops that could see the padding of open sizes, one by one, against eager CPU PyTorch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+from torchtpu_compile import bounded_program
+from torchtpu_compile.bounded_rules import RULES
+
+SIZES = (5, 9, 14)
+
+
+def check(function: Any, make: Any, *, at_true_sizes: str = "") -> None:
+    """Results at each size, at padded sizes, or at true ones for a reason with this text."""
+    compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
+    bounded_program.reasons.clear()
+    for n in SIZES:
+        operands = make(n)
+        actual = tree_leaves(compiled(*[x.to("tpu") for x in operands]))
+        for a, e in zip(actual, tree_leaves(function(*operands)), strict=True):
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+    assert all(at_true_sizes and at_true_sizes in reason for reason in bounded_program.reasons)
+    assert bool(bounded_program.reasons) == bool(at_true_sizes)
+
+
+def test_norm_of_any_order_ignores_padding() -> None:
+    def norms(x: Tensor) -> Any:
+        norm = torch.linalg.vector_norm
+        few = norm(x, -math.inf, 0), norm(x, -1, 0), norm(x, 0, 0)
+        return few, norm(x, 1, 0), norm(x, 2, 0), norm(x, math.inf, 0)
+
+    check(norms, lambda n: (torch.randn(n, 3),))
+
+
+def test_values_that_are_broadcast_are_added_once_per_true_index() -> None:
+    def add(i: Tensor) -> Tensor:
+        start = torch.zeros(6, 2, device=i.device)
+        one = torch.ones((), device=i.device)
+        return start.index_put((i,), one, accumulate=True)
+
+    check(add, lambda n: (torch.randint(6, (n,)),))
+
+
+def test_write_through_an_index_of_open_size_touches_true_places_only() -> None:
+    def write(x: Tensor, i: Tensor) -> Any:
+        y, z = x.clone(), x.clone()
+        y[i] = 5.0
+        z[:, i - 6] = -1.0
+        return y, z
+
+    check(write, lambda n: (torch.randn(6, 6), torch.randperm(6)[: n % 5 + 2]))
+
+
+def test_index_beyond_the_true_size_is_an_error_when_written() -> None:
+    def write(x: Tensor, i: Tensor) -> Tensor:
+        return x.index_put((i,), torch.ones((), device=x.device))
+
+    compiled = torch.compile(write, backend="tpu", dynamic=True)
+    for rows in (4, 7):
+        with pytest.raises(IndexError):
+            compiled(torch.zeros(rows, 2, device="tpu"), torch.tensor([1, 7], device="tpu")).cpu()
+
+
+def test_number_written_through_a_mask() -> None:
+    def write(x: Tensor) -> Tensor:
+        y = x.clone()
+        y[y > 0] = 3.0
+        return y.sum(0)
+
+    check(write, lambda n: (torch.randn(n, 3),))
+
+
+def test_gradient_by_frequency_counts_true_rows() -> None:
+    table = torch.randn(6, 2, requires_grad=True)
+    on_device = table.detach().to("tpu").requires_grad_()
+
+    def function(i: Tensor, weight: Tensor) -> Tensor:
+        return F.embedding(i, weight, scale_grad_by_freq=True).sum()
+
+    compiled = torch.compile(function, backend="tpu", dynamic=True)
+    for n in SIZES:
+        i = torch.randint(6, (n,))
+        table.grad = on_device.grad = None
+        function(i, table).backward()
+        compiled(i.to("tpu"), on_device).backward()
+        torch.testing.assert_close(on_device.grad.cpu(), table.grad)
+
+
+def test_numbers_made_from_sizes_need_not_be_whole() -> None:
+    def function(x: Tensor) -> Tensor:
+        n, m = x.shape
+        return x * n**-0.5 + 1.0 / m + math.sqrt(n) + n % 3
+
+    check(function, lambda n: (torch.randn(n, n + 2),))
+
+
+def test_ramps_in_fractional_steps() -> None:
+    def function(x: Tensor) -> Any:
+        n = x.shape[0]
+        ramp = torch.arange(0, n, 0.75, device=x.device)
+        return ramp.sum(), torch.arange(1, n + 2, 0.5, device=x.device) * 2, x.sum()
+
+    check(function, lambda n: (torch.randn(n),))
+
+
+def test_dimension_repeated_an_open_number_of_times() -> None:
+    check(lambda x: x.repeat(x.shape[0], 2).cumsum(0), lambda n: (torch.randn(n, 3),))
+
+
+def test_solution_from_factors_of_a_matrix_of_open_size() -> None:
+    def function(x: Tensor, b: Tensor) -> Tensor:
+        factors, pivots = torch.linalg.lu_factor(x)
+        return torch.linalg.lu_solve(factors, pivots, b)
+
+    def make(n: int) -> tuple[Tensor, ...]:
+        return torch.randn(n, n) + 4 * torch.eye(n), torch.randn(n, 2)
+
+    check(function, make)
+
+
+def test_op_that_fails_at_a_padded_size_runs_at_the_true_one(monkeypatch: Any) -> None:
+    def rule(call: Any) -> Any:
+        raise TypeError("an arm is too short")
+
+    monkeypatch.setitem(RULES, "aten::cumsum", rule)
+    check(lambda x: x.cumsum(0), lambda n: (torch.randn(n, 3),), at_true_sizes="too short")
+
+
+def test_elements_chosen_by_a_mask_have_the_size_of_eager() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x[x > 0] * 2
+
+    x = torch.randn(9)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        actual = torch.compile(function, backend="tpu", fullgraph=True)(x.to("tpu"))
+    assert torch.equal(actual.cpu(), function(x))
