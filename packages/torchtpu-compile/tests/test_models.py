@@ -179,3 +179,22 @@ def test_capturing_an_optimizer_gives_up_no_frame() -> None:
     torch.compile(optimizer.step, backend="tpu")()
     frames = torch._dynamo.utils.counters["frames"]
     assert frames["ok"] == frames["total"] > 0
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 2])
+def test_bags_of_one_size_need_no_search_for_their_bag(mode: str, padding: int | None) -> None:
+    torch.manual_seed(0)
+    reference = nn.EmbeddingBag(7, 3, mode=mode, padding_idx=padding)
+    model = copy.deepcopy(reference).to("tpu")
+    bags = torch.tensor([[1, 2, 2, 5], [2, 2, 2, 2], [0, 6, 6, 6]])
+    texts: list[str] = []
+    options = {"debug_callback": lambda name, text: texts.append(text)}
+    expected = reference(bags)
+    actual = torch.compile(model, backend="tpu", options=options)(bags.to("tpu"))
+    weights = torch.randn(3, 3)
+    (expected * weights).sum().backward()
+    (actual * weights.to("tpu")).sum().backward()
+    torch.testing.assert_close(actual.detach().cpu(), expected.detach())
+    torch.testing.assert_close(model.weight.grad.cpu(), reference.weight.grad)
+    assert mode == "max" or "scatter" not in texts[0]

@@ -193,3 +193,19 @@ def test_index_out_of_range_names_the_line_of_the_model() -> None:
     function = compiled(lambda i: F.embedding(i, table))
     with pytest.raises(IndexError, match=r"test_semantics\.py"):
         function(torch.tensor([7], device="tpu")).cpu()
+
+
+def test_every_lookup_of_a_graph_is_checked_with_its_own_message() -> None:
+    table = torch.randn(4, 2, device="tpu")
+
+    def function(i: Tensor, j: Tensor, k: Tensor) -> Tensor:
+        return F.embedding(i, table) + F.embedding(j, table) + table[k]
+
+    run = compiled(function)
+    good, bad = torch.tensor([0, 3], device="tpu"), torch.tensor([1, 4], device="tpu")
+    run(good, good, good).cpu()
+    for position in range(3):
+        arguments = [good] * 3
+        arguments[position] = bad
+        with pytest.raises(IndexError, match=r"test_semantics\.py"):
+            run(*arguments).cpu()

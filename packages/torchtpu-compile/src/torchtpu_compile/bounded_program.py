@@ -33,7 +33,7 @@ from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.padded import Padded, Sizes
 from torchtpu_compile.result_layout import Layout, dense_strides
-from torchtpu_compile.symbols import Unbounded, expression, is_static
+from torchtpu_compile.symbols import Unbounded, expression, is_static, quotient
 
 log = logging.getLogger("torchtpu")
 
@@ -108,7 +108,9 @@ class BoundedProgram:
         Raises:
             Unbounded: the step cannot run at padded sizes.
         """
-        true = tuple([values[i] if d is None else tensors[i].shape[d] for i, d in self._sources])
+        true = tuple(
+            [(values[i] if d is None else tensors[i].shape[d]) // by for i, d, by in self._sources]
+        )
         padded = self.policy.padded(true, self._upper)
         entry = self._entries.get(padded)
         if entry is None:
@@ -267,15 +269,18 @@ def _symbols(interface: Any) -> set[sympy.Symbol]:
 
 def _source(
     symbol: sympy.Symbol, interface: Any, shapes: Sequence[Sequence[sympy.Expr]]
-) -> tuple[int, int | None]:
-    """Where a symbol's value is: (index of a number, None) or (index of a tensor, dim)."""
+) -> tuple[int, int | None, int]:
+    """Where a symbol's value is: a number's index and None, or a tensor's and a dim; times what."""
+    places: list[tuple[sympy.Expr, int, int | None]] = []
     for i, node in enumerate(interface.numbers):
-        value = node.meta["val"]
-        if isinstance(value, torch.SymInt) and value.node.expr == symbol:
-            return i, None
+        if isinstance(node.meta["val"], torch.SymInt):
+            places.append((expression(node.meta["val"]), i, None))
     for i, exprs in enumerate(shapes):
-        if symbol in exprs:
-            return i, list(exprs).index(symbol)
+        places += [(expr, i, d) for d, expr in enumerate(exprs)]
+    for expr, i, d in places:
+        times = quotient(expr, symbol) if symbol in expr.free_symbols else None
+        if times is not None and is_static(times):
+            return i, d, int(times)
     raise Unbounded(f"nothing in the graph's inputs tells the size {symbol}")
 
 

@@ -59,7 +59,7 @@ class Subgraph:
                 elif node.op == "output":
                     results = tuple(_value(v, env) for v in _listed(node.args[0]))
         self.messages = list(collected.messages)
-        return results, tuple(collected.conditions)
+        return results, _all(collected.conditions)
 
     def flag_count(self, *arguments: jax.Array) -> int:
         """How many flags it returns for such arguments."""

@@ -10,13 +10,23 @@ import torch
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
 
+#: What `missing_rows` found, for tables of so many rows: rows are added, never removed.
+_found: dict[int, dict[Any, Callable[..., Any]]] = {}
+
 
 def missing_rows(tables: Mapping[str, Lowering]) -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of the overloads that no program can hold.
 
     What has a row is lowered from that row; only the rest is taken apart while the
-    graph is traced.
+    graph is traced. Collecting PyTorch's takes 40 ms, so it is done once.
     """
+    if len(tables) not in _found:
+        _found.clear()
+        _found[len(tables)] = _collect(tables)
+    return _found[len(tables)]
+
+
+def _collect(tables: Mapping[str, Lowering]) -> dict[Any, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions
 
     return {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -19,7 +19,10 @@ import jax.numpy as jnp
 
 @dataclass(slots=True)
 class Collected:
-    """Conditions met while one program was traced; `conditions[i]` belongs to `messages[i]`."""
+    """Conditions met while one program was traced; `conditions[i]` belongs to `messages[i]`.
+
+    A condition has any shape and must hold everywhere.
+    """
 
     conditions: list[jax.Array] = field(default_factory=list)
     messages: list[tuple[type[Exception], str, int]] = field(default_factory=list)
@@ -51,8 +54,25 @@ def require(condition: jax.Array, error: type[Exception], message: str) -> None:
     collected: Collected | None = getattr(_local, "collected", None)
     if collected is None:
         return
-    collected.conditions.append(jnp.all(condition))
+    collected.conditions.append(jnp.asarray(condition))
     collected.messages.append((error, message, collected.node))
+
+
+def failed(conditions: Sequence[jax.Array]) -> jax.Array:
+    """`(n,)` bool: which conditions do not hold everywhere.
+
+    Conditions of one shape are reduced together: each by itself would be three kernels,
+    as many as a model has lookups.
+    """
+    by_shape: dict[tuple[int, ...], list[int]] = {}
+    for i, condition in enumerate(conditions):
+        by_shape.setdefault(condition.shape, []).append(i)
+    flags: dict[int, jax.Array] = {}
+    for shape, members in by_shape.items():
+        rows = jnp.stack([conditions[i].reshape(-1) for i in members])
+        ok = jnp.all(rows, axis=1) if shape else rows[:, 0]
+        flags.update((i, ~ok[row]) for row, i in enumerate(members))
+    return jnp.stack([flags[i] for i in range(len(conditions))])
 
 
 def in_range(index: jax.Array, size: int, *, negative: bool, what: str) -> jax.Array:

@@ -2,8 +2,10 @@
 """Bags of embeddings: rows looked up and reduced per bag, with the dense gradients.
 
 Offsets are values, not shapes: the bag of each index comes from a search in them, and
-a bag's sum is a scatter-add. Modes are PyTorch's numbers: 0 sum, 1 mean, 2 max. The
-sparse gradient is not supported: XLA has no sparse tensors.
+a bag's sum is a scatter-add. Where a program itself makes the offsets as a ramp, as for
+indices of two dimensions, bags are of one size and their sum is a reduction. Modes are
+PyTorch's numbers: 0 sum, 1 mean, 2 max. The sparse gradient is not supported: XLA has no
+sparse tensors.
 
 Legend: V rows of the table, D features, L indices, B bags.
 """
@@ -15,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import checks, dtypes
-from torchtpu_core.lowering.embedding import frequencies, rows, scattered
+from torchtpu_core.lowering import checks, dtypes, layout
+from torchtpu_core.lowering.embedding import rows, scattered
 from torchtpu_core.lowering.table import Lowering, native
 
 _SUM, _MEAN, _MAX = 0, 1, 2
@@ -44,11 +46,17 @@ def _known_bags(
     return _bag_of(offsets, grad.shape[0], indices.shape[0])
 
 
-def _check(indices: jax.Array, offsets: jax.Array, size: int) -> None:
+def _common_size(offsets: jax.Array, bags: int, length: int) -> int | None:
+    """The size of all bags, if the program knows that it is one."""
+    known = layout.ramp_of(offsets)
+    return known[1] if known is not None and bags and known == (0, length / bags) else None
+
+
+def _check(indices: jax.Array, offsets: jax.Array | None, size: int) -> None:
     legal = (indices >= 0) & (indices < size)
     message = f"embedding_bag: Expected idx >= 0 && idx < num_embeddings ({size})"
     checks.require(legal, RuntimeError, message)
-    if offsets.shape[0]:
+    if offsets is not None and offsets.shape[0]:
         checks.require(
             offsets[0] == 0,
             RuntimeError,
@@ -80,6 +88,17 @@ def _largest(
     return jnp.where(found, best, zero), jnp.where(found, source, 0)
 
 
+def _totals(
+    values: jax.Array, kept: jax.Array, target: jax.Array, bags: int, each: int | None
+) -> jax.Array:
+    """`(L, ...)` summed per bag, `(B, ...)`."""
+    if each is None:
+        zeros = jnp.zeros((bags, *values.shape[1:]), values.dtype)
+        return zeros.at[target].add(values, mode="drop")
+    counted = jnp.where(kept.reshape((-1,) + (1,) * (values.ndim - 1)), values, 0)
+    return jnp.sum(counted.reshape((bags, each, *values.shape[1:])), axis=1, dtype=values.dtype)
+
+
 def embedding_bag(
     weight: jax.Array,
     indices: jax.Array,
@@ -93,11 +112,12 @@ def embedding_bag(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """`(V, D)`, `(L,)`, `(B,)` -> output `(B, D)`, bag of each index, bag sizes, max rows."""
     bags, length = offsets.shape[0] - int(include_last_offset), indices.shape[0]
-    _check(indices, offsets, weight.shape[0])
-    bag = _bag_of(offsets, bags, length)
+    each = _common_size(offsets, bags, length)
+    _check(indices, None if each else offsets, weight.shape[0])
+    bag = lax.iota(np.int32, length) // each if each else _bag_of(offsets, bags, length)
     kept = jnp.ones((length,), np.bool_) if padding_idx < 0 else indices != padding_idx
     target = jnp.where(kept, bag, bags) if padding_idx >= 0 else bag
-    sizes = frequencies(target, bags, np.dtype(np.int32))
+    sizes = _totals(jnp.ones((length,), np.int32), kept, target, bags, each)
     values = rows(weight, indices).astype(dtypes.opmath(weight.dtype))
     source = jnp.zeros((0,), np.int64)
     if mode == _MAX:
@@ -105,7 +125,7 @@ def embedding_bag(
     else:
         if per_sample_weights is not None:
             values = values * per_sample_weights.astype(values.dtype)[:, None]
-        out = scattered(values, target, bags, by_frequency=False)
+        out = _totals(values, kept, target, bags, each)
         if mode == _MEAN:
             out = out / jnp.maximum(sizes, 1).astype(out.dtype)[:, None]
     padded = jnp.pad(sizes, (0, offsets.shape[0] - bags)).astype(offsets.dtype)

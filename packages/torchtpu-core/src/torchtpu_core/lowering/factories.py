@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dims, dtypes, promotion
+from torchtpu_core.lowering import dims, dtypes, layout, promotion
 from torchtpu_core.lowering.promotion import Operand
 from torchtpu_core.lowering.table import Lowering, composite, native
 
@@ -50,8 +50,8 @@ def _arange_step(
     if target == np.int64:
         start, end, step = int(start), int(end), int(step)
         count = -((start - end) // step)
-    else:
-        count = math.ceil((end - start) / step)
+        return layout.ramp(_ramp(start, step, count, target).astype(target), start, step)
+    count = math.ceil((end - start) / step)
     return _ramp(start, step, count, target).astype(target)
 
 

@@ -102,7 +102,7 @@ def trace_function(trace: Description) -> TraceFunction:
             results = _lower_nodes(trace, operands, words, collected)
         outputs = [results[node][output] for node, output in (live[i] for i in order)]
         if collected.conditions:
-            outputs.append(jnp.stack([~c for c in collected.conditions]))
+            outputs.append(checks.failed(collected.conditions))
             collected_checks.extend(collected.messages)
         return tuple(outputs)
 

@@ -121,7 +121,7 @@ def lower(row: Lowering, args: Sequence[Any], kwargs: dict[str, Any], seed: int 
             with checks.collecting() as collected:
                 assert row.function is not None
                 result = row.function(*args_, **kwargs_)
-            failed = [~c for c in collected.conditions]
+            failed = checks.failed(collected.conditions) if collected.conditions else []
             messages.extend(collected.messages)
             return result, failed
 
