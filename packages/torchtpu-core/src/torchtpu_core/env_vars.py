@@ -64,7 +64,6 @@ class Settings:
         fused_background: Fused Eager compiles on a thread of its own.
         fallback: what a host fallback does.
         numerics: how a simulated target computes.
-        keep_freed_memory: programs on the host reuse the memory of earlier ones.
         disable_plugins: names of plugins that are not loaded.
         log: topics that are reported.
         cache_dir: directory of compiled programs, or None for no cache on disk.
@@ -82,7 +81,6 @@ class Settings:
     fused_background: bool
     fallback: Fallback
     numerics: Numerics
-    keep_freed_memory: bool
     disable_plugins: frozenset[str]
     log: frozenset[LogTopic]
     cache_dir: Path | None
@@ -130,13 +128,6 @@ _CORE_ROWS = (
         Numerics.EXACT,
         env_values.one_of(Numerics),
         "Whether a simulated target computes exactly or rounds as a TPU does.",
-    ),
-    EnvVar(
-        "TORCH_TPU_KEEP_FREED_MEMORY",
-        env_values.parse_bool,
-        True,
-        "1, true, yes, on, 0, false, no, off",
-        "Whether glibc's malloc keeps large blocks between programs that run on the host.",
     ),
     EnvVar(
         "TORCH_TPU_DISABLE_PLUGINS",
