@@ -4,7 +4,8 @@
     torchtpu run --chips 2 benchmarks/collectives.py
 
 Times are wall time of the simulated device's real execution on this machine's CPU, not
-simulated time. The two take turns; a turn is some calls and one wait.
+simulated time. The two take turns; a turn is some calls and one wait. gloo has a process group
+of its own, so that nothing of ours is between it and its caller.
 """
 
 from __future__ import annotations
@@ -19,31 +20,44 @@ from _measure import Spread, ratios, save, turns
 from torch import distributed as dist
 
 #: Bytes of a rank's operand, and calls of a turn.
-SIZES = {"4 B": (4, 40), "64 KiB": (1 << 16, 20), "1 MiB": (1 << 20, 10), "64 MiB": (1 << 26, 1)}
+SIZES = {"4 B": (4, 100), "64 KiB": (1 << 16, 20), "1 MiB": (1 << 20, 10), "64 MiB": (1 << 26, 1)}
 
 
-def operations(x: torch.Tensor) -> dict[str, Callable[[], Any]]:
+def operations(x: torch.Tensor, group: dist.ProcessGroup) -> dict[str, Callable[[], Any]]:
     """One call each on an operand that is not changed by more than a constant."""
     size = dist.get_world_size()
     gathered = x.new_zeros(size * x.numel())
     wide = x.new_zeros(size * max(1, x.numel() // size))
     piece, swapped = wide.new_zeros(wide.numel() // size), torch.zeros_like(wide)
-    return {
-        "all_reduce": lambda: dist.all_reduce(x),
-        "broadcast": lambda: dist.broadcast(x, 0),
-        "all_gather": lambda: dist.all_gather_into_tensor(gathered, x),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(piece, wide),
-        "all_to_all": lambda: dist.all_to_all_single(swapped, wide),
+    kinds: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(x, group=group),
+        "broadcast": lambda: dist.broadcast(x, 0, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(gathered, x, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(piece, wide, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(swapped, wide, group=group),
+        "send_recv": lambda: round_trip(x, group),
     }
+    return kinds | ({"barrier": lambda: dist.barrier(group)} if x.numel() == 1 else {})
+
+
+def round_trip(x: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """To the other rank of a pair and back; a last rank without a partner does nothing."""
+    partner = dist.get_rank() ^ 1
+    if partner >= dist.get_world_size():
+        return
+    turns = (dist.send, dist.recv)
+    for turn in turns if partner else turns[::-1]:
+        turn(x, partner, group=group)
 
 
 def measure(rounds: int, only: str) -> dict[str, Any]:
     """Microseconds per call by gloo and on the device, and their ratio, by operation and size."""
     figures: dict[str, Any] = {}
     device = torch.device("tpu", torch.tpu.current_device())
+    gloo = dist.new_group(backend="gloo")
     for label, (nbytes, calls) in SIZES.items():
-        host = operations(torch.zeros(nbytes // 4))
-        ours = operations(torch.zeros(nbytes // 4, device=device))
+        host = operations(torch.zeros(nbytes // 4), gloo)
+        ours = operations(torch.zeros(nbytes // 4, device=device), dist.group.WORLD)
         for name in host:
             if only not in f"{name} {label}":
                 continue
@@ -56,14 +70,15 @@ def measure(rounds: int, only: str) -> dict[str, Any]:
                 rounds=rounds,
             )
             figures[f"{name} {label}"] = {
-                "gloo_us": Spread.of(times["gloo"]).median,
-                "tpu_us": Spread.of(times["tpu"]).median,
-                "tpu_over_gloo": ratios(times, "gloo")["tpu"],
-            }
+                f"{by}_us": {"median": spread.median, "least": spread.low}
+                for by, spread in ((by, Spread.of(times[by])) for by in times)
+            } | {"tpu_over_gloo": ratios(times, "gloo")["tpu"]}
             if dist.get_rank() == 0:
                 row = figures[f"{name} {label}"]
                 print(
-                    f"{name:16}{label:8}{row['gloo_us']:12.0f}{row['tpu_us']:12.0f} us  "
+                    f"{name:16}{label:8}"
+                    + "".join(f"{row[f'{by}_us']['median']:12.1f}" for by in times)
+                    + f" us, least {row['gloo_us']['least']:.1f} and {row['tpu_us']['least']:.1f}  "
                     f"{row['tpu_over_gloo']}",
                     flush=True,
                 )

@@ -6,6 +6,7 @@
 #include "device.h"
 #include "generator.h"
 #include "hooks.h"
+#include "memory_of.h"
 #include "op_info.h"
 #include "recorder.h"
 #include "trace.h"
@@ -150,7 +151,7 @@ void bind_device(py::module_& m) {
   m.def("add_device_time", [](int device, int64_t duration_ps) {
     add_device_time(static_cast<c10::DeviceIndex>(device), duration_ps);
   });
-  m.def("user_line", [] { return current_user_line().describe(); });
+  m.def("user_line", [] { return current_line_text(); });
 }
 
 void bind_memory(py::module_& m) {
@@ -196,13 +197,29 @@ void bind_memory(py::module_& m) {
   m.def("clear_programs", &clear_programs);
 }
 
+// Who gave the array may still read it, or have made it from memory of its own.
+void lend(const at::Tensor& tensor) {
+  if (ValuePtr value = slot_of(tensor)->get()) {
+    value->lent = true;
+  }
+}
+
 void bind_values(py::module_& m) {
-  m.def("array_of", &array_of, "The jax.Array behind a tpu tensor, in the tensor's shape.");
-  m.def("assign", &assign_array,
+  m.def("array_of", &array_of, py::arg("tensor"), py::arg("lend") = true,
+        "The jax.Array behind a tpu tensor, in the tensor's shape.");
+  m.attr("native") = native_table();
+  m.def("own_array", &own_array,
+        "The array of a tensor's memory if nothing else can see that memory, else None.");
+  m.def("assign", [](const at::Tensor& to, py::object array) {
+    assign_array(to, std::move(array));
+    lend(to);
+  },
         "Give a tpu tensor the contents of a jax.Array that nobody else modifies.");
   m.def("tensor_of", [](py::object array, int device, const std::vector<int64_t>& sizes,
                         c10::ScalarType dtype) {
-    return tensor_of(std::move(array), static_cast<c10::DeviceIndex>(device), sizes, dtype);
+    at::Tensor made = tensor_of(std::move(array), static_cast<c10::DeviceIndex>(device), sizes, dtype);
+    lend(made);
+    return made;
   }, "A tpu tensor around a jax.Array that nobody else modifies.");
 }
 

@@ -179,7 +179,7 @@ at::Tensor host_view(const at::Tensor& tensor, py::object& keep_alive) {
   return tensor.is_neg() ? seen._neg_view() : tensor.is_conj() ? seen.conj() : seen;
 }
 
-py::object array_of(const at::Tensor& tensor) {
+py::object array_of(const at::Tensor& tensor, bool lend) {
   ensure_started();
   at::Tensor whole = tensor;
   const Slot& slot = *slot_of(tensor);
@@ -197,7 +197,9 @@ py::object array_of(const at::Tensor& tensor) {
     return bridge("zeros")(tensor.sizes().vec(), py::cast(tensor.scalar_type()),
                            static_cast<int>(tensor.device().index()));
   }
-  return concrete_array(value);
+  py::object array = concrete_array(value);
+  value->lent |= lend;
+  return array;
 }
 
 at::Tensor tensor_of(py::object array, c10::DeviceIndex device, c10::IntArrayRef sizes,

@@ -16,8 +16,9 @@ void set_copy_op(std::unique_ptr<OpInfo> info);
 // is for reading only. `keep_alive` must outlive it. Raises deferred errors first.
 at::Tensor host_view(const at::Tensor& tensor, py::object& keep_alive);
 
-// The value of `tensor` as one array in the tensor's own shape. The GIL is held.
-py::object array_of(const at::Tensor& tensor);
+// The value of `tensor` as one array in the tensor's own shape. The GIL is held. Unless `lend`,
+// nobody reads its memory once the caller has dropped it.
+py::object array_of(const at::Tensor& tensor, bool lend = true);
 
 // A tensor around an array that nobody else will modify. The GIL is held.
 at::Tensor tensor_of(py::object array, c10::DeviceIndex device, c10::IntArrayRef sizes,

@@ -57,6 +57,8 @@ void defer(c10::DeviceIndex device, py::object flags, py::object program,
   }
 }
 
+bool has_deferred() { return deferred().pending.load() != 0; }
+
 void raise_deferred(c10::DeviceIndex device) {
   if (deferred().pending.load() == 0) {
     return;

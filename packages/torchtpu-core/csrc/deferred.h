@@ -17,6 +17,9 @@ namespace torchtpu {
 void defer(c10::DeviceIndex device, py::object flags, py::object program,
            std::vector<UserLine> lines);
 
+// Whether flags of any device have not been read.
+bool has_deferred();
+
 // Reads the flags of `device` and raises the first failure. Takes the GIL if there
 // is anything to read.
 void raise_deferred(c10::DeviceIndex device);

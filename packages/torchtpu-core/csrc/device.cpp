@@ -117,6 +117,20 @@ void raise_late_error(c10::DeviceIndex device) {
   }
 }
 
+// Whether the program behind an array has ended well; if not, a synchronisation will tell.
+bool is_over(const py::object& array) {
+  if (!bridge("is_ready")(array).cast<bool>()) {
+    return false;
+  }
+  PyObject* done = PyObject_CallMethod(array.ptr(), "block_until_ready", nullptr);
+  if (done == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  Py_DECREF(done);
+  return true;
+}
+
 void after_fork_in_child() {
   if (started.load()) {
     bad_fork.store(true);
@@ -282,6 +296,32 @@ void synchronize(c10::DeviceIndex device) {
   }
   host_waited_until(device_time_ps(device));
   raise_deferred(device);
+}
+
+bool is_settled(c10::DeviceIndex device) {
+  auto& list = launched(device);
+  while (!has_deferred()) {
+    Value* value = nullptr;
+    py::object array;
+    {
+      std::lock_guard<SpinLock> guard(list.lock);
+      value = list.first;
+      if (value == nullptr) {
+        return true;
+      }
+      if (PyObject* held = value->array.load()) {
+        array = py::reinterpret_borrow<py::object>(held);
+      }
+    }
+    if (array && !is_over(array)) {
+      return false;
+    }
+    std::lock_guard<SpinLock> guard(list.lock);
+    if (list.first == value) {  // it lives: a dead one is off the list
+      unlink(list, *value);
+    }
+  }
+  return false;
 }
 
 bool is_idle(c10::DeviceIndex device) {

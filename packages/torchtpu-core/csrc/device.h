@@ -68,6 +68,10 @@ void synchronize(c10::DeviceIndex device);
 // True if nothing is under way.
 bool is_idle(c10::DeviceIndex device);
 
+// True if every program launched is over, so that no memory is being read, and no deferred
+// check waits for one. Those it finds over need not be waited for again. The GIL is held.
+bool is_settled(c10::DeviceIndex device);
+
 // Registers the guard with PyTorch.
 void register_guard();
 

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <array>
+#include <map>
 #include <unordered_map>
 
 namespace torchtpu {
@@ -77,6 +78,16 @@ UserLine current_user_line() {
     }
   }
   return line;
+}
+
+const std::string& current_line_text() {
+  static auto* texts = new std::map<std::pair<PyCodeObject*, int>, std::string>();
+  UserLine line = current_user_line();
+  auto [it, added] = texts->try_emplace({line.code, line.instruction});
+  if (added) {
+    it->second = line.describe();
+  }
+  return it->second;
 }
 
 std::string UserLine::describe() const {

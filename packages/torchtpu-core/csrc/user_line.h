@@ -22,4 +22,7 @@ struct UserLine {
 // forward op it belongs to. The GIL is held.
 UserLine current_user_line();
 
+// Its description, made once per place in a program. The GIL is held; never freed.
+const std::string& current_line_text();
+
 }  // namespace torchtpu

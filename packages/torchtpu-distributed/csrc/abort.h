@@ -31,7 +31,6 @@ template <typename Condition>
 bool poll(const Abort& abort, Condition&& condition) {
   constexpr int kYields = 32;
   constexpr std::chrono::microseconds kLongest{1000};
-  pybind11::gil_scoped_release no_gil;
   std::chrono::microseconds pause{20};
   auto signals = std::chrono::steady_clock::now() + kSignalPeriod;
   for (int turn = 0; !condition(); ++turn) {

@@ -15,11 +15,12 @@ bool on_host(const Tensors& tensors) { return !tensors.empty() && on_host(tensor
 }  // namespace
 
 PythonBackend::PythonBackend(int rank, int size, std::chrono::milliseconds timeout, py::object target,
-                             c10::intrusive_ptr<Backend> host)
+                             c10::intrusive_ptr<Backend> host, std::shared_ptr<Direct> direct)
     : Backend(rank, size),
       target_(std::move(target)),
       host_(std::move(host)),
-      options_(c10::make_intrusive<Options>("tpu_dist", timeout)) {}
+      options_(c10::make_intrusive<Options>("tpu_dist", timeout)),
+      direct_(std::move(direct)) {}
 
 PythonBackend::~PythonBackend() {
   if (Py_IsInitialized() == 0) {
@@ -37,14 +38,26 @@ WorkPtr PythonBackend::call(const char* method, Arguments&&... arguments) {
   return to_work(target_.attr(method)(std::forward<Arguments>(arguments)...));
 }
 
+template <typename Short, typename... Arguments>
+WorkPtr PythonBackend::shortly(Short&& way, const char* method, Arguments&&... arguments) {
+  if (!in_series_.load()) {
+    if (WorkPtr work = way(*direct_)) {
+      return work;
+    }
+  }
+  return call(method, std::forward<Arguments>(arguments)...);
+}
+
 WorkPtr PythonBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   return on_host(tensors) ? on_gloo(host_->broadcast(tensors, opts))
-                              : call("broadcast", tensors, opts);
+                              : shortly([&](Direct& direct) { return distributed::broadcast(direct, tensors, opts); },
+                                "broadcast", tensors, opts);
 }
 
 WorkPtr PythonBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   return on_host(tensors) ? on_gloo(host_->allreduce(tensors, opts))
-                              : call("allreduce", tensors, opts);
+                              : shortly([&](Direct& direct) { return all_reduce(direct, tensors, opts); },
+                                "allreduce", tensors, opts);
 }
 
 WorkPtr PythonBackend::allreduce_coalesced(Tensors& tensors,
@@ -67,7 +80,8 @@ WorkPtr PythonBackend::allgather(TensorLists& outputs, Tensors& inputs,
 WorkPtr PythonBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::AllgatherOptions& opts) {
   return on_host(output) ? on_gloo(host_->_allgather_base(output, input, opts))
-                              : call("allgather_base", output, input, opts);
+                              : shortly([&](Direct& direct) { return all_gather(direct, output, input, opts); },
+                                "allgather_base", output, input, opts);
 }
 
 WorkPtr PythonBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
@@ -102,7 +116,8 @@ WorkPtr PythonBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
 WorkPtr PythonBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                             const c10d::ReduceScatterOptions& opts) {
   return on_host(output) ? on_gloo(host_->_reduce_scatter_base(output, input, opts))
-                              : call("reduce_scatter_base", output, input, opts);
+                              : shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, output, input, opts); },
+                                "reduce_scatter_base", output, input, opts);
 }
 
 WorkPtr PythonBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -116,7 +131,12 @@ WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                      std::vector<int64_t>& input_splits,
                                      const c10d::AllToAllOptions& opts) {
   return on_host(output) ? on_gloo(host_->alltoall_base(output, input, output_splits, input_splits, opts))
-                              : call("alltoall_base", output, input, output_splits, input_splits, opts);
+                              : shortly(
+                  [&](Direct& direct) {
+                    bool even = output_splits.empty() && input_splits.empty();
+                    return even ? all_to_all(direct, output, input, opts) : WorkPtr();
+                  },
+                  "alltoall_base", output, input, output_splits, input_splits, opts);
 }
 
 WorkPtr PythonBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
@@ -126,20 +146,22 @@ WorkPtr PythonBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::A
 
 WorkPtr PythonBackend::send(Tensors& tensors, int destination, int tag) {
   return on_host(tensors) ? on_gloo(host_->send(tensors, destination, tag))
-                              : call("send", tensors, destination, tag);
+                          : in_series(distributed::send(direct_, *host_, tensors.at(0), destination, tag));
 }
 
 WorkPtr PythonBackend::recv(Tensors& tensors, int source, int tag) {
   return on_host(tensors) ? on_gloo(host_->recv(tensors, source, tag))
-                              : call("recv", tensors, source, tag);
+                          : in_series(receive(direct_, *host_, tensors.at(0), source, tag));
 }
 
 WorkPtr PythonBackend::recvAnysource(Tensors& tensors, int tag) {
   return on_host(tensors) ? on_gloo(host_->recvAnysource(tensors, tag))
-                              : call("recv_anysource", tensors, tag);
+                          : in_series(receive(direct_, *host_, tensors.at(0), -1, tag));
 }
 
-WorkPtr PythonBackend::barrier(const c10d::BarrierOptions& opts) { return call("barrier", opts); }
+WorkPtr PythonBackend::barrier(const c10d::BarrierOptions& opts) {
+  return shortly([&](Direct& direct) { return distributed::barrier(direct, opts); }, "barrier", opts);
+}
 
 WorkPtr PythonBackend::on_gloo(const WorkPtr& of_gloo) {
   WorkPtr work;
@@ -147,6 +169,10 @@ WorkPtr PythonBackend::on_gloo(const WorkPtr& of_gloo) {
     py::gil_scoped_acquire gil;
     work = c10::make_intrusive<GlooWork>(of_gloo, target_.attr("host_failed"));
   }
+  return in_series(std::move(work));
+}
+
+WorkPtr PythonBackend::in_series(WorkPtr work) {
   std::lock_guard<std::mutex> lock(series_mutex_);
   if (in_series_) {
     series_.push_back(work);
@@ -223,13 +249,16 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("error"));
   m.def("make_backend",
         [](int rank, int size, double timeout_s, pybind11::object target,
-           c10::intrusive_ptr<c10d::Backend> host) {
+           c10::intrusive_ptr<c10d::Backend> host, std::shared_ptr<torchtpu::distributed::Direct> direct) {
           auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3));
           return c10::intrusive_ptr<c10d::Backend>(
-              c10::make_intrusive<PythonBackend>(rank, size, timeout, std::move(target), std::move(host)));
+              c10::make_intrusive<PythonBackend>(rank, size, timeout, std::move(target), std::move(host),
+                                                 std::move(direct)));
         },
         pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout_s"),
-        pybind11::arg("target"), pybind11::arg("host"),
+        pybind11::arg("target"), pybind11::arg("host"), pybind11::arg("direct"),
         "A c10d backend that calls the methods of `target`, and `host` for CPU tensors.");
+  torchtpu::distributed::bind_pending(m);
   torchtpu::distributed::bind_host_memory(m);
+  torchtpu::distributed::bind_direct(m);
 }

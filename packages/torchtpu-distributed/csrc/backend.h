@@ -4,6 +4,8 @@
 // CPU tensors go to a gloo backend, so that one name serves both kinds of tensors.
 #pragma once
 
+#include "direct_calls.h"
+#include "messages.h"
 #include "work.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,14 +14,12 @@
 
 namespace torchtpu::distributed {
 
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
 class PythonBackend : public c10d::Backend {
  public:
   PythonBackend(int rank, int size, std::chrono::milliseconds timeout, py::object target,
-                c10::intrusive_ptr<Backend> host);
+                c10::intrusive_ptr<Backend> host, std::shared_ptr<Direct> direct);
   ~PythonBackend() override;
 
   const std::string getBackendName() const override { return "tpu_dist"; }
@@ -69,14 +69,22 @@ class PythonBackend : public c10d::Backend {
   template <typename... Arguments>
   WorkPtr call(const char* method, Arguments&&... arguments);
 
+  // By the short way if there is one and it takes the call, else by `method`.
+  template <typename Short, typename... Arguments>
+  WorkPtr shortly(Short&& way, const char* method, Arguments&&... arguments);
+
+  // A work that belongs to the series of collectives if one has begun.
+  WorkPtr in_series(WorkPtr work);
+
   // A work of gloo, which belongs to the series of collectives if one has begun.
   WorkPtr on_gloo(const WorkPtr& of_gloo);
 
   py::object target_;
   c10::intrusive_ptr<Backend> host_;
   c10::intrusive_ptr<Options> options_;
+  std::shared_ptr<Direct> direct_;
   std::mutex series_mutex_;
-  bool in_series_ = false;
+  std::atomic<bool> in_series_{false};
   std::vector<WorkPtr> series_;
 };
 

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host_memory.h"
 
-#include "abort.h"
-#include "mailbox.h"
+#include "direct.h"
 
 #include <ATen/ops/from_blob.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
-
-#include <condition_variable>
-#include <memory>
-#include <mutex>
 
 namespace torchtpu::distributed {
 namespace {
@@ -29,61 +23,30 @@ at::Tensor view_of(uintptr_t address, int64_t elements, c10::ScalarType dtype, p
                        at::TensorOptions().dtype(dtype));
 }
 
-// Counts works that have finished, well or not.
-struct Finished {
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t count = 0;
-};
-
-// Waits for works of gloo; the GIL is held, and not while it waits. False if aborted.
-bool wait_for(const std::vector<c10::intrusive_ptr<c10d::Work>>& works, const Abort& abort) {
+py::object read(Mailbox& box, uint64_t number, const Abort& abort) {
   {
     py::gil_scoped_release no_gil;
-    auto finished = std::make_shared<Finished>();
-    for (const auto& work : works) {
-      work->getFuture()->addCallback([finished](c10::ivalue::Future&) {
-        std::lock_guard<std::mutex> lock(finished->mutex);
-        finished->count += 1;
-        finished->changed.notify_all();
-      });
-    }
-    std::unique_lock<std::mutex> lock(finished->mutex);
-    while (finished->count < works.size()) {
-      if (abort.set.load(std::memory_order_relaxed)) {
-        return false;
-      }
-      finished->changed.wait_for(lock, kSignalPeriod);
-      if (finished->count < works.size()) {
-        lock.unlock();
-        check_signals();
-        lock.lock();
-      }
+    if (!await(box, number, abort)) {
+      return py::none();
     }
   }
-  for (const auto& work : works) {
-    work->wait();  // raises what went wrong
-  }
-  return true;
-}
-
-py::object read(Mailbox& box, uint64_t number, const Abort& abort) {
-  std::string text;
-  bool found = poll(abort, [&] { return box.read(number, text); });
-  return found ? py::object(py::str(text)) : py::object(py::none());
+  py::str text = readable(box.text(number));
+  box.taken(number);
+  return text;
 }
 
 bool post(Mailbox& box, uint64_t number, const std::string& text, const Abort& abort) {
+  py::gil_scoped_release no_gil;
   return poll(abort, [&] { return box.post(number, text); });
 }
 
 }  // namespace
 
 void bind_host_memory(py::module_& m) {
-  py::class_<Abort>(m, "Abort", "Ends the waits it was given to, once set.")
+  py::class_<Abort, std::shared_ptr<Abort>>(m, "Abort", "Ends the waits it was given to, once set.")
       .def(py::init<>())
       .def("set", [](Abort& self) { self.set.store(true); }, "End them.");
-  py::class_<Mailbox>(m, "Mailbox", "What a group's first rank calls, in memory ranks share.")
+  py::class_<Mailbox, std::shared_ptr<Mailbox>>(m, "Mailbox", "What a group's first rank calls, in memory ranks share.")
       .def(py::init<const std::string&, int, int>(), py::arg("path"), py::arg("rank"),
            py::arg("size"))
       .def("post", &post, py::arg("number"), py::arg("text"), py::arg("abort"),
@@ -93,7 +56,7 @@ void bind_host_memory(py::module_& m) {
   m.def("view_of", &view_of, py::arg("address"), py::arg("elements"), py::arg("dtype"),
         py::arg("owner"), "A CPU tensor over memory that `owner` keeps.");
   m.def("wait_for", &wait_for, py::arg("works"), py::arg("abort"),
-        "Wait for works of gloo and raise what went wrong; False if aborted.");
+        py::call_guard<py::gil_scoped_release>(), "Wait for works of gloo and raise what went wrong; False if aborted.");
 }
 
 }  // namespace torchtpu::distributed

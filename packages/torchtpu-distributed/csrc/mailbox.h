@@ -7,9 +7,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace torchtpu::distributed {
 
@@ -22,13 +24,18 @@ class Mailbox {
   ~Mailbox();
 
   // Writes entry `number`, from 1. False, and nothing, while a reader needs the one it replaces.
-  bool post(uint64_t number, const std::string& text);
+  bool post(uint64_t number, std::string_view text, std::string_view rest = {});
 
-  // Reads entry `number`. False if it is not there yet.
-  bool read(uint64_t number, std::string& text);
+  // Waits until entry `number` is there; false after `patience`.
+  bool await(uint64_t number, std::chrono::microseconds patience);
+
+  // Entry `number`, which is there; the writer may replace it once it is `taken`.
+  std::string_view text(uint64_t number);
+  void taken(uint64_t number);
 
  private:
   struct Entry;
+  std::atomic<uint32_t>& sleepers();
   std::atomic<uint64_t>& progress(int rank);
   Entry& entry(uint64_t number);
 

@@ -30,7 +30,7 @@ def recorded(*records: Pending, entries: int = 10) -> Recorder:
     made = Recorder(entries)
     made.know(GROUP)
     for each in records:
-        made.add(each)
+        made.records.add(each)
     return made
 
 

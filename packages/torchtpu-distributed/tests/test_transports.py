@@ -9,7 +9,7 @@ import uuid
 import pytest
 import torch
 from torch import distributed as dist
-from torchtpu_distributed import _C
+from torchtpu_distributed import _C, first_calls
 from torchtpu_distributed.first_calls import FirstCalls
 
 
@@ -98,6 +98,11 @@ def test_wait_for_a_mailbox_ends_when_the_job_has_failed(tmp_path):
     assert found == [None]
 
 
+def call(what: str) -> _C.Call:
+    """What ranks compare."""
+    return _C.Call(what, "all_reduce", (), (), 0)
+
+
 @pytest.mark.parametrize("nearby", [True, False])
 def test_first_calls_tell_a_difference_by_memory_and_by_the_store(nearby):
     store = dist.HashStore()
@@ -119,7 +124,8 @@ def test_first_calls_tell_a_difference_by_memory_and_by_the_store(nearby):
     other.join()
     long = "all_reduce of " + "float32[8], " * 200
     for number, what in enumerate(["barrier", long, long + "x"], 1):
-        assert ranks[0].compare(number, what, "a.py:1 in f") is None
-    assert ranks[1].compare(1, "barrier", "") is None
-    assert ranks[1].compare(2, long, "") is None
-    assert ranks[1].compare(3, long + "y", "")[1] == "a.py:1 in f"
+        assert ranks[0].compare(number, call(what), "a.py:1 in f") is None
+    assert ranks[1].compare(1, call("barrier"), "") is None
+    assert ranks[1].compare(2, call(long), "") is None
+    what, line = first_calls.read(ranks[1].compare(3, call(long + "y"), ""))
+    assert line == "a.py:1 in f" and long.startswith(what) and len(what) > 500

@@ -67,9 +67,24 @@ def device_call(
     return call
 
 
-def array_of(tensor: torch.Tensor) -> Any:
-    """The ``jax.Array`` behind a tpu tensor, in the tensor's shape; runs what is pending."""
-    return _C.array_of(tensor)
+def array_of(tensor: torch.Tensor, *, lend: bool = True) -> Any:
+    """The ``jax.Array`` behind a tpu tensor, in the tensor's shape; runs what is pending.
+
+    Args:
+        tensor: the tensor.
+        lend: whether others may get at the array's memory and read it when the caller has
+            dropped the array; until the tensor is written, `own_array` is None then.
+    """
+    return _C.array_of(tensor, lend)
+
+
+def own_array(tensor: torch.Tensor) -> Any:
+    """The array of a tpu tensor if nothing else can see its memory, so that it may be changed.
+
+    It is computed, and no program that reads it is under way. None if there may be another
+    reader, if the tensor is not all of its storage, or if its elements are not in order.
+    """
+    return _C.own_array(tensor)
 
 
 def tensor_of(array: Any, device: int, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

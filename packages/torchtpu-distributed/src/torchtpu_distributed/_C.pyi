@@ -6,6 +6,94 @@ from typing import Any
 
 import torch
 
+class Call:
+    what: str
+    digest: str
+    said: str
+    device_time_ps: int
+    def __init__(
+        self,
+        what: str,
+        kind: str,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        device_time_ps: int,
+    ) -> None: ...
+
+class GroupState:
+    timeout_s: float
+    device: int
+    def __init__(self, name: str, ranks: Sequence[int], timeout_s: float) -> None: ...
+    @property
+    def seq(self) -> int: ...
+    def next(self) -> int: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+class Pending:
+    group: str
+    ranks: tuple[int, ...]
+    seq: int
+    what: str
+    line: str
+    timeout_s: float
+    kind: str
+    message: int
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    call: Call
+    name: str
+    record_id: int
+    launched: bool
+    done: bool
+    began_s: float
+    launched_s: float | None
+    done_s: float | None
+    trouble: str
+    trouble_s: float
+    def __init__(
+        self,
+        *,
+        group: str,
+        ranks: Sequence[int],
+        seq: int,
+        what: str,
+        line: str,
+        timeout_s: float,
+        kind: str = "",
+        message: int = 0,
+        inputs: Sequence[Any] = (),
+        outputs: Sequence[Any] = (),
+    ) -> None: ...
+    @staticmethod
+    def of(group: GroupState, call: Call, seq: int, line: str, timeout_s: float) -> Pending: ...
+
+class Records:
+    def __init__(self, entries: int) -> None: ...
+    def add(self, record: Pending) -> None: ...
+    def begin(self, record: Pending) -> None: ...
+    def end(self, record: Pending) -> None: ...
+    def idle(self) -> bool: ...
+    def last(self) -> list[Pending]: ...
+    def under_way(self) -> list[Pending]: ...
+    def positions(self) -> dict[str, Pending]: ...
+
+class Count:
+    value: int
+
+class Direct:
+    def __init__(
+        self,
+        group: GroupState,
+        records: Records,
+        abort: Abort,
+        in_flight: Count,
+        owner: Any,
+        rank: int,
+        in_place: bool,
+    ) -> None: ...
+    def connect(self, gloo: Any, mailbox: Mailbox | None) -> None: ...
+
 class Abort:
     def set(self) -> None: ...
 
@@ -15,6 +103,13 @@ class Mailbox:
     def read(self, number: int, abort: Abort) -> str | None: ...
 
 def fail_future(future: torch.futures.Future[Any], error: Exception) -> None: ...
-def make_backend(rank: int, size: int, timeout_s: float, implementation: Any, gloo: Any) -> Any: ...
+def make_backend(
+    rank: int,
+    size: int,
+    timeout_s: float,
+    target: Any,
+    host: Any,
+    direct: Direct,
+) -> Any: ...
 def view_of(address: int, elements: int, dtype: torch.dtype, owner: Any) -> torch.Tensor: ...
 def wait_for(works: Sequence[Any], abort: Abort) -> bool: ...

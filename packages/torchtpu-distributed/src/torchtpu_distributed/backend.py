@@ -48,7 +48,7 @@ class Backend:
     def allreduce(self, tensors: Tensors, opts: Any) -> DeviceWork:
         """Reduce tensors over the ranks, in place."""
         op = _prepare_reduction(opts.reduceOp, tensors)
-        return self._run(opts, _call("all_reduce", tensors, op=op), tensors, tensors)
+        return self._run(opts, Collective.of("all_reduce", tensors, op=op), tensors, tensors)
 
     allreduce_coalesced = allreduce
 
@@ -58,12 +58,12 @@ class Backend:
         if opts.reduceOp == dist.ReduceOp.PREMUL_SUM:
             operands = [tensor.clone() for tensor in tensors]
         op = _prepare_reduction(opts.reduceOp, operands)
-        call = _call("reduce", tensors, op=op, root=opts.rootRank)
+        call = Collective.of("reduce", tensors, op=op, root=opts.rootRank)
         return self._run(opts, call, operands, tensors, keep=self._is(opts.rootRank))
 
     def broadcast(self, tensors: Tensors, opts: Any) -> DeviceWork:
         """Give every rank the root's tensors."""
-        call = _call("broadcast", tensors, root=opts.rootRank)
+        call = Collective.of("broadcast", tensors, root=opts.rootRank)
         return self._run(opts, call, tensors, tensors)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> DeviceWork:
@@ -72,7 +72,7 @@ class Backend:
         self._check_count(targets)
         if len({tuple(t.shape) for t in targets}) > 1:
             return self._uneven.all_gather(targets, tensor)
-        return self._run(opts, _call("all_gather_list", targets), [tensor], targets)
+        return self._run(opts, Collective.of("all_gather_list", targets), [tensor], targets)
 
     def allgather_base(self, output: torch.Tensor, operand: torch.Tensor, opts: Any) -> DeviceWork:
         """Give every rank the tensors of all, one after another."""
@@ -84,7 +84,7 @@ class Backend:
         """`allgather_base` of several tensors at once."""
         for output, operand in zip(outputs, inputs, strict=True):
             self._check_sizes(output, operand)
-        return self._run(opts, _call("all_gather", outputs), inputs, outputs)
+        return self._run(opts, Collective.of("all_gather", outputs), inputs, outputs)
 
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any
@@ -100,7 +100,7 @@ class Backend:
         mine = self._is(opts.rootRank)
         targets = outputs[0] if mine else [tensor] * self._group.size
         self._check_count(targets)
-        call = _call("gather", targets, root=opts.rootRank)
+        call = Collective.of("gather", targets, root=opts.rootRank)
         return self._run(opts, call, [tensor], targets, keep=mine)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
@@ -111,7 +111,7 @@ class Backend:
             pieces = torch.stack([piece.detach() for piece in inputs[0]])
         else:
             pieces = output.new_empty((self._group.size, *output.shape))
-        call = _call("scatter", outputs, root=opts.rootRank)
+        call = Collective.of("scatter", outputs, root=opts.rootRank)
         return self._run(opts, call, [pieces], outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
@@ -123,7 +123,9 @@ class Backend:
         op = _prepare_reduction(opts.reduceOp, operands)
         if len({tuple(t.shape) for t in operands}) > 1:
             return self._uneven.reduce_scatter(outputs[0], operands, op)
-        return self._run(opts, _call("reduce_scatter_list", outputs, op=op), operands, outputs)
+        return self._run(
+            opts, Collective.of("reduce_scatter_list", outputs, op=op), operands, outputs
+        )
 
     def reduce_scatter_base(
         self, output: torch.Tensor, operand: torch.Tensor, opts: Any
@@ -141,7 +143,7 @@ class Backend:
         if opts.reduceOp == dist.ReduceOp.PREMUL_SUM:
             operands = [tensor.clone() for tensor in inputs]
         op = _prepare_reduction(opts.reduceOp, operands)
-        return self._run(opts, _call("reduce_scatter", outputs, op=op), operands, outputs)
+        return self._run(opts, Collective.of("reduce_scatter", outputs, op=op), operands, outputs)
 
     def alltoall_base(
         self,
@@ -159,7 +161,7 @@ class Backend:
             return self._host.all_to_all(
                 output, operand, output_splits or rows, input_splits or rows
             )
-        return self._run(opts, _call("all_to_all", [output]), [operand], [output])
+        return self._run(opts, Collective.of("all_to_all", [output]), [operand], [output])
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> DeviceWork:
         """Send tensor i to rank i, through the host: no rank knows whether all sizes are equal."""
@@ -173,20 +175,6 @@ class Backend:
             for target, piece in zip(outputs, received.split(sizes), strict=True):
                 target.copy_(piece.view(target.shape))
         return work
-
-    def send(self, tensors: Tensors, destination: int, tag: int) -> DeviceWork:
-        """Send a tensor to a rank."""
-        (tensor,) = tensors
-        return self._in_series(self._host.send(tensor, destination, tag))
-
-    def recv(self, tensors: Tensors, source: int, tag: int) -> DeviceWork:
-        """Receive a tensor from a rank."""
-        (tensor,) = tensors
-        return self._in_series(self._host.receive(tensor, source, tag))
-
-    def recv_anysource(self, tensors: Tensors, tag: int) -> DeviceWork:
-        """Receive a tensor from whichever rank sends one."""
-        return self.recv(tensors, -1, tag)
 
     def barrier(self, opts: Any) -> DeviceWork:
         """Wait for all ranks."""
@@ -273,11 +261,6 @@ class Backend:
                 f"times one of {piece.numel()} of {piece.dtype}: make it "
                 f"{self._group.size * piece.numel()} of {piece.dtype}."
             )
-
-
-def _call(kind: str, results: Tensors, *, op: str = "", root: int = -1) -> Collective:
-    shapes = tuple(tuple(t.shape) or (1,) for t in results)
-    return Collective(kind=kind, op=op, root=root, shapes=shapes)
 
 
 def _prepare_reduction(op: Any, tensors: Tensors) -> str:

@@ -15,6 +15,7 @@ from functools import reduce as fold
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 from torchtpu_distributed.group import AXIS
@@ -38,6 +39,14 @@ class Collective:
     op: str = ""
     root: int = -1
     shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(
+        cls, kind: str, results: Sequence[torch.Tensor], *, op: str = "", root: int = -1
+    ) -> Collective:
+        """A collective with these results."""
+        shapes = tuple(tuple(t.shape) or (1,) for t in results)
+        return cls(kind=kind, op=op, root=root, shapes=shapes)
 
     def describe(self, operands: Sequence[Operand]) -> str:
         """Everything ranks must agree on, in one line."""

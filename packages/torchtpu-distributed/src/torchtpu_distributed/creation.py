@@ -115,8 +115,8 @@ def make(
     # The watch must be the first to see that the time is up.
     host = HostRunner(group, lambda: connect("collectives", group.timeout_s + _PATIENCE_S))
     runner = host if of.by_gloo else Runner(group)
-    backend = Backend(group, runner, HostPath(group, gloo, host), is_world)
-    return _C.make_backend(group.rank, group.size, timeout_s, backend, gloo)
+    backend = Backend(group, runner, HostPath(group, host), is_world)
+    return _C.make_backend(group.rank, group.size, timeout_s, backend, gloo, host.direct)
 
 
 def _serve_dtensors() -> None:

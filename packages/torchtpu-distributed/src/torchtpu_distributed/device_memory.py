@@ -2,8 +2,8 @@
 """Tensors of a simulated device as CPU tensors over the same memory, for gloo to work on.
 
 Memory that is written must be this tensor's alone: not that of an older version some
-recorded op still reads, nor of a host view. A recorded identity op says so: core gives
-it the tensor's memory if nothing else needs it, and a copy if something does.
+recorded op still reads, nor of a host view. Core says whether it is; if not, a recorded
+identity op gets the tensor's memory if nothing will need it, and a copy if something does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Source:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = at_least_1d(tensor)
-        self._array = core_calls.array_of(self._tensor)
+        self._array = core_calls.array_of(self._tensor, lend=False)
 
     def view(self) -> torch.Tensor:
         """Its elements in a row; waits until they are computed."""
@@ -50,10 +50,14 @@ class Target:
         self.array: Any = None
         self._host: torch.Tensor | None = None
         if _is_whole(self._tensor):
-            _exclusive()([self._tensor], [], [0], list)
-            array = core_calls.array_of(self._tensor)
-            if array is core_calls.array_of(self._tensor):  # not one reshaped for us
-                self.array = array
+            self.array = core_calls.own_array(self._tensor)
+            if self.array is None:
+                _exclusive()([self._tensor], [], [0], list)
+                array = core_calls.array_of(self._tensor, lend=False)
+                if array is core_calls.array_of(
+                    self._tensor, lend=False
+                ):  # not one reshaped for us
+                    self.array = array
 
     def view(self) -> torch.Tensor:
         """Memory for its elements, in a row."""

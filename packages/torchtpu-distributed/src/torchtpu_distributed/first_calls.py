@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the first rank of a group calls, for the others to compare before they begin.
 
-Ranks of one machine share a ring in memory (`csrc/mailbox.h`); others ask the store.
+Ranks of one machine share a ring in memory (`csrc/mailbox.h`); others ask the store. What is
+said is three lines: a digest of the call, the call's beginning, and the user's line.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import tempfile
@@ -20,8 +20,6 @@ from torchtpu_distributed import _C
 #: So many entries are kept in the store for ranks that lag behind.
 _KEPT = 256
 _MEMORY = Path("/dev/shm")
-#: An entry of the ring holds about a thousand bytes.
-_WHAT_BYTES, _LINE_BYTES = 600, 300
 
 
 class FirstCalls:
@@ -35,6 +33,9 @@ class FirstCalls:
         abort: ends the waits.
         read: reads a key of `store`, waiting for it.
         forget: deletes a key of `store` when convenient.
+
+    Attributes:
+        mailbox: the ring; None if they ask the store.
     """
 
     def __init__(
@@ -50,38 +51,35 @@ class FirstCalls:
     ) -> None:
         self._store, self._rank, self._size = store, rank, size
         self._abort, self._read, self._forget = abort, read, forget
-        self._mailbox = self._share() if nearby else None
+        self.mailbox = self._share() if nearby else None
 
-    def compare(self, number: int, what: str, line: str) -> tuple[str, str] | None:
-        """What the first rank calls and where, if it is something else than `what`.
+    def compare(self, number: int, call: _C.Call, line: str) -> str | None:
+        """What the first rank says, if it is something else than `call`.
 
         Args:
             number: number of the collective in the group, from 1.
-            what: what this rank calls.
+            call: what this rank calls.
             line: the user's line.
         """
-        digest = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
         if self._rank == 0:
-            self._write(number, f"{digest}\n{_cut(what, _WHAT_BYTES)}\n{_cut(line, _LINE_BYTES)}")
+            self._write(number, call.said + line)
             return None
         said = self._first(number)
         if said is None:  # the wait was ended, and whoever did it says why
             return None
-        theirs, _, rest = said.partition("\n")
-        text, _, where = rest.partition("\n")
-        return None if theirs == digest else (text, where)
+        return None if said.startswith(call.digest) else said
 
     def _write(self, number: int, text: str) -> None:
-        if self._mailbox is not None:
-            self._mailbox.post(number, text, self._abort)
+        if self.mailbox is not None:
+            self.mailbox.post(number, text, self._abort)
             return
         self._store.set(f"call/{number}", text)
         if number > _KEPT:
             self._forget(f"call/{number - _KEPT}")
 
     def _first(self, number: int) -> str | None:
-        if self._mailbox is not None:
-            return self._mailbox.read(number, self._abort)
+        if self.mailbox is not None:
+            return self.mailbox.read(number, self._abort)
         return self._read(f"call/{number}")
 
     def _share(self) -> _C.Mailbox | None:
@@ -109,5 +107,7 @@ class FirstCalls:
             return None
 
 
-def _cut(text: str, nbytes: int) -> str:
-    return text.encode()[:nbytes].decode(errors="ignore")
+def read(said: str) -> tuple[str, str]:
+    """What the first rank calls and where."""
+    _digest, what, line = said.split("\n", 2)
+    return what, line

@@ -7,18 +7,18 @@ made at the first collective, from what each rank writes into the store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import jax
 import numpy as np
 from torch import distributed as dist
 
+from torchtpu_distributed import _C, first_calls
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import CollectiveMismatchError, ProcessGroupError
 from torchtpu_distributed.first_calls import FirstCalls
 from torchtpu_distributed.ledger import Failure
-from torchtpu_distributed.pending import Operand, Pending
+from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.stacks import main_line
 from torchtpu_distributed.world import World
 
@@ -38,6 +38,10 @@ class Group:
         ranks: its global ranks, in group order.
         timeout_s: seconds a collective may take.
         is_world: whether it is the default group.
+
+    Attributes:
+        state: what compiled code knows of it; as a context manager it holds the order of
+            the group's collectives.
     """
 
     def __init__(
@@ -52,18 +56,29 @@ class Group:
         self.world = world
         self.name = name
         self.ranks = ranks
-        self.timeout_s = timeout_s
         self.is_world = is_world
-        self.seq = 0
-        self.messages = 0
+        self.state = _C.GroupState(name, ranks, timeout_s)
         self._store = dist.PrefixStore(f"group/{name}", world.store)
-        self._device: int | None = None
         world.ledger.recorder.know(self)
 
     @property
     def size(self) -> int:
         """Number of ranks."""
         return len(self.ranks)
+
+    @property
+    def seq(self) -> int:
+        """Number of collectives so far."""
+        return self.state.seq
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds a collective may take."""
+        return self.state.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, seconds: float) -> None:
+        self.state.timeout_s = seconds
 
     @cached_property
     def rank(self) -> int:
@@ -75,29 +90,13 @@ class Group:
         """What the group is for, as PyTorch words it."""
         return "default_pg" if self.is_world else "undefined"
 
-    def pending(
-        self,
-        what: str,
-        line: str,
-        *,
-        kind: str,
-        inputs: Sequence[Operand] = (),
-        outputs: Sequence[Operand] = (),
-    ) -> Pending:
+    def pending(self, call: _C.Call, line: str) -> Pending:
         """The next collective of the group, entered into the ledger."""
-        self.seq += 1
-        pending = Pending(
-            group=self.name,
-            ranks=self.ranks,
-            seq=self.seq,
-            what=what,
-            line=line or main_line(),
-            timeout_s=self.timeout_s,
-            kind=kind,
-            inputs=inputs,
-            outputs=outputs,
-        )
-        self.world.ledger.begin(pending)
+        ledger = self.world.ledger
+        ledger.check()
+        number = self.state.next()
+        pending = Pending.of(self.state, call, number, line or main_line(), self.timeout_s)
+        ledger.begin(pending)
         return pending
 
     def agree(self, pending: Pending) -> None:
@@ -112,10 +111,10 @@ class Group:
         """
         if self.size == 1:
             return
-        other = self._first_calls.compare(pending.seq, pending.what, pending.line)
+        other = self._first_calls.compare(pending.seq, pending.call, pending.line)
         self.world.ledger.check()
         if other is not None:
-            self._refuse(pending, *other)
+            self.refuse(pending, other)
 
     @cached_property
     def _first_calls(self) -> FirstCalls:
@@ -146,7 +145,22 @@ class Group:
             ledger.wait_until(lambda: False, _VERDICT_S)
             raise
 
-    def _refuse(self, pending: Pending, what: str, line: str) -> None:
+    @property
+    def mailbox(self) -> _C.Mailbox | None:
+        """The memory in which the ranks compare; None if there is one, or several machines."""
+        return self._first_calls.mailbox if self.size > 1 else None
+
+    def refuse(self, pending: Pending, said: str) -> None:
+        """Fail because the group's first rank calls something else.
+
+        Args:
+            pending: what this rank calls.
+            said: what the first rank said, see `first_calls`.
+
+        Raises:
+            CollectiveMismatchError: always.
+        """
+        what, line = first_calls.read(said)
         calls = {self.ranks[0]: f"{what}{f' at {line}' if line else ''}"}
         calls[self.world.rank] = f"{pending.what}{f' at {pending.line}' if pending.line else ''}"
         board = Board(self.world.store, self.world.rank)
@@ -171,21 +185,20 @@ class Group:
         Raises:
             ProcessGroupError: this rank used another device before.
         """
-        if self._device is None:
-            self._device = device
-        if device != self._device:
+        if self.state.device < 0:
+            self.state.device = device
+        if device != self.state.device:
             raise ProcessGroupError(
-                f"this rank's tensors of group {self.name!r} were on tpu:{self._device} before, "
-                f"and one is on tpu:{device} now. A rank uses one device in a process group: call "
+                f"this rank's tensors of group {self.name!r} were on tpu:{self.state.device} "
+                f"before, and one is on tpu:{device} now. A rank uses one device in a process group: call "
                 "torch.tpu.set_device(LOCAL_RANK) before making tensors."
             )
 
     @cached_property
     def sharding(self) -> jax.sharding.NamedSharding:
         """How a collective's arrays lie: one piece on the device of each rank."""
-        assert self._device is not None
         client = self.world.joined.client
-        mine = client.local_devices()[self._device]
+        mine = client.local_devices()[self.state.device]
         self._store.set(f"device/{self.rank}", str(mine.id))
         ids = [int(self.read(f"device/{rank}")) for rank in range(self.size)]
         by_id = {device.id: device for device in client.devices()}

@@ -1,30 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges through host memory: point-to-point, uneven all-to-all, barrier.
+"""Exchanges through host memory: uneven all-to-all, barrier; and mistakes of CPU tensors.
 
-XLA has no program for a message whose two ends run at different times, and pairs of
-ranks that exchange in both directions would mix up their programs. gloo matches
-messages by sender and tag, so they go through it. The simulated time charged is that
-of the exchange over ICI, which is what a TPU would use.
+The simulated time charged is that of the exchange over ICI, which is what a TPU would use.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import distributed as dist
 from torchtpu_core.calls import add_device_time, user_line
 from torchtpu_core.tpu import devices
 
-from torchtpu_distributed import pricing
+from torchtpu_distributed import _C, pricing
 from torchtpu_distributed.errors import CollectiveError, ProcessGroupError
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_collectives import Begun, Gloo
 from torchtpu_distributed.host_running import HostRunner
 from torchtpu_distributed.pending import Operand, Pending
-from torchtpu_distributed.work import DeviceWork, HostWork
+from torchtpu_distributed.work import DeviceWork
 
 #: How long the watch may need to say which rank is behind an error of gloo.
 _VERDICT_S = 15.0
@@ -35,41 +31,12 @@ class HostPath:
 
     Args:
         group: the group.
-        gloo: a gloo backend of the same ranks, for messages.
         runner: keeps the order of what all ranks call.
     """
 
-    def __init__(self, group: Group, gloo: dist.ProcessGroupGloo, runner: HostRunner) -> None:
+    def __init__(self, group: Group, runner: HostRunner) -> None:
         self._group = group
-        self._gloo = gloo
         self._runner = runner
-
-    def send(self, tensor: torch.Tensor, destination: int, tag: int) -> HostWork:
-        """Send a tensor to a rank of the group."""
-        pending = self._message("send", "->", destination, inputs=[_operand(tensor)])
-        host = tensor.detach().cpu().contiguous()
-        work = self._gloo.send([_as_bytes(host)], destination, tag)
-        self._charge(tensor, "send", ((self._group.rank, destination),))
-        return self._work(pending, work, [tensor], keep=host)
-
-    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> HostWork:
-        """Receive a tensor from a rank of the group, any rank if `source` is negative."""
-        host = torch.empty(tensor.shape, dtype=tensor.dtype)
-        if source < 0:
-            pending = self._message("recv", "<-", None, outputs=[_operand(tensor)])
-            work = self._gloo.recv_anysource([_as_bytes(host)], tag)
-        else:
-            pending = self._message("recv", "<-", source, outputs=[_operand(tensor)])
-            work = self._gloo.recv([_as_bytes(host)], source, tag)
-            self._charge(tensor, "send", ((source, self._group.rank),))
-        return HostWork(
-            self._group.world.ledger,
-            pending,
-            [tensor],
-            _arrival(work, host),
-            lambda: _fill(tensor, host),
-            work._source_rank,
-        )
 
     def all_to_all(
         self,
@@ -92,14 +59,11 @@ class HostPath:
             )
             return [work], lambda: None
 
-        work = self._together(
-            f"all_to_all of uneven pieces of {operand.dtype}",
-            "all_to_all",
-            begin,
-            inputs=[_operand(operand)],
-            outputs=[_operand(output)],
-        )
-        self._charge(operand, "all_to_all", ())
+        inputs, outputs = [_operand(operand)], [_operand(output)]
+        what = f"all_to_all of uneven pieces of {operand.dtype}"
+        work = self._runner.run_host(_C.Call(what, "all_to_all", inputs, outputs, 0), begin)
+        spent_ps = pricing.device_time_ps("all_to_all", operand.nbytes, self._group)
+        add_device_time(operand.get_device(), spent_ps)
         _fill(output, received)
         return work.of([output])
 
@@ -111,7 +75,7 @@ class HostPath:
         def begin(gloo: Gloo) -> Begun:
             return [gloo.backend.barrier(dist.BarrierOptions())], lambda: None
 
-        return self._together("barrier", "barrier", begin)
+        return self._runner.run_host(_C.Call("barrier", "barrier", (), (), 0), begin)
 
     def diagnose(self, message: str) -> None:
         """Let the watch find out why gloo failed with CPU tensors, and raise it."""
@@ -124,9 +88,8 @@ class HostPath:
             line=user_line(),
             timeout_s=group.timeout_s,
             kind="all_reduce",
-            trouble=message,
-            trouble_s=time.monotonic(),
         )
+        pending.trouble, pending.trouble_s = message, time.monotonic()
         ledger.begin(pending)
         ledger.on_trouble()
         try:
@@ -134,62 +97,6 @@ class HostPath:
         finally:
             ledger.give_up(pending)
         raise CollectiveError(f"{pending.name}, failed: {message}")
-
-    def _together(
-        self,
-        what: str,
-        kind: str,
-        begin: Callable[[Gloo], Begun],
-        **operands: Sequence[Operand],
-    ) -> DeviceWork:
-        """A collective of the group's order, done when this returns."""
-        self._runner.wait_idle()
-        pending = self._group.pending(what, user_line(), kind=kind, **operands)
-        self._runner.perform(pending, begin)
-        return DeviceWork(pending, self._group.world.ledger, [])
-
-    def _message(
-        self,
-        kind: str,
-        arrow: str,
-        peer: int | None,
-        *,
-        inputs: Sequence[Operand] = (),
-        outputs: Sequence[Operand] = (),
-    ) -> Pending:
-        """A message, which has no place in the group's order."""
-        group = self._group
-        group.world.ledger.check()
-        group.messages += 1
-        direction = "to" if kind == "send" else "from"
-        pending = Pending(
-            group=group.name,
-            ranks=group.ranks if peer is None else (group.world.rank, group.ranks[peer]),
-            seq=0,
-            what=f"{kind} {direction} {'any rank' if peer is None else f'group rank {peer}'}",
-            line=user_line(),
-            timeout_s=group.timeout_s,
-            kind=f"{kind} {group.rank}{arrow}{group.rank if peer is None else peer}",
-            message=group.messages,
-            inputs=inputs,
-            outputs=outputs,
-        )
-        group.world.ledger.recorder.add(pending)
-        return pending
-
-    def _work(
-        self,
-        pending: Pending,
-        work: Any,
-        tensors: Sequence[torch.Tensor],
-        fill: Callable[[], None] = lambda: None,
-        keep: Any = None,
-    ) -> HostWork:
-        return HostWork(self._group.world.ledger, pending, tensors, _arrival(work, keep), fill)
-
-    def _charge(self, tensor: torch.Tensor, kind: str, pairs: tuple[tuple[int, int], ...]) -> None:
-        spent_ps = pricing.device_time_ps(kind, tensor.nbytes, self._group, pairs)
-        add_device_time(tensor.get_device(), spent_ps)
 
 
 def check_splits(splits: Sequence[int], tensor: torch.Tensor, size: int) -> None:
@@ -219,21 +126,7 @@ def _fill(tensor: torch.Tensor, host: torch.Tensor) -> None:
         tensor.copy_(host)
 
 
-def _as_bytes(host: torch.Tensor) -> torch.Tensor:
-    """The same memory as bytes: gloo moves some dtypes only."""
-    return host.reshape(-1).view(torch.uint8)
-
-
 def _rows_as_bytes(host: torch.Tensor) -> torch.Tensor:
     """The same memory as rows of bytes, so that splits along dim 0 still count rows."""
     rows = host.shape[0]
     return host.reshape(rows, -1).view(torch.uint8) if host.numel() else host.new_empty(rows, 0)
-
-
-def _arrival(work: Any, keep: Any) -> Callable[[], None]:
-    """Waits for gloo's work; a closure, so that the memory it uses outlives it."""
-
-    def arrive(_kept: Any = keep) -> None:
-        work.wait()
-
-    return arrive

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running collectives of a simulated device by gloo, on the device's own memory.
 
-A synchronous collective runs in the thread that calls it; asynchronous ones run in a
-thread of the group, one after another, and the next synchronous one waits for them, so
-that all ranks of a group keep one order. Every wait here ends when the job has failed.
+A synchronous collective runs in the thread that calls it, by compiled code alone if that
+will take it (`csrc/direct.h`); asynchronous ones run in a thread of the group, one after
+another, and the next synchronous one waits for them, so that all ranks of a group keep one
+order. Every wait here ends when the job has failed.
 """
 
 from __future__ import annotations
@@ -11,31 +12,21 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import distributed as dist
 from torchtpu_core import calls as core_calls
 
-from torchtpu_distributed import pricing
+from torchtpu_distributed import _C, pricing
 from torchtpu_distributed.calls import Collective
 from torchtpu_distributed.device_memory import Source, Target, storage_key
 from torchtpu_distributed.errors import CollectiveError
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_collectives import Begun, Gloo
-from torchtpu_distributed.pending import Operand, Pending
+from torchtpu_distributed.pending import Pending
+from torchtpu_distributed.stacks import main_line
 from torchtpu_distributed.work import DeviceWork, QueuedWork
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What is the same for every run of a collective."""
-
-    what: str
-    inputs: tuple[Operand, ...]
-    outputs: tuple[Operand, ...]
-    device_time_ps: int
 
 
 class HostRunner:
@@ -44,14 +35,26 @@ class HostRunner:
     Args:
         group: the group.
         connect: makes the gloo backend that they use; blocks until all ranks do.
+
+    Attributes:
+        direct: the compiled way of synchronous collectives.
     """
 
     def __init__(self, group: Group, connect: Callable[[], dist.ProcessGroupGloo]) -> None:
         self._group = group
         self._connect = connect
         self._gloo: Gloo | None = None
-        self._known: dict[Any, _Known] = {}
-        self._order = threading.RLock()
+        self._known: dict[Any, _C.Call] = {}
+        ledger = group.world.ledger
+        self.direct = _C.Direct(
+            group.state,
+            ledger.records,
+            ledger.abort,
+            ledger.in_flight.count,
+            self,
+            group.rank,
+            group.world.by_gloo,
+        )
         self._queue_lock = threading.Lock()
         self._queue: deque[Callable[[], None]] = deque()
         self._busy = False
@@ -84,11 +87,11 @@ class HostRunner:
         device = operands[0].get_device()
         group.use_device(device)
         known = self._know(call, operands, results)
-        with self._order:
+        with group.state:
             keys = {storage_key(t) for t in (*operands, *results)}
             for earlier in ledger.in_flight.users(keys):
                 ledger.wait_done(earlier)
-            pending = self._begin(call, known)
+            pending = group.pending(known, core_calls.user_line())
             try:
                 sources, targets = _memory(call, operands, results, group.rank, keep)
             except BaseException:
@@ -105,7 +108,7 @@ class HostRunner:
                 return begun
 
             if not later or any(target.array is None for target in targets):
-                self.wait_idle()
+                self._wait_idle()
                 self.perform(pending, begin)
                 for target in targets:
                     target.finish()
@@ -116,7 +119,99 @@ class HostRunner:
             self._enqueue(pending, begin, work)
             return work
 
-    def wait_idle(self) -> None:
+    def run_host(self, call: _C.Call, begin: Callable[[Gloo], Begun]) -> DeviceWork:
+        """Run a collective of host memory in its turn.
+
+        Args:
+            call: what ranks must agree on.
+            begin: starts it.
+        """
+        with self._group.state:
+            self._wait_idle()
+            pending = self._group.pending(call, core_calls.user_line())
+            self.perform(pending, begin)
+        return DeviceWork(pending, self._group.world.ledger, [])
+
+    def describe(
+        self,
+        kind: str,
+        op: str,
+        root: int,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
+    ) -> _C.Call:
+        """What ranks must agree on, for compiled code; of a barrier, without tensors."""
+        if not operands:
+            return _C.Call(kind, kind, (), (), 0)
+        return self._know(Collective.of(kind, results, op=op, root=root), operands, results)
+
+    def describe_message(self, kind: str, peer: int, tensor: torch.Tensor) -> _C.Call:
+        """What the recorder shows of a message, for compiled code.
+
+        Args:
+            kind: ``send`` or ``recv``.
+            peer: group rank of the other end; negative if any rank may send.
+            tensor: what is sent, or gets what is received.
+        """
+        sends, rank = kind == "send", self._group.rank
+        of = [(tensor.dtype, tuple(tensor.shape))]
+        pair = (rank, peer) if sends else (peer, rank)
+        return _C.Call(
+            f"{kind} {'to' if sends else 'from'} "
+            f"{f'group rank {peer}' if peer >= 0 else 'any rank'}",
+            f"{kind} {rank}{'->' if sends else '<-'}{peer if peer >= 0 else rank}",
+            of if sends else (),
+            () if sends else of,
+            pricing.device_time_ps("send", tensor.nbytes, self._group, (pair,)) if peer >= 0 else 0,
+        )
+
+    def wait_behind(self, pending: Pending, wait: Callable[[], None]) -> None:
+        """Wait for a message in a thread of its own."""
+        ledger = self._group.world.ledger
+        ledger.spawn(ledger.run_here, pending, wait)
+
+    def message_failed(self, pending: Pending, message: str) -> None:
+        """Fail because of what gloo told compiled code about a message, if anything."""
+        ledger = self._group.world.ledger
+        try:
+            ledger.check()
+            ledger.report(pending, RuntimeError(message))
+            ledger.wait_for_verdict()
+        finally:
+            ledger.give_up(pending)
+        raise RuntimeError(f"{pending.name}: {message}")
+
+    def main_line(self) -> str:
+        """The line of the main thread, for a collective that another thread calls."""
+        return main_line()
+
+    def check(self) -> None:
+        """Raise the failure of the job, if there is one."""
+        self._group.world.ledger.check()
+
+    def differs(self, pending: Pending, said: str) -> None:
+        """Fail because the group's first rank calls something else than compiled code has."""
+        try:
+            self._group.refuse(pending, said)
+        finally:
+            self._group.world.ledger.give_up(pending)
+
+    def failed(self, pending: Pending, message: str) -> None:
+        """Fail because of what gloo told compiled code."""
+        self._fail(pending, RuntimeError(message))
+
+    def ended(self, pending: Pending, _message: str) -> None:
+        """Fail because the job did while compiled code waited."""
+        self.interrupted(pending)
+        self.check()
+
+    def interrupted(self, pending: Pending) -> None:
+        """Leave a collective that compiled code has left in its middle."""
+        ledger = self._group.world.ledger
+        ledger.leave_stuck(self._gloo)
+        ledger.give_up(pending)
+
+    def _wait_idle(self) -> None:
         """Wait until no asynchronous collective of the group is under way.
 
         Raises:
@@ -165,30 +260,22 @@ class HostRunner:
             ledger.give_up(pending)
         raise error
 
-    def _begin(self, call: Collective, known: _Known) -> Pending:
-        return self._group.pending(
-            known.what,
-            core_calls.user_line(),
-            kind=call.kind,
-            inputs=known.inputs,
-            outputs=known.outputs,
-        )
-
     def _know(
         self, call: Collective, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
-    ) -> _Known:
+    ) -> _C.Call:
+        """The same object for every run of a collective."""
         inputs = tuple((t.dtype, tuple(t.shape)) for t in operands)
         key = (call, inputs)
-        found = self._known.get(key)
-        if found is None:
+        if key not in self._known:
             nbytes = sum(t.nbytes for t in operands)
-            found = self._known[key] = _Known(
-                what=call.describe(inputs),
-                inputs=inputs,
-                outputs=tuple((t.dtype, tuple(t.shape)) for t in results),
-                device_time_ps=pricing.device_time_ps(call.kind, nbytes, self._group),
+            self._known[key] = _C.Call(
+                call.describe(inputs),
+                call.kind,
+                inputs,
+                tuple((t.dtype, tuple(t.shape)) for t in results),
+                pricing.device_time_ps(call.kind, nbytes, self._group),
             )
-        return found
+        return self._known[key]
 
     def _connected(self, pending: Pending) -> Gloo:
         """The group's connections, made at its first collective; that wait can end too."""
@@ -212,6 +299,9 @@ class HostRunner:
                 ledger.wait_for_verdict()
                 raise CollectiveError(f"{pending.name}: {pending.trouble}")
             self._gloo = Gloo(made[0])
+            nearby = self._group.size == 1 or self._group.mailbox is not None
+            if self._group.world.by_gloo and nearby:
+                self.direct.connect(made[0], self._group.mailbox)
         return self._gloo
 
     def _enqueue(self, pending: Pending, begin: Callable[[Gloo], Begun], work: QueuedWork) -> None:

@@ -45,13 +45,26 @@ class Failure:
         return self.kind(self.message)
 
 
+class _Launch:
+    """A program to launch, and then its results."""
+
+    def __init__(self, pending: Pending, call: Callable[[], Sequence[Any]]) -> None:
+        self.pending = pending
+        self._call = call
+        self.results: Sequence[Any] = ()
+
+    def make(self) -> None:
+        """Make the call that blocks."""
+        self.results = self._call()
+
+
 class Ledger:
     """All pending collectives of a process and the two threads that drive them.
 
     Attributes:
         failure: why no collective can be started any more.
         seen: whether a thread of the user's has been told.
-        positions: number and name of the last collective of each group.
+        records: those that are under way, and the ring of the recorder.
         recorder: the last collectives, finished ones included.
         in_flight: memory that asynchronous collectives use.
         abort: set with the first failure; ends waits in compiled code.
@@ -62,14 +75,12 @@ class Ledger:
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._pending: list[Pending] = []
-        self._launches: queue.SimpleQueue[tuple[Pending, Callable[[], Sequence[Any]]] | None]
-        self._launches = queue.SimpleQueue()
-        self._launched: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self._launches: queue.SimpleQueue[_Launch | None] = queue.SimpleQueue()
+        self._launched: queue.SimpleQueue[tuple[Pending, Any] | None] = queue.SimpleQueue()
         self.failure: Failure | None = None
         self.seen = False
-        self.positions: dict[str, tuple[int, str]] = {}
         self.recorder = Recorder()
+        self.records = self.recorder.records
         self.in_flight = InFlight()
         self.abort = _C.Abort()
         self.stuck = False
@@ -88,13 +99,11 @@ class Ledger:
     def begin(self, pending: Pending) -> None:
         """Enter a collective, once; raises if an earlier one has failed."""
         self.check()
-        with self._condition:
-            if pending.record_id < 0:
-                self.recorder.add(pending)
-            if pending not in self._pending:
-                self._pending.append(pending)
-            if pending.seq:
-                self.positions[pending.group] = (pending.seq, pending.name)
+        self.records.begin(pending)
+
+    def positions(self) -> dict[str, tuple[int, str]]:
+        """Number and name of the last collective of each group."""
+        return {group: (last.seq, last.name) for group, last in self.records.positions().items()}
 
     def run(self, pending: Pending, call: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """Launch a collective in order; its results, the last of which is its token.
@@ -102,10 +111,10 @@ class Ledger:
         Raises:
             CollectiveError: it cannot finish.
         """
-        self._launches.put((pending, call))
+        launch = _Launch(pending, call)
+        self._launches.put(launch)
         self.wait_until(lambda: pending.launched)
-        results, pending.results = pending.results, ()
-        return results
+        return launch.results
 
     def run_here(self, pending: Pending, call: Callable[[], Any]) -> None:
         """Make a call that blocks, in a thread that has nothing else to do."""
@@ -125,11 +134,8 @@ class Ledger:
 
     def give_up(self, pending: Pending) -> None:
         """Leave a collective, done or not."""
-        with self._condition:
-            pending.token = None
-            if pending in self._pending:
-                self._pending.remove(pending)
-            self._condition.notify_all()
+        self.records.end(pending)
+        self.announce()
 
     def fail(self, failure: Failure) -> None:
         """End all collectives of this process; the first failure is the one that counts."""
@@ -181,11 +187,14 @@ class Ledger:
 
     def pending(self) -> list[Pending]:
         """What is under way, oldest first."""
-        with self._condition:
-            return list(self._pending)
+        return self.records.under_way()
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
+    def wait_until(
+        self, condition: Callable[[], bool], timeout_s: float | None = None, nap_s: float = 1.0
+    ) -> bool:
         """Wait for something the threads here announce; False after `timeout_s` seconds.
+
+        What compiled code does is not announced: then `nap_s` is the time between two looks.
 
         Raises:
             CollectiveError: the job has failed.
@@ -194,7 +203,7 @@ class Ledger:
         with self._condition:
             while not condition():
                 self.check()
-                left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+                left = nap_s if deadline is None else min(nap_s, deadline - time.monotonic())
                 if left <= 0:
                     return False
                 self._condition.wait(left)
@@ -217,24 +226,24 @@ class Ledger:
         for pending in self.in_flight.users([id(array)]):
             self.wait_done(pending)
         nap_s = _FIRST_NAP_S
-        while self._pending and not array.is_ready():
+        while not (self.records.idle() or array.is_ready()):
             self.check()
             with self._condition:
-                if self._pending:
+                if not self.records.idle():
                     self._condition.wait(nap_s)
             nap_s = min(2 * nap_s, _NAP_S)
         try:
             array.block_until_ready()
         except Exception:
             # if it comes from a collective, the watch will say so
-            self.wait_until(lambda: not self._pending, _VERDICT_S)
+            self.wait_until(self.records.idle, _VERDICT_S)
             self.check()
             raise
 
     def drain(self, timeout_s: float) -> bool:
         """Wait for everything under way; whether it all finished."""
         try:
-            return self.wait_until(lambda: not self._pending, timeout_s)
+            return self.wait_until(self.records.idle, timeout_s, _NAP_S)
         except CollectiveError:
             return False
 
@@ -252,30 +261,25 @@ class Ledger:
 
     def _launch_next(self) -> bool:
         """Launch one; a function of its own so that its operands are let go at once."""
-        item = self._launches.get()
-        if item is None:
+        launch = self._launches.get()
+        if launch is None:
             self._launched.put(None)
             return False
-        pending, call = item
-
-        def launch() -> None:
-            pending.results = call()
-            pending.token = pending.results[-1]
-
-        self.run_here(pending, launch)
-        if pending.launched:
-            self._launched.put(pending)
+        self.run_here(launch.pending, launch.make)
+        if launch.pending.launched:
+            self._launched.put((launch.pending, launch.results[-1]))
         return True
 
     def _complete_all(self) -> None:
-        while (pending := self._launched.get()) is not None:
-            token = pending.token
+        while (item := self._launched.get()) is not None:
+            pending, token = item
             try:
-                if token is not None:
-                    token.block_until_ready()
+                token.block_until_ready()
             except Exception as error:
                 self.report(pending, error)
                 continue
+            finally:
+                del item, token
             self.finish(pending)
 
     def report(self, pending: Pending, error: Exception) -> None:

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flight recorder: the last collectives of this process, in the layout of PyTorch's own.
 
-A ring of the ledger's records, described only when somebody asks, so recording costs
-one append. `snapshot` can be called at any time, from any thread; files are written
+A ring of the ledger's records (`csrc/pending.h`), described only when somebody asks, so
+recording costs one append. `snapshot` can be called at any time, from any thread; files are written
 when a collective fails, as PyTorch's recorder does, and
 ``python -m torch.distributed.flight_recorder.fr_trace`` reads them.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import re
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchtpu_distributed import _C
 from torchtpu_distributed.pending import Operand, Pending
 
 if TYPE_CHECKING:
@@ -57,13 +56,15 @@ class Recorder:
 
     Args:
         entries: how many records it keeps; by default ``TORCH_FR_BUFFER_SIZE``, or 2000.
+
+    Attributes:
+        records: the ring.
     """
 
     def __init__(self, entries: int | None = None) -> None:
         if entries is None:
             entries = int(os.environ.get("TORCH_FR_BUFFER_SIZE") or _DEFAULT_ENTRIES)
-        self._ring: deque[Pending] = deque(maxlen=entries)
-        self._numbers = itertools.count()
+        self.records = _C.Records(entries)
         self._groups: dict[str, tuple[str, tuple[int, ...]]] = {}
         #: Wall clock minus monotonic clock, to turn the records' times into dates.
         self._epoch_s = time.time() - time.monotonic()
@@ -72,14 +73,9 @@ class Recorder:
         """Keep a group's name and ranks."""
         self._groups[group.name] = (group.description, group.ranks)
 
-    def add(self, record: Pending) -> None:
-        """Record a collective that begins."""
-        record.record_id = next(self._numbers)
-        self._ring.append(record)
-
     def snapshot(self) -> dict[str, Any]:
         """All records, as JSON can hold them, in PyTorch's layout."""
-        records = list(self._ring)
+        records = self.records.last()
         return {
             "version": VERSION,
             "comm_lib_version": "XLA",

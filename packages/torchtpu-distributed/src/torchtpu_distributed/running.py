@@ -14,6 +14,7 @@ from torchtpu_core import calls as core_calls
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.runtime import transfers
 
+from torchtpu_distributed import _C
 from torchtpu_distributed.calls import Collective
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.programs import Programs
@@ -58,14 +59,14 @@ class Runner:
         avals = tuple(
             jax.ShapeDtypeStruct(tuple(t.shape), dtypes.to_numpy(t.dtype)) for t in inputs
         )
-        line = core_calls.user_line()
-        pending = group.pending(
+        what = _C.Call(
             call.describe([(a.dtype, a.shape) for a in avals]),
-            line,
-            kind=call.kind,
-            inputs=[(t.dtype, tuple(t.shape)) for t in operands],
-            outputs=[(t.dtype, tuple(t.shape)) for t in results],
+            call.kind,
+            [(t.dtype, tuple(t.shape)) for t in operands],
+            [(t.dtype, tuple(t.shape)) for t in results],
+            0,
         )
+        pending = group.pending(what, core_calls.user_line())
         try:
             group.agree(pending)
             program = self._programs.find(call, avals)

@@ -95,7 +95,7 @@ class Watch:
 
     def _tick(self) -> None:
         now = self._ledger.pending()
-        self._board.beat(dict(self._ledger.positions), now[0].name if now else "")
+        self._board.beat(self._ledger.positions(), now[0].name if now else "")
         expired, self._expired = self._expired, []
         self._board.delete(expired)
         for notice in self._board.new_notices():

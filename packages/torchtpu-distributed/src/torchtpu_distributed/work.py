@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import distributed as dist
@@ -136,66 +135,6 @@ class QueuedWork(DeviceWork):
             _C.fail_future(future, self._error)
         else:
             future.set_result(self._tensors)
-
-
-class HostWork(DeviceWork):
-    """An exchange through host memory, which a thread of its own waits for.
-
-    Args:
-        ledger: where failures are seen.
-        pending: the exchange; it is entered into the ledger while someone waits for it.
-        tensors: its results.
-        arrive: blocks until the data has arrived.
-        fill: gives it to the tensors.
-        source: group rank the data comes from, once it has arrived; None if it is not a receive.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        pending: Pending,
-        tensors: Sequence[torch.Tensor],
-        arrive: Callable[[], None],
-        fill: Callable[[], None],
-        source: Callable[[], int] | None = None,
-    ) -> None:
-        super().__init__(pending, ledger, tensors)
-        self._exchange = pending
-        self._source = source
-        self._fill: Callable[[], None] | None = fill
-        ledger.spawn(ledger.run_here, pending, arrive)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the exchange."""
-        exchange = self._exchange
-        if self._fill is not None:
-            exchange.began_s = time.monotonic()
-            self._ledger.begin(exchange)
-            try:
-                self._ledger.wait_until(lambda: exchange.launched)
-            except BaseException:
-                self._ledger.give_up(exchange)
-                raise
-            self._ledger.finish(exchange)
-            fill, self._fill = self._fill, None
-            fill()
-        return True
-
-    def source_rank(self) -> int:
-        """Group rank the message came from; waits for it."""
-        if self._source is None:
-            return super().source_rank()
-        self.wait()
-        return self._source()
-
-    def is_completed(self) -> bool:
-        """Whether the data has arrived."""
-        return self._exchange.launched
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future that is complete when this returns: it waits."""
-        self.wait()
-        return super().get_future()
 
 
 class SeriesWork(DeviceWork):

@@ -73,7 +73,7 @@ class World:
         self.free = self.ledger.stop(_STUCK_S)
         active.world = None
         try:
-            positions = dict(self.ledger.positions)
+            positions = self.ledger.positions()
             Board(self.store, self.rank).post("gone", reason=reason, positions=positions)
         except (RuntimeError, OSError):
             pass  # the store is gone too: there is nobody left to tell

@@ -85,7 +85,10 @@ def raise_no_mode(op: str) -> NoReturn:
 
 
 _STDLIB = str(Path(sysconfig.get_paths()["stdlib"]))
-_LIBRARY_PARTS = ("/torch/", "/torchtpu_", "/torch_tpu/", "/jax/", "/jaxlib/", "<frozen")
+_LIBRARY_PARTS = (
+    *("/torch/", "/torchtpu_", "/torch_tpu/", "/jax/", "/jaxlib/", "<frozen"),
+    "/typing_extensions.py",  # wraps what torch declares deprecated
+)
 
 
 def is_user_file(filename: str) -> bool:

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The short way of a synchronous collective of one group behind a simulated target: everything
+// from its call to its end, in the thread that calls it and without Python.
+//
+// It serves tensors whose memory gloo may use as it is, when nothing asynchronous is under way
+// and the group's connections are made. For everything else it declines, before it has changed
+// anything, and Python's HostRunner goes the long way: both number, record and compare their
+// collectives in the same places, so ranks may go different ways. What to do about a failure is
+// HostRunner's to say.
+#pragma once
+
+#include "abort.h"
+#include "mailbox.h"
+#include "native.h"
+#include "pending.h"
+
+#include <c10/core/Device.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <functional>
+#include <unordered_map>
+
+namespace torchtpu::distributed {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+// A number that compiled code can look at without the GIL.
+struct Count {
+  std::atomic<size_t> value{0};
+};
+
+// What one rank asks of a collective.
+struct Request {
+  const char* kind;              // these three as Python's calls.Collective has them
+  const char* op = "";
+  int root = -1;
+  const at::Tensor* operand = nullptr;  // both null: a barrier
+  const at::Tensor* result = nullptr;
+  bool reads = true;             // whether this rank's operand is sent as it is,
+  bool writes = true;            // and whether it gets a result
+};
+
+class Direct : public std::enable_shared_from_this<Direct> {
+ public:
+  // `owner` is asked what compiled code does not know, and told of failures; weakly held.
+  // `in_place`: the device's memory is host memory, so gloo can use it.
+  Direct(std::shared_ptr<GroupState> group, std::shared_ptr<Records> records,
+         std::shared_ptr<Abort> abort, std::shared_ptr<Count> in_flight, py::object owner, int rank, bool in_place);
+  Direct(const Direct&) = delete;
+  Direct& operator=(const Direct&) = delete;
+  ~Direct();
+
+  // The connections are made: it can be used. No mailbox: the group has one rank.
+  void connect(BackendPtr gloo, std::shared_ptr<Mailbox> mailbox);
+
+  // Begins the collective on memory: flat CPU tensors, undefined where nothing is read or
+  // written. Returns works to wait for; `end` is what to do then.
+  using End = std::function<void()>;
+  using Begin = std::function<std::vector<WorkPtr>(c10d::Backend& gloo, const at::Tensor& source,
+                                                   const at::Tensor& target, End& end)>;
+
+  // A finished work, or null if it declines. Throws what HostRunner says about a failure.
+  WorkPtr run(const Request& request, const Begin& begin);
+
+  // The record of a message, kept in the ring; the GIL is held. `kind`: send or recv.
+  PendingPtr message(const char* kind, int peer, const at::Tensor& tensor);
+  // Waits, without the GIL, for something the record stands for; it is under way meanwhile.
+  // `wait` gives false when it is aborted. Throws what HostRunner says about a failure.
+  void follow(const PendingPtr& record, const std::function<bool(const Abort&)>& wait);
+
+  // The tensor's memory if gloo may use it now, see Native::memory; the GIL is held.
+  Memory memory(const at::Tensor& tensor, bool write) const;
+
+  // Nothing asynchronous is under way, and the job has not failed.
+  bool is_quiet() const;
+  py::object owner() const { return owner_(); }
+  int size() const { return static_cast<int>(group_->ranks.size()); }
+  int rank() const { return rank_; }
+  // Raises the failure of the job, if there is one.
+  void check() const;
+
+ private:
+  enum class Outcome { kDone, kDiffers, kEnded };
+
+  bool ready_for(const Request& request) const;
+  std::shared_ptr<const Call> known(const Request& request);
+  std::string line() const;
+  Outcome perform(Pending& record, const std::function<std::vector<WorkPtr>(End&)>& begin);
+  Outcome agree(const Pending& record);
+  [[noreturn]] void report(const char* how, const PendingPtr& record, const std::string& text);
+
+  const int rank_;
+  const bool in_place_;
+  std::shared_ptr<GroupState> group_;
+  std::shared_ptr<Records> records_;
+  std::shared_ptr<Abort> abort_;
+  std::shared_ptr<Count> in_flight_;
+  py::object owner_;  // a weak reference
+  BackendPtr gloo_;
+  std::shared_ptr<Mailbox> mailbox_;
+  std::atomic<bool> connected_{false};
+  std::string other_;  // what the first rank calls instead
+  // Guarded by the GIL. Of a message, with the two ranks as a group.
+  std::unordered_map<std::string, std::shared_ptr<const Call>> calls_;
+  std::unordered_map<std::string, std::pair<std::shared_ptr<const GroupState>, std::shared_ptr<const Call>>>
+      messages_;
+};
+
+c10::intrusive_ptr<c10::ivalue::Future> finished_future(std::vector<at::Tensor> tensors);
+
+// Waits for works of gloo, without the GIL; raises what went wrong. False if aborted.
+bool wait_for(const std::vector<WorkPtr>& works, const Abort& abort);
+
+// Waits for an entry of a mailbox, without the GIL. False if aborted.
+bool await(Mailbox& box, uint64_t number, const Abort& abort);
+
+// Text that may end within a character.
+py::str readable(std::string_view text);
+
+void bind_direct(py::module_& m);
+
+}  // namespace torchtpu::distributed

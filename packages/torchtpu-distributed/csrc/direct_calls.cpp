@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "direct_calls.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/mul.h>
+
+namespace torchtpu::distributed {
+namespace {
+
+using Op = c10d::ReduceOp::RedOpType;
+using End = Direct::End;
+
+// Above this, an all-gather is a broadcast of each rank, which needs no second copy.
+constexpr size_t kGatherByCopyBytes = 1 << 16;
+
+// As Python's calls.Collective names it; null where the long way prepares the operands.
+const char* name_of(const c10d::ReduceOp& op, const at::Tensor& tensor) {
+  switch (op.op_) {
+    case Op::SUM:
+      return "sum";
+    case Op::AVG:  // of integers: rounded
+      return at::isFloatingType(tensor.scalar_type()) ? "avg" : nullptr;
+    case Op::PRODUCT:
+      return "product";
+    case Op::MIN:
+      return "min";
+    case Op::MAX:
+      return "max";
+    default:
+      return nullptr;
+  }
+}
+
+bool is_reduced_by_gloo(c10::ScalarType type) {
+  switch (type) {
+    case c10::kFloat:
+    case c10::kDouble:
+    case c10::kHalf:
+    case c10::kBFloat16:
+    case c10::kChar:
+    case c10::kByte:
+    case c10::kInt:
+    case c10::kLong:
+      return true;
+    default:
+      return false;
+  }
+}
+
+at::Tensor as_bytes(const at::Tensor& view) { return view.view(at::kByte); }
+
+WorkPtr broadcast_of(c10d::Backend& gloo, const at::Tensor& view, int root) {
+  c10d::BroadcastOptions opts;
+  opts.rootRank = root;
+  Tensors tensors{as_bytes(view)};
+  return gloo.broadcast(tensors, opts);
+}
+
+void fold(const at::Tensor& pieces, Op op, const at::Tensor& target) {
+  at::Tensor out = target;
+  out.copy_(pieces[0]);
+  for (int64_t i = 1; i < pieces.size(0); ++i) {
+    switch (op) {
+      case Op::PRODUCT:
+        at::mul_out(out, out, pieces[i]);
+        break;
+      case Op::MIN:
+        at::minimum_out(out, out, pieces[i]);
+        break;
+      case Op::MAX:
+        at::maximum_out(out, out, pieces[i]);
+        break;
+      default:
+        at::add_out(out, out, pieces[i]);
+    }
+  }
+  if (op == Op::AVG) {
+    out.div_(pieces.size(0));
+  }
+}
+
+std::vector<WorkPtr> gather(c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, int rank,
+                            int size) {
+  at::Tensor rows = target.view({size, -1});
+  if (source.nbytes() > kGatherByCopyBytes) {
+    rows[rank].copy_(source);
+    std::vector<WorkPtr> works;
+    for (int i = 0; i < size; ++i) {
+      works.push_back(broadcast_of(gloo, rows[i], i));
+    }
+    return works;
+  }
+  std::vector<Tensors> outputs(1);
+  for (int i = 0; i < size; ++i) {
+    outputs[0].push_back(as_bytes(rows[i]));
+  }
+  Tensors inputs{as_bytes(source)};
+  return {gloo.allgather(outputs, inputs)};
+}
+
+WorkPtr exchange(c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target) {
+  at::Tensor output = as_bytes(target);
+  at::Tensor input = as_bytes(source);
+  std::vector<int64_t> even;
+  return gloo.alltoall_base(output, input, even, even);
+}
+
+bool is_multiple(const at::Tensor& whole, const at::Tensor& piece, int size) {
+  return whole.numel() == size * piece.numel() && whole.scalar_type() == piece.scalar_type();
+}
+
+}  // namespace
+
+WorkPtr all_reduce(Direct& direct, const Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  if (opts.asyncOp || tensors.size() != 1 || !is_reduced_by_gloo(tensors[0].scalar_type())) {
+    return nullptr;
+  }
+  const char* op = name_of(opts.reduceOp, tensors[0]);
+  if (op == nullptr) {
+    return nullptr;
+  }
+  Request request{"all_reduce", op, -1, &tensors[0], &tensors[0], false, true};
+  bool average = opts.reduceOp.op_ == Op::AVG;
+  return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor&, const at::Tensor& target, End& end) {
+    c10d::AllreduceOptions summing;
+    summing.reduceOp = average ? c10d::ReduceOp(Op::SUM) : opts.reduceOp;
+    if (average) {
+      end = [&direct, target] { target.div_(direct.size()); };
+    }
+    Tensors views{target};
+    return std::vector<WorkPtr>{gloo.allreduce(views, summing)};
+  });
+}
+
+WorkPtr broadcast(Direct& direct, const Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  if (opts.asyncOp || tensors.size() != 1) {
+    return nullptr;
+  }
+  auto root = static_cast<int>(opts.rootRank);
+  bool mine = root == direct.rank();
+  Request request{"broadcast", "", root, &tensors[0], &tensors[0], mine, !mine};
+  return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
+    return std::vector<WorkPtr>{broadcast_of(gloo, mine ? source : target, root)};
+  });
+}
+
+WorkPtr all_gather(Direct& direct, const at::Tensor& output, const at::Tensor& input,
+                   const c10d::AllgatherOptions& opts) {
+  if (opts.asyncOp || !is_multiple(output, input, direct.size())) {
+    return nullptr;
+  }
+  Request request{"all_gather", "", -1, &input, &output};
+  return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
+    return gather(gloo, source, target, direct.rank(), direct.size());
+  });
+}
+
+WorkPtr reduce_scatter(Direct& direct, const at::Tensor& output, const at::Tensor& input,
+                       const c10d::ReduceScatterOptions& opts) {
+  const char* op = name_of(opts.reduceOp, input);
+  if (opts.asyncOp || op == nullptr || !is_reduced_by_gloo(input.scalar_type()) ||
+      !is_multiple(input, output, direct.size())) {
+    return nullptr;
+  }
+  Request request{"reduce_scatter", op, -1, &input, &output};
+  Op reduction = opts.reduceOp.op_;
+  return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End& end) {
+    at::Tensor pieces = at::empty_like(source);
+    end = [pieces, target, reduction, &direct] { fold(pieces.view({direct.size(), -1}), reduction, target); };
+    return std::vector<WorkPtr>{exchange(gloo, source, pieces)};
+  });
+}
+
+WorkPtr all_to_all(Direct& direct, const at::Tensor& output, const at::Tensor& input,
+                   const c10d::AllToAllOptions& opts) {
+  bool even = input.dim() > 0 && output.dim() > 0 && input.size(0) % direct.size() == 0 &&
+              output.size(0) % direct.size() == 0 && is_multiple(input, output, 1);
+  if (opts.asyncOp || !even) {
+    return nullptr;
+  }
+  Request request{"all_to_all", "", -1, &input, &output};
+  return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
+    return std::vector<WorkPtr>{exchange(gloo, source, target)};
+  });
+}
+
+WorkPtr barrier(Direct& direct, const c10d::BarrierOptions& opts) {
+  if (opts.asyncOp) {
+    return nullptr;
+  }
+  return direct.run({"barrier"}, [&](c10d::Backend& gloo, const at::Tensor&, const at::Tensor&, End&) {
+    return std::vector<WorkPtr>{gloo.barrier()};
+  });
+}
+
+}  // namespace torchtpu::distributed

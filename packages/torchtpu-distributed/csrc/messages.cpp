@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messages.h"
+
+#include "device_api.h"
+#include "untraced.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+#include <unordered_set>
+
+namespace torchtpu::distributed {
+namespace {
+
+// Interrupts waits of gloo's that are under way, every kSignalPeriod.
+class Interrupter {
+ public:
+  static Interrupter& instance() {
+    static auto* the_interrupter = new Interrupter();
+    return *the_interrupter;
+  }
+
+  void add(c10d::Work& work) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    works_.insert(&work);
+  }
+  void remove(c10d::Work& work) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    works_.erase(&work);
+  }
+
+ private:
+  Interrupter() {
+    std::thread([this] {
+      while (true) {
+        std::this_thread::sleep_for(kSignalPeriod);
+        std::lock_guard<std::mutex> lock(mutex_);
+        for (c10d::Work* work : works_) {
+          work->abort();  // its wait returns false, and can be repeated
+        }
+      }
+    }).detach();
+  }
+
+  std::mutex mutex_;
+  std::unordered_set<c10d::Work*> works_;
+};
+
+// Without the GIL. False if aborted; throws what gloo or a handler of a signal does.
+bool wait_for_message(c10d::Work& work, const Abort& abort) {
+  struct Interrupted {
+    explicit Interrupted(c10d::Work& of) : work(of) { Interrupter::instance().add(work); }
+    ~Interrupted() { Interrupter::instance().remove(work); }
+    c10d::Work& work;
+  } interrupted(work);
+  while (!work.wait()) {
+    if (abort.set.load(std::memory_order_relaxed)) {
+      return false;
+    }
+    check_signals();
+  }
+  return true;
+}
+
+// What a message is sent from, or comes into: the tensor's own memory, or a copy on the host.
+struct Parcel {
+  Memory memory;
+  at::Tensor host;
+
+  at::Tensor bytes(const at::Tensor& tensor) const {
+    void* address = memory.address != nullptr ? memory.address : host.data_ptr();
+    return at::from_blob(address, {static_cast<int64_t>(tensor.nbytes())},
+                         at::TensorOptions().dtype(at::kByte));
+  }
+};
+
+// One end of a message. It counts as under way while somebody waits for it.
+class MessageWork : public c10d::Work {
+ public:
+  MessageWork(std::shared_ptr<Direct> direct, WorkPtr of_gloo, PendingPtr record, at::Tensor tensor,
+              Parcel parcel, bool receives)
+      : direct_(std::move(direct)),
+        of_gloo_(std::move(of_gloo)),
+        record_(std::move(record)),
+        tensor_(std::move(tensor)),
+        parcel_(std::make_shared<Parcel>(std::move(parcel))),
+        receives_(receives) {}
+
+  // A message nobody waited for is carried all the same.
+  ~MessageWork() override {
+    if (!over_ && Py_IsInitialized() != 0) {
+      wait_behind();
+    }
+  }
+
+  bool isCompleted() override {
+    direct_->check();
+    if (!over_) {
+      wait_behind();
+    }
+    return over_ || arrived_->load();
+  }
+  bool isSuccess() const override { return over_; }
+  std::vector<at::Tensor> result() override { return {tensor_}; }
+  void synchronize() override { wait(kNoTimeout); }
+  void blockCurrentStream() override { wait(kNoTimeout); }
+  int sourceRank() const override {
+    TORCH_CHECK(receives_,
+                "source_rank() is known of the work of a receive only: dist.irecv() returns one.");
+    const_cast<MessageWork*>(this)->wait(kNoTimeout);
+    return of_gloo_->sourceRank();
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    wait(kNoTimeout);
+    return finished_future({tensor_});
+  }
+
+  bool wait(std::chrono::milliseconds /*timeout*/) override {
+    if (over_) {
+      direct_->check();
+      return true;
+    }
+    direct_->follow(record_, [this](const Abort& abort) {
+      if (behind_) {
+        return poll(abort, [this] { return arrived_->load(); });
+      }
+      return wait_for_message(*of_gloo_, abort);
+    });
+    over_ = true;
+    if (receives_) {
+      fill();
+    }
+    parcel_.reset();
+    return true;
+  }
+
+ private:
+  // Waits in a thread of Python's, which keeps what gloo uses.
+  void wait_behind() {
+    if (std::exchange(behind_, true)) {
+      return;
+    }
+    py::gil_scoped_acquire gil;
+    Untraced untraced;
+    auto wait = [work = of_gloo_, arrived = arrived_, parcel = parcel_] {
+      py::gil_scoped_release no_gil;
+      while (!work->wait()) {
+      }
+      arrived->store(true);
+    };
+    direct_->owner().attr("wait_behind")(record_, py::cpp_function(std::move(wait)));
+  }
+
+  void fill() {
+    {
+      py::gil_scoped_acquire gil;
+      Memory memory = direct_->memory(tensor_, true);
+      if (memory.address != nullptr) {
+        std::memcpy(memory.address, parcel_->host.data_ptr(), parcel_->host.nbytes());
+        return;
+      }
+    }
+    at::NoGradGuard no_grad;
+    tensor_.copy_(parcel_->host);
+  }
+
+  std::shared_ptr<Direct> direct_;
+  WorkPtr of_gloo_;
+  PendingPtr record_;
+  at::Tensor tensor_;
+  std::shared_ptr<Parcel> parcel_;
+  bool receives_;
+  bool behind_ = false;
+  bool over_ = false;
+  std::shared_ptr<std::atomic<bool>> arrived_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+PendingPtr record_message(const std::shared_ptr<Direct>& direct, const char* kind, int peer,
+                          const at::Tensor& tensor) {
+  py::gil_scoped_acquire gil;
+  PendingPtr record = direct->message(kind, peer, tensor);
+  device_api().add_device_time(tensor.device().index(), record->call->device_time_ps);
+  return record;
+}
+
+}  // namespace
+
+WorkPtr send(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, const at::Tensor& tensor, int peer,
+             int tag) {
+  direct->check();
+  PendingPtr record = record_message(direct, "send", peer, tensor);
+  Parcel parcel;
+  {
+    py::gil_scoped_acquire gil;
+    parcel.memory = direct->memory(tensor, false);
+  }
+  if (parcel.memory.address == nullptr) {
+    parcel.host = tensor.detach().cpu().contiguous();
+  }
+  std::vector<at::Tensor> bytes{parcel.bytes(tensor)};
+  WorkPtr work = gloo.send(bytes, peer, tag);
+  return c10::make_intrusive<MessageWork>(direct, std::move(work), std::move(record), tensor,
+                                          std::move(parcel), false);
+}
+
+WorkPtr receive(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, const at::Tensor& tensor, int peer,
+                int tag) {
+  direct->check();
+  PendingPtr record = record_message(direct, "recv", peer, tensor);
+  Parcel parcel;
+  parcel.host = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
+  std::vector<at::Tensor> bytes{parcel.bytes(tensor)};
+  WorkPtr work = peer < 0 ? gloo.recvAnysource(bytes, tag) : gloo.recv(bytes, peer, tag);
+  return c10::make_intrusive<MessageWork>(direct, std::move(work), std::move(record), tensor,
+                                          std::move(parcel), true);
+}
+
+}  // namespace torchtpu::distributed

@@ -1,0 +1,1 @@
+../../torchtpu-core/csrc/native.h

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs about synchronous collectives that compiled code runs, and when it must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed as dist
+from torchtpu_core import calls
+from torchtpu_distributed import active, host_running
+
+Tensor = torch.Tensor
+
+
+class LongWays:
+    """Counts the collectives that Python runs while it is entered."""
+
+    def __enter__(self) -> LongWays:
+        self.count, self._run = 0, host_running.HostRunner.run
+
+        def run(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            return self._run(*args, **options)
+
+        host_running.HostRunner.run = run
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        host_running.HostRunner.run = self._run
+
+
+def every_kind(mine: Tensor) -> tuple[list[Tensor], int, list[dict[str, Any]]]:
+    """Each kind that has a short way once: results, long ways taken, and what was recorded."""
+    x, size = mine.to("tpu"), dist.get_world_size()
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    reduced, average = x.clone(), x.clone()
+    parts = x.new_empty((x.shape[0] // size, *x.shape[1:]))
+    gathered, swapped = x.new_empty((size * x.shape[0], *x.shape[1:])), torch.empty_like(x)
+    shared = x.clone()
+    with LongWays() as long:
+        dist.all_reduce(reduced, dist.ReduceOp.MAX)
+        dist.all_reduce(average, dist.ReduceOp.AVG)
+        dist.broadcast(shared, 1)
+        dist.all_gather_single(gathered, x)
+        dist.reduce_scatter_single(parts, x)
+        dist.all_to_all_single(swapped, x)
+        dist.barrier()
+    recorded = active.flight_recorder()["entries"][-7:]
+    results = [t.cpu() for t in (reduced, average, shared, gathered, parts, swapped)]
+    return results, long.count, recorded
+
+
+def reduced_beside_a_program(mine: Tensor) -> tuple[Tensor, Tensor]:
+    """A product of the tensor is still being computed when the tensor is reduced in place."""
+    x = mine.to("tpu")
+    torch.tpu.synchronize()
+    product = x
+    for _ in range(20):
+        product = product @ x / 64
+    dist.all_reduce(x)
+    return product.cpu(), x.cpu()
+
+
+def reduced_while_lent(mine: Tensor) -> tuple[Tensor, Tensor]:
+    """Code outside still reads the tensor's memory."""
+    x = mine.to("tpu")
+    outside = np.asarray(calls.array_of(x))
+    dist.all_reduce(x)
+    return torch.from_numpy(outside.copy()), x.cpu()
+
+
+def rows_reduced(mine: Tensor) -> tuple[Tensor, int]:
+    """The middle rows of a matrix; all of it, and long ways taken."""
+    x = mine.to("tpu")
+    with LongWays() as long:
+        dist.all_reduce(x[1:-1])
+    return x.cpu(), long.count
+
+
+def reduced_by_different_ways(mine: Tensor) -> tuple[Tensor, int]:
+    """Rank 0 brings columns of a matrix, the other the same numbers in a row."""
+    x = mine.to("tpu")[:, :2]
+    if dist.get_rank() != 0:
+        x = x.contiguous()
+    with LongWays() as long:
+        dist.all_reduce(x)
+    return x.cpu(), long.count
+
+
+def messages(mine: Tensor) -> list[Tensor]:
+    """Between two ranks: in turn, at once, from whoever sends, into a part, in a batch."""
+    x, rank, other = mine.to("tpu"), dist.get_rank(), dist.get_rank() ^ 1
+    results = [torch.empty_like(x) for _ in range(4)]
+    for turn in (dist.send, dist.recv)[:: 1 if rank == 0 else -1]:
+        turn(x if turn is dist.send else results[0], other)
+    sent = dist.isend(x, other, tag=7)
+    received = dist.irecv(results[1], other, tag=7)
+    while not received.is_completed():
+        pass
+    received.wait()
+    sent.wait()
+    del x
+    y = results[1] * 2
+    sent = dist.isend(y, other)
+    assert dist.recv(results[2]) == other
+    sent.wait()
+    whole = torch.zeros(3, *mine.shape, device="tpu")
+    operations = [
+        dist.P2POp(dist.isend, y, other),
+        dist.P2POp(dist.irecv, whole[1], other),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return [t.cpu() for t in (*results[:3], whole)]

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synchronous collectives in compiled code: results, records, and memory that others still read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def drawn(*shape: int) -> list[torch.Tensor]:
+    """A tensor of small integers per rank."""
+    generator = torch.Generator().manual_seed(12)
+    return list(torch.randint(0, 9, (2, *shape), generator=generator).float())
+
+
+def test_every_kind_takes_the_short_way_and_is_recorded_with_the_users_line(pair):
+    each = drawn(4, 3)
+    first, second = each
+    halves = [torch.cat([first[:2], second[:2]]), torch.cat([first[2:], second[2:]])]
+    for rank, (results, long_ways, entries) in enumerate(pair("short_way.every_kind", each=each)):
+        wanted = [
+            torch.maximum(first, second),
+            (first + second) / 2,
+            second,
+            torch.cat(each),
+            (first + second)[2 * rank : 2 * rank + 2],
+            halves[rank],
+        ]
+        assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
+        assert long_ways == 0
+        assert [e["profiling_name"] for e in entries] == [
+            *("xccl:all_reduce", "xccl:all_reduce", "xccl:broadcast", "xccl:_all_gather_base"),
+            *("xccl:_reduce_scatter_base", "xccl:all_to_all", "xccl:barrier"),
+        ]
+        assert {e["frames"][0]["name"] for e in entries} == {"every_kind"}
+        assert {e["state"] for e in entries} == {"completed"}
+        numbers = [e["collective_seq_id"] for e in entries]
+        assert numbers == list(range(numbers[0], numbers[0] + 7))
+
+
+def test_reduction_in_place_waits_for_programs_that_read_the_tensor(pair):
+    generator = torch.Generator().manual_seed(4)
+    each = list(torch.randn(2, 500, 500, generator=generator))
+    for rank, (product, reduced) in enumerate(pair("short_way.reduced_beside_a_program", each=each)):
+        wanted = each[rank]
+        for _ in range(20):
+            wanted = wanted @ each[rank] / 64
+        torch.testing.assert_close(product, wanted, rtol=1e-3, atol=1e-3)
+        assert torch.equal(reduced, each[0] + each[1])
+
+
+def test_reduction_leaves_memory_that_code_outside_reads(pair):
+    each = drawn(4, 3)
+    for rank, (outside, reduced) in enumerate(pair("short_way.reduced_while_lent", each=each)):
+        assert torch.equal(outside, each[rank]) and torch.equal(reduced, each[0] + each[1])
+
+
+def test_rows_of_a_matrix_are_reduced_in_place_and_the_others_stay(pair):
+    each = drawn(5, 3)
+    for rank, (found, long_ways) in enumerate(pair("short_way.rows_reduced", each=each)):
+        wanted = each[rank].clone()
+        wanted[1:-1] = (each[0] + each[1])[1:-1]
+        assert torch.equal(found, wanted) and long_ways == 0
+
+
+def test_ranks_may_go_different_ways(pair):
+    each = drawn(4, 3)
+    found = pair("short_way.reduced_by_different_ways", each=each)
+    assert [long_ways for _, long_ways in found] == [1, 0]
+    assert all(torch.equal(x, (each[0] + each[1])[:, :2]) for x, _ in found)
+
+
+@pytest.mark.parametrize("fixture", ["pair", "xla_pair"])
+def test_messages_arrive_whichever_way_they_are_asked_for(request, fixture):
+    each = drawn(4, 3)
+    found = request.getfixturevalue(fixture)("short_way.messages", each=each)
+    for rank, (in_turn, at_once, from_any, batched) in enumerate(found):
+        theirs = each[1 - rank]
+        assert torch.equal(in_turn, theirs) and torch.equal(at_once, theirs)
+        assert torch.equal(from_any, 2 * each[rank])
+        assert torch.equal(batched[1], 2 * each[rank]) and not batched[0].any()
