@@ -247,6 +247,8 @@ PYBIND11_MODULE(_C, m) {
   pybind11::module_::import("torch.distributed");
   m.def("fail_future", &torchtpu::distributed::fail_future, pybind11::arg("future"),
         pybind11::arg("error"));
+  m.def("finish_future", &torchtpu::distributed::finish_future, pybind11::arg("future"),
+        pybind11::arg("tensors"));
   m.def("make_backend",
         [](int rank, int size, double timeout_s, pybind11::object target,
            c10::intrusive_ptr<c10d::Backend> host, std::shared_ptr<torchtpu::distributed::Direct> direct) {

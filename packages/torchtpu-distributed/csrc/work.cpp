@@ -93,6 +93,11 @@ void fail_future(torch::jit::PythonFutureWrapper& future, const py::object& erro
   future.fut->setErrorIfNeeded(std::make_exception_ptr(raised));
 }
 
+void finish_future(torch::jit::PythonFutureWrapper& future, std::vector<at::Tensor> tensors) {
+  py::gil_scoped_release no_gil;  // for its callbacks
+  future.fut->markCompleted(c10::IValue(std::move(tensors)));
+}
+
 c10::intrusive_ptr<c10d::Work> to_work(py::object returned) {
   if (py::isinstance<c10d::Work>(returned)) {
     return returned.cast<c10::intrusive_ptr<c10d::Work>>();

@@ -60,6 +60,9 @@ class GlooWork : public c10d::Work {
 // Python's set_exception stores is a value for C++: DDP would take it for tensors.) GIL held.
 void fail_future(torch::jit::PythonFutureWrapper& future, const py::object& error);
 
+// Ends a future with tensors, as C++ expects those of a collective. GIL held.
+void finish_future(torch::jit::PythonFutureWrapper& future, std::vector<at::Tensor> tensors);
+
 // The Work behind what a Python method returned: itself if it is one. The GIL is held.
 c10::intrusive_ptr<c10d::Work> to_work(py::object returned);
 

@@ -24,6 +24,15 @@ def test_collective_equals_that_of_gloo(four, name):
                 assert got == wanted
 
 
+@pytest.mark.parametrize("name", importlib.import_module("ddp_beside_gloo").CASES)
+def test_data_parallel_training_equals_that_by_gloo(pair, name):
+    # steps of 16 bits are rounded where gradients differ in their last bits
+    rounded = {"rtol": 1e-2, "atol": 1e-3} if name in ("fp16_hook", "bf16_hook", "built_in") else {}
+    for expected, found in pair("ddp_beside_gloo.both", name):
+        for wanted, got in zip(expected, found, strict=True):
+            torch.testing.assert_close(got, wanted, **({"rtol": 1e-4, "atol": 1e-5} | rounded))
+
+
 def test_uneven_lists_are_gathered_and_reduced(four):
     for rank, (gathered, reduced) in enumerate(four("against_gloo.uneven_lists")):
         for other, part in enumerate(gathered):

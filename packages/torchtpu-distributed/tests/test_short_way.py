@@ -41,7 +41,9 @@ def test_every_kind_takes_the_short_way_and_is_recorded_with_the_users_line(pair
 def test_reduction_in_place_waits_for_programs_that_read_the_tensor(pair):
     generator = torch.Generator().manual_seed(4)
     each = list(torch.randn(2, 500, 500, generator=generator))
-    for rank, (product, reduced) in enumerate(pair("short_way.reduced_beside_a_program", each=each)):
+    for rank, (product, reduced) in enumerate(
+        pair("short_way.reduced_beside_a_program", each=each)
+    ):
         wanted = each[rank]
         for _ in range(20):
             wanted = wanted @ each[rank] / 64

@@ -78,6 +78,7 @@ class Group:
 
     @timeout_s.setter
     def timeout_s(self, seconds: float) -> None:
+        """Set it for collectives that begin from now on."""
         self.state.timeout_s = seconds
 
     @cached_property
@@ -190,8 +191,8 @@ class Group:
         if device != self.state.device:
             raise ProcessGroupError(
                 f"this rank's tensors of group {self.name!r} were on tpu:{self.state.device} "
-                f"before, and one is on tpu:{device} now. A rank uses one device in a process group: call "
-                "torch.tpu.set_device(LOCAL_RANK) before making tensors."
+                f"before, and one is on tpu:{device} now. A rank uses one device in a process "
+                "group: call torch.tpu.set_device(LOCAL_RANK) before making tensors."
             )
 
     @cached_property

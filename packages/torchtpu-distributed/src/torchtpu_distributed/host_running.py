@@ -56,7 +56,7 @@ class HostRunner:
             group.world.by_gloo,
         )
         self._queue_lock = threading.Lock()
-        self._queue: deque[Callable[[], None]] = deque()
+        self._queue: deque[Callable[[], QueuedWork]] = deque()
         self._busy = False
 
     def run(
@@ -217,8 +217,12 @@ class HostRunner:
         Raises:
             CollectiveError: the job has failed.
         """
-        if self._busy:
-            self._group.world.ledger.wait_until(lambda: not self._busy)
+        if not self._is_idle():
+            self._group.world.ledger.wait_until(self._is_idle)
+
+    def _is_idle(self) -> bool:
+        with self._queue_lock:
+            return not (self._busy or self._queue)
 
     def perform(self, pending: Pending, begin: Callable[[Gloo], Begun]) -> None:
         """Make sure all ranks call the same, and run it in this thread.
@@ -305,7 +309,7 @@ class HostRunner:
         return self._gloo
 
     def _enqueue(self, pending: Pending, begin: Callable[[Gloo], Begun], work: QueuedWork) -> None:
-        def job() -> None:
+        def job() -> QueuedWork:
             ledger = self._group.world.ledger
             try:
                 self.perform(pending, begin)
@@ -313,23 +317,43 @@ class HostRunner:
                 work.fail(error)
             finally:
                 ledger.in_flight.remove(pending)
-            work.complete()
+            return work
 
         with self._queue_lock:
             self._queue.append(job)
-            idle, self._busy = not self._busy, True
-        if idle:
+        self._serve_behind()
+
+    def _serve_behind(self) -> None:
+        """Let a thread work the queue off, if there is something in it and none does."""
+        if self._take_over():
             self._group.world.ledger.spawn(self._work_off)
 
-    def _work_off(self) -> None:
-        while (job := self._next()) is not None:
-            job()
-        self._group.world.ledger.announce()
-
-    def _next(self) -> Callable[[], None] | None:
+    def _take_over(self) -> bool:
+        """Become the thread that works the queue off, if it needs one."""
         with self._queue_lock:
-            self._busy = bool(self._queue)
-            return self._queue.popleft() if self._queue else None
+            free = not self._busy and bool(self._queue)
+            self._busy = self._busy or free
+        return free
+
+    def _work_off(self) -> None:
+        """Run the jobs in order.
+
+        Callbacks of a collective's future may call others and wait for them, so while
+        they run, somebody else may work the queue off.
+        """
+        ledger = self._group.world.ledger
+        while True:
+            with self._queue_lock:
+                job = self._queue.popleft()
+            work = job()
+            with self._queue_lock:
+                self._busy = False
+            if work.has_callbacks:
+                self._serve_behind()
+            ledger.announce()
+            work.complete()
+            if not self._take_over():
+                return
 
 
 def _memory(

@@ -73,7 +73,7 @@ class DeviceWork:
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A completed future of the tensors."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        future.set_result(self._tensors)
+        _C.finish_future(future, self._tensors)
         return future
 
 
@@ -97,6 +97,11 @@ class QueuedWork(DeviceWork):
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._lock = threading.Lock()
         self._over = False
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether somebody has asked for its future."""
+        return self._future is not None
 
     def fail(self, error: Exception) -> None:
         """Note why it did not finish; `complete` follows."""
@@ -134,7 +139,7 @@ class QueuedWork(DeviceWork):
         if self._error is not None:
             _C.fail_future(future, self._error)
         else:
-            future.set_result(self._tensors)
+            _C.finish_future(future, self._tensors)
 
 
 class SeriesWork(DeviceWork):

@@ -43,7 +43,7 @@ def every_kind(mine: Tensor) -> tuple[list[Tensor], int, list[dict[str, Any]]]:
         dist.all_reduce(reduced, dist.ReduceOp.MAX)
         dist.all_reduce(average, dist.ReduceOp.AVG)
         dist.broadcast(shared, 1)
-        dist.all_gather_single(gathered, x)
+        dist.all_gather_into_tensor(gathered, x)  # deprecated: wrapped
         dist.reduce_scatter_single(parts, x)
         dist.all_to_all_single(swapped, x)
         dist.barrier()
