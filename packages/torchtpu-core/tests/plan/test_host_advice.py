@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.records import Phase, Recording, Work
-from torchtpu_core.plan.result import make_plan
 from torchtpu_core.simulator import calibration as cal
 
 _spec = importlib.util.spec_from_file_location(

@@ -12,8 +12,9 @@ from torchtpu_core.ici.closed_form import ClosedForm
 from torchtpu_core.ici.groups import span_of
 from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.plan.links import traffic_of
+from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.records import Recording
-from torchtpu_core.plan.result import Plan, make_plan
+from torchtpu_core.plan.result import Plan
 from torchtpu_core.plan.torus_figure import torus
 
 MIB = 2**20
@@ -83,11 +84,13 @@ def test_message_loads_the_links_of_its_way_in_every_group() -> None:
 
 def test_page_draws_every_cable_with_its_own_load() -> None:
     faults = Faults(cables_down=frozenset({(0, 1)}), cables_slow={(21, 22): 0.25})
-    links, down, _ = torus(_plan(faults))["data"]
-    words = links["text"][::3]
+    links, busier, down, _ = torus(_plan(faults))["data"]
+    words = [*links["text"][::3], *busier["text"][::3]]
     assert len(words) == 3 * 64 - 1
-    assert len(set(links["line"]["color"])) == 3  # whole, shared with a detour, slow
-    assert max(links["line"]["color"]) == links["line"]["cmax"]
+    assert len(busier["text"][::3]) == 4  # a detour of three cables, and the slow one
+    loads = {*links["line"]["color"], *busier["line"]["color"]}
+    assert len(loads) == 3  # whole, shared with a detour, slow
+    assert max(loads) == links["line"]["cmax"]
     assert sum("25% of its rate left" in text for text in words) == 1
     assert down["text"][0] == "chips 0 and 1: down"
 

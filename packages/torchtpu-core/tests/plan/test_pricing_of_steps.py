@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.plan.fusion import fuse
+from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Unit
 from torchtpu_core.plan.records import Category, Phase, Work
-from torchtpu_core.plan.result import make_plan
 from torchtpu_core.plan.schedule import Pricer, schedule
 from torchtpu_core.simulator import calibration as cal
 

@@ -43,6 +43,13 @@ def plan(
     target: Target = "v5e:2x2",
     slices: Slices = 1,
     fault: FaultTexts = None,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            help="Ranks to record, such as 0,4: each stands for those up to the next. Without it "
+            "they are found: ranks whose scripts take other branches, stages of pipelines."
+        ),
+    ] = "",
     json_: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with timeline, roofline, memory, torus here.")
@@ -67,8 +74,8 @@ def plan(
 ) -> None:
     """Predict a script's step on a slice: time, memory, network, and what would help.
 
-    The script runs unchanged, on shapes alone, as one rank that stands for all, until its
-    second optimizer step. Every figure is simulated.
+    The script runs unchanged, on shapes alone, until its second optimizer step: as one rank that
+    stands for all, or as one for each role where ranks differ. Every figure is simulated.
     """
     if sweep:
         _sweep(script, arguments or [], target, slices, sweep)
@@ -76,7 +83,16 @@ def plan(
     from torchtpu_core.plan import html as page
     from torchtpu_core.plan import perfetto, terminal
 
-    made = _make(script, arguments or [], target, slices, fault or [], compiler, compiler_timeout)
+    made = _make(
+        script,
+        arguments or [],
+        target,
+        slices,
+        fault or [],
+        _numbers(ranks),
+        compiler,
+        compiler_timeout,
+    )
     terminal.show(made, console())
     if json_ is not None:
         json_.write_text(json.dumps(made.as_json(), indent=1) + "\n", encoding="utf-8")
@@ -97,6 +113,16 @@ def advise(
     from torchtpu_core.plan import terminal
 
     terminal.show_advice(_make(script, arguments or [], target, slices), console())
+
+
+def _numbers(text: str) -> list[int] | None:
+    """Ranks from a command line; None if none are given."""
+    from torchtpu_core.errors import PlanError
+
+    try:
+        return [int(number) for number in text.split(",")] if text else None
+    except ValueError as error:
+        raise PlanError(f"--ranks {text!r} is no list of numbers. Write 0,4.") from error
 
 
 def _sweep(script: Path, arguments: list[str], target: str, slices: int, sweeps: list[str]) -> None:
@@ -137,6 +163,7 @@ def _make(
     target: str,
     slices: int,
     fault_texts: Sequence[str] = (),
+    ranks: Sequence[int] | None = None,
     compiler: str = "simulator",
     timeout_s: float = 0.0,
 ) -> Plan:
@@ -165,12 +192,17 @@ def _make(
     os.environ["TORCH_TPU_TARGET"] = slice_.name
     import torch
 
-    from torchtpu_core.plan.result import make_plan
+    from torchtpu_core.plan.making import make_plan
+    from torchtpu_core.plan.roles import record_roles
     from torchtpu_core.plan.session import record
 
-    recording = record(script, arguments, slice_, slices, keep_calls=with_xla)
+    if with_xla:
+        recordings = [record(script, arguments, slice_, slices, keep_calls=True)]
+        recordings[0].notes.append("one rank stands for all: --compiler xla-tpu makes one program")
+    else:
+        recordings = record_roles(script, arguments, slice_, slices, ranks)
     precision = torch.get_float32_matmul_precision()
-    made = make_plan(recording, slice_, slices, precision, faults)
+    made = make_plan(recordings, slice_, slices, precision, faults)
     if not with_xla:
         return made
     from torchtpu_core.plan.compiled import compiled_plan

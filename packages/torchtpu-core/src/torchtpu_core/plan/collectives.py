@@ -15,6 +15,8 @@ from torch import distributed as dist
 
 from torchtpu_core.errors import PlanError
 
+#: The end of a message; its other end is a permute.
+RECEIVE = "receive"
 # Operator without namespace and overload -> kind as `ici.kinds` names it.
 KINDS = {
     "_allgather_base_": "all_gather",
@@ -39,7 +41,10 @@ KINDS = {
     "broadcast_": "collective_broadcast",
     "broadcast": "collective_broadcast",
     "send": "collective_permute",
+    "recv_": RECEIVE,
 }
+#: Operators with one peer, their third argument.
+MESSAGES = ("send", "recv_")
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 

@@ -59,6 +59,7 @@ def write(plan: Plan, path: Path) -> None:
     title = f"{Path(plan.recording.script).name} on {plan.where.name}"
     for mark, text in {
         "@TITLE@": html.escape(title),
+        "@NOTE@": html.escape(_note(plan)),
         "@CARDS@": _cards(plan),
         "@TABLES@": _tables(plan),
         "@SECTIONS@": "\n".join(sections),
@@ -69,21 +70,33 @@ def write(plan: Plan, path: Path) -> None:
     path.write_text(page, encoding="utf-8")
 
 
+def _note(plan: Plan) -> str:
+    """What holds of the whole page."""
+    note = "Every figure on this page is simulated: the script ran without values, as one rank "
+    note += "for each role." if plan.roles else "that stands for all."
+    shown = [role.name for role in plan.roles if role.plan is plan]
+    note += f" Figures of one device are those of {shown[0]}, the slowest." if shown else ""
+    if plan.faults:
+        note += f" The slice has faults: {', '.join(plan.faults.described())}."
+    return note
+
+
 def _cards(plan: Plan) -> str:
     memory = plan.memory
     cards = [
         ("step", seconds(plan.step_s), "simulated"),
         ("tokens/s", f"{plan.tokens_per_s:,.0f}" if plan.tokens_per_rank else "-", "simulated"),
-        ("MFU", f"{plan.mfu:.1%}", f"HFU {plan.hfu:.1%}"),
+        ("MFU", f"{plan.mfu:.1%}", f"HFU {plan.hfu:.1%}, simulated"),
         (
             "HBM peak",
             format_bytes(memory.peak_bytes),
-            f"of {format_bytes(memory.limit_bytes)}: {'fits' if memory.fits else 'does not fit'}",
+            f"of {format_bytes(memory.limit_bytes)}: "
+            f"{'fits' if memory.fits else 'does not fit'}, simulated",
         ),
         (
             "exposed communication",
             seconds(plan.schedule.exposed_s),
-            f"{seconds(plan.schedule.hidden_s)} hidden",
+            f"{seconds(plan.schedule.hidden_s)} hidden, simulated",
         ),
         (
             "chips",
@@ -145,8 +158,20 @@ def _tables(plan: Plan) -> str:
         )
         for link in plan.schedule.links
     ]
+    roles = [
+        (
+            role.name,
+            seconds(role.end_s),
+            f"{seconds(role.waits_s)} ({role.waits_s / step:.0%})",
+            format_bytes(role.plan.memory.peak_bytes),
+            "fits" if role.plan.memory.fits else "does not fit",
+        )
+        for role in plan.roles
+    ]
+    heads = ("ranks", "done at", "waits for others", "HBM at the peak", "")
     return "\n".join(
         (
+            *([_table("Roles (simulated)", heads, roles)] if roles else []),
             _table("What would help most (simulated)", ("change", "gain", "why", "lines"), advice),
             _table("Critical path (simulated)", ("part", "time", "of the step"), path),
             _table("HBM at the peak (simulated)", ("holds", "line", "size"), peak),

@@ -8,6 +8,7 @@ depend on when they run. Slices of a job are alike, so one is shown.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -83,11 +84,17 @@ class Traffic:
     kinds: list[Link] = field(default_factory=list)
 
 
-def traffic_of(sent: Counter[Sent], dcn_bytes: float, step_s: float, network: Network) -> Traffic:
+def traffic_of(
+    sent: Counter[Sent] | Sequence[tuple[Counter[Sent], Sequence[int]]],
+    dcn_bytes: float,
+    step_s: float,
+    network: Network,
+) -> Traffic:
     """The traffic of a step's collectives.
 
     Args:
-        sent: how often each runs.
+        sent: how often each runs; where ranks differ, for each role, with its ranks. A role
+            then counts for the links of its own chips.
         dcn_bytes: bytes that a chip sends to other slices.
         step_s: the step.
         network: all slices, with their faults.
@@ -95,8 +102,14 @@ def traffic_of(sent: Counter[Sent], dcn_bytes: float, step_s: float, network: Ne
     torus = network.slice_.torus
     table = neighbour_table(torus)
     total = np.zeros(table.shape)
-    for (kind, size, group), times in sent.items():
-        total += times * _loads(kind, size, group, network)
+    roles = [(sent, range(network.devices))] if isinstance(sent, Counter) else sent
+    for counts, ranks in roles:
+        chips = np.zeros((torus.chips, 1))
+        cores = network.slice_.devices_per_chip
+        for rank in ranks:
+            chips[rank // cores % torus.chips] = 1.0
+        for (kind, size, group), times in counts.items():
+            total += times * chips * _loads(kind, size, group, network)
     left = np.where(table == ABSENT, np.nan, 1.0)
     for link, part in network.faults.affected(torus).items():
         left[link.source, 2 * link.axis + (link.step < 0)] = part
@@ -141,8 +154,8 @@ def _loads(kind: str, size: int, group: tuple[int, ...], network: Network) -> Fl
     except PlanError:
         groups = [list(group)]  # what the others do is not known
     if kind == CollectiveKind.PERMUTE:
-        messages = [Message(one[0], one[1], float(size)) for one in groups]
-        return loads_of(network, messages)[: torus.chips * shape[1]].reshape(shape)
+        loads = loads_of(network, messages_of(group, size, network))
+        return loads[: torus.chips * shape[1]].reshape(shape)
     span = span_of(group, network)
     if span.members is not None and len(groups) > MOST_IRREGULAR:
         return _by_axis(kind, size, group, network, shape)
@@ -154,6 +167,17 @@ def _loads(kind: str, size: int, group: tuple[int, ...], network: Network) -> Fl
     except TorchTPUError:
         return _by_axis(kind, size, group, network, shape)
     return total
+
+
+def messages_of(ends: tuple[int, ...], size: float, network: Network) -> list[Message]:
+    """A message from one rank to another, and those of all pairs that are alike."""
+    try:
+        pairs = all_groups(ends[:2], network.devices)
+    except PlanError:
+        pairs = [sorted(ends[:2])]
+    if ends[0] > ends[1]:
+        pairs = [pair[::-1] for pair in pairs]
+    return [Message(pair[0], pair[1], float(size)) for pair in pairs]
 
 
 def _by_axis(

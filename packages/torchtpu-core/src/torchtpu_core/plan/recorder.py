@@ -217,6 +217,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if tensor.device.type == DEVICE:
                 self.storages.key(tensor, self._phase(), "")
 
+    def _message(self, op: Op, name: str, args: Sequence[Any]) -> None:
+        """Who sends to whom, and that what is received is written."""
+        me = self.recording.rank
+        op.peer = op.group[int(args[2])]
+        op.group = (me, op.peer)
+        if name == "recv_":
+            op.group = (op.peer, me)
+            op.reads, op.writes = (), op.reads
+            op.read_bytes, op.write_bytes = (), op.read_bytes
+
     def _classify(
         self,
         op: Op,
@@ -232,6 +242,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.collective = collectives.KINDS[name]
             op.group = collectives.group_of(flat)
             op.moved_bytes = collectives.put_in_bytes(op.collective, on_device, results)
+            if name in collectives.MESSAGES:
+                self._message(op, name, args)
             return
         attention = op_work.attention_of(name, args)
         if attention is not None:

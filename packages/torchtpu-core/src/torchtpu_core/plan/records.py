@@ -65,6 +65,7 @@ class Op:
         moved_bytes: bytes that this rank puts into the collective.
         looked_up: rows that an embedding looks up.
         host_bytes: bytes to the host and back, if it has no form on the device.
+        peer: rank that a message goes to or comes from; -1 for other operators.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Op:
     moved_bytes: int = 0
     looked_up: int = 0
     host_bytes: int = 0
+    peer: int = -1
 
 
 @dataclass(slots=True)
@@ -130,6 +132,8 @@ class Recording:
         reads: values read by the host, by line.
         notes: what the plan cannot see.
         world_size: ranks.
+        rank: the rank that was recorded.
+        ranks: the ranks that it stands for.
         script: the user's script.
         calls: the operators with their arguments (`plan.calls.Call`), if they are kept.
     """
@@ -140,6 +144,8 @@ class Recording:
     reads: dict[str, HostRead] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     world_size: int = 1
+    rank: int = 0
+    ranks: tuple[int, ...] = ()
     script: str = ""
     calls: list[Any] = field(default_factory=list)
 

@@ -11,13 +11,54 @@ from typing import Any
 
 from torchtpu_core.ici.faults import NO_FAULTS, Faults
 from torchtpu_core.ici.slices import Slice
-from torchtpu_core.plan.advice import Advice, advise
-from torchtpu_core.plan.fusion import Fusion, fuse
-from torchtpu_core.plan.links import Link, traffic_of
-from torchtpu_core.plan.memory import Memory, memory_of
+from torchtpu_core.plan.advice import Advice
+from torchtpu_core.plan.fusion import Fusion
+from torchtpu_core.plan.links import Link
+from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Schedule, Unit
 from torchtpu_core.plan.records import Op, Phase, Recording, Work
-from torchtpu_core.plan.schedule import Pricer, schedule
+
+#: Parts of the critical path that are waiting for ranks with another role.
+ROLE_WAITS = ("waiting for another rank", "waiting for the slowest rank")
+
+
+@dataclass(slots=True)
+class Role:
+    """What ranks that do the same do in a step, beside the others.
+
+    Attributes:
+        ranks: the ranks.
+        plan: theirs.
+        end_s: when they are done; they then wait for the slowest.
+    """
+
+    ranks: tuple[int, ...]
+    plan: Plan
+    end_s: float
+
+    @property
+    def name(self) -> str:
+        """The ranks for people.
+
+        >>> Role((0, 1, 2, 3, 8), None, 0.0).name
+        'ranks 0-3, 8'
+        """
+        spans: list[list[int]] = []
+        for rank in self.ranks:
+            if spans and rank == spans[-1][-1] + 1:
+                spans[-1] = [spans[-1][0], rank]
+            else:
+                spans.append([rank])
+        shown = ["-".join(map(str, span)) for span in spans[:4]]
+        more = ", ..." if len(spans) > 4 else ""
+        return f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(shown)}{more}"
+
+    @property
+    def waits_s(self) -> float:
+        """Seconds in which their core waits for other ranks: the pipeline's bubble."""
+        return sum(
+            spent for name, spent in self.plan.schedule.critical.items() if name in ROLE_WAITS
+        )
 
 
 @dataclass(slots=True)
@@ -36,6 +77,7 @@ class Plan:
         compiler: who made the schedule: ``simulator`` or ``xla-tpu``.
         compiler_report: memory, fusions and collectives, of XLA's TPU compiler.
         faults: what is wrong with the slices.
+        roles: where ranks differ, what each kind does; the rest of the plan is the slowest's.
     """
 
     recording: Recording
@@ -49,6 +91,16 @@ class Plan:
     compiler: str = "simulator"
     compiler_report: dict[str, Any] = field(default_factory=dict)
     faults: Faults = NO_FAULTS
+    roles: list[Role] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank's memory suffices."""
+        return all(plan.memory.fits for plan in self._plans)
+
+    @property
+    def _plans(self) -> list[Plan]:
+        return [role.plan for role in self.roles] or [self]
 
     @property
     def step_s(self) -> float:
@@ -57,20 +109,25 @@ class Plan:
 
     @property
     def tokens_per_rank(self) -> int:
-        """Elements that the first embedding of the step looks up; 0 without an embedding."""
-        for op in self.ops:
-            if op.name == "embedding" and op.phase is Phase.FORWARD:
-                return op.looked_up
-        return 0
+        """Elements that the step's first embedding looks up, in all microbatches; 0 without one."""
+        looked_up = [op for op in self.ops if op.name == "embedding" and op.phase is Phase.FORWARD]
+        first = looked_up[:1]
+        return sum(
+            op.looked_up
+            for op in looked_up
+            if (op.line, op.read_bytes[:1]) == (first[0].line, first[0].read_bytes[:1])
+        )
 
     @property
     def data_parallel(self) -> int:
         """Ranks with different data: those among which gradients are summed."""
+        backward = [i for i, op in enumerate(self.ops) if op.phase is Phase.BACKWARD]
+        after = backward[-1] if backward else len(self.ops)
         sizes = {
             len(op.group): op.group
-            for op in self.ops
+            for index, op in enumerate(self.ops)
             if op.work is Work.COLLECTIVE
-            and op.phase is Phase.BACKWARD
+            and (op.phase is Phase.BACKWARD or index > after)
             and op.name in ("_reduce_scatter_base_", "allreduce_", "allreduce_coalesced_")
             and op.moved_bytes > 1024
         }
@@ -82,7 +139,7 @@ class Plan:
         """Simulated tokens per second of all ranks."""
         if not self.step_s:
             return 0.0
-        return self.tokens_per_rank * self.data_parallel / self.step_s
+        return max(p.tokens_per_rank * p.data_parallel for p in self._plans) / self.step_s
 
     def flops(self, *phases: Phase) -> float:
         """Matrix operations of one device in some phases."""
@@ -97,13 +154,20 @@ class Plan:
     @property
     def mfu(self) -> float:
         """Model operations, recomputed ones left out, over the peak's."""
-        useful = self.flops(Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-        return useful / (self.step_s * self.peak_flops_per_s) if self.step_s else 0.0
+        return self._part_of_peak(Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
     @property
     def hfu(self) -> float:
         """All operations over the peak's."""
-        return self.flops(*Phase) / (self.step_s * self.peak_flops_per_s) if self.step_s else 0.0
+        return self._part_of_peak(*Phase)
+
+    def _part_of_peak(self, *phases: Phase) -> float:
+        """Matrix operations of all ranks over what they could do in the step."""
+        if not self.step_s:
+            return 0.0
+        ranks = [len(role.ranks) for role in self.roles] or [1]
+        done = sum(n * p.flops(*phases) for n, p in zip(ranks, self._plans, strict=True))
+        return done / (sum(ranks) * self.step_s * self.peak_flops_per_s)
 
     def by_work(self) -> dict[str, float]:
         """Simulated seconds of the core by phase and kind of work."""
@@ -171,6 +235,17 @@ class Plan:
                 "busiest_link": _link(self.schedule.busiest),
                 "links": [_link(link) for link in self.schedule.links],
             },
+            "roles": [
+                {
+                    "ranks": list(role.ranks),
+                    "recorded_rank": role.plan.recording.rank,
+                    "end_s": role.end_s,
+                    "waits_s": role.waits_s,
+                    "hbm_peak_bytes": role.plan.memory.peak_bytes,
+                    "fits": role.plan.memory.fits,
+                }
+                for role in self.roles
+            ],
             "seconds_by_work": self.by_work(),
             "critical_path": self.schedule.critical,
             "slowest_lines": dict(self.slowest_lines()),
@@ -192,27 +267,6 @@ def _link(link: Link) -> dict[str, Any]:
         "load": link.load,
         "links": link.count,
     }
-
-
-def make_plan(
-    recording: Recording,
-    where: Slice,
-    slices: int,
-    f32_precision: str,
-    faults: Faults = NO_FAULTS,
-) -> Plan:
-    """Prices a recording on a slice, or on several, with what is wrong with them."""
-    start, end = recording.step()
-    ops = recording.ops[start:end]
-    pricer = Pricer(where, slices, f32_precision, faults)
-    fusion = fuse(ops, recording.blocks, start)
-    placed = schedule(ops, fusion, pricer)
-    if pricer.network is not None and placed.step_s:
-        placed.traffic = traffic_of(placed.sent, placed.dcn_bytes, placed.step_s, pricer.network)
-    limit = where.chip.hbm_device_bytes
-    memory = memory_of(recording.ops, recording.blocks, (start, end), fusion.inside, limit)
-    advice = advise(ops, fusion, pricer, placed, memory, recording)
-    return Plan(recording, where, slices, ops, fusion, placed, memory, advice, faults=faults)
 
 
 def relative(line: str) -> str:

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places the operators of a step on the units of one device.
+"""Places the operators of a step on the units of one device, alone or beside other ranks'.
 
 The core works in the order of the program. A collective starts when its operands are
 there, its links are free and the one before it on the same group has been used (one
 collective ahead, as FSDP prefetches); the operator that needs its result waits. Driving a
 collective takes the core the part of its time that the step model calls not hidden.
+
+A rank's step is placed by a generator, which asks what depends on other ranks where it comes to
+it: when a message arrives, and when the others are ready for a collective. `plan.join` answers.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 
 from torchtpu_core.ici.faults import NO_FAULTS, Faults
 from torchtpu_core.ici.groups import span_of
@@ -19,7 +23,9 @@ from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.ici.model import CollectiveTime, network_model
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
+from torchtpu_core.plan.collectives import RECEIVE
 from torchtpu_core.plan.fusion import Fusion
+from torchtpu_core.plan.links import messages_of
 from torchtpu_core.plan.placed import Placed, Schedule, Unit
 from torchtpu_core.plan.records import Op, Work
 from torchtpu_core.simulator import calibration as cal
@@ -81,13 +87,12 @@ class Pricer:
         return seconds, flops
 
     def _collective(self, op: Op) -> CollectiveTime:
-        kind = CollectiveKind(op.collective)
+        message = op.collective == RECEIVE
+        kind = CollectiveKind.PERMUTE if message else CollectiveKind(op.collective)
         if self.model is None or self.network is None or len(op.group) < 2:
             return CollectiveTime(kind=kind, time_ps=0)
         if kind is CollectiveKind.PERMUTE:
-            from torchtpu_core.ici.model import Message
-
-            return self.model.messages_time([Message(op.group[0], op.group[1], op.moved_bytes)])
+            return self.model.messages_time(messages_of(op.group, op.moved_bytes, self.network))
         return self.model.collective_time(kind, op.moved_bytes, self._span(op.group))
 
     @functools.lru_cache(maxsize=256)  # noqa: B019 - one pricer lives as long as a plan
@@ -106,10 +111,69 @@ class _Units:
         self.waited: dict[int, str] = {}
         self.used: dict[object, float] = defaultdict(float)
         self.pending: dict[int, object] = {}
+        self.late: dict[int, float] = {}  # by how much other ranks made a result late
+        self.incoming: dict[int, Incoming] = {}
+        self.messages: Counter[object] = Counter()
+
+
+#: Who sends, who receives, and how many messages of theirs went before.
+MessageKey = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message that the rank is about to use; asks when it arrives.
+
+    Attributes:
+        key: which message.
+        alone_s: when it would arrive if it were sent at once.
+    """
+
+    key: MessageKey
+    alone_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message that the rank sends; tells when it arrives."""
+
+    key: MessageKey
+    arrival_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A collective that the rank is ready for; asks when all of its ranks are.
+
+    Attributes:
+        key: which collective: its kind, the shape of its group, and how many went before.
+        ranks: who takes part.
+        ready_s: when this rank is ready.
+    """
+
+    key: tuple[str, tuple[int, ...], int]
+    ranks: tuple[int, ...]
+    ready_s: float
+
+
+Question = Incoming | Outgoing | Meeting
+Placing = Generator[Question, float | None, Schedule]
 
 
 def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
-    """Places a step; times are simulated."""
+    """Places a step as if other ranks were always ready; times are simulated."""
+    steps = placing(ops, fusion, pricer)
+    try:
+        next(steps)
+        while True:
+            steps.send(None)
+    except StopIteration as ended:
+        result: Schedule = ended.value
+        return result
+
+
+def placing(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Placing:
+    """Places a step; an answer of None is that nobody is waited for."""
     result, units = Schedule(), _Units()
     critical: dict[str, float] = defaultdict(float)
     total = waits = driven = 0.0
@@ -117,8 +181,17 @@ def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
         if op.work is Work.HOST:
             critical["waiting for the host"] += _wait_for_host(op, pricer, units)
             continue
+        for storage in op.reads:
+            if storage in units.incoming:
+                message = units.incoming.pop(storage)
+                arrival = yield message
+                units.ready[storage] = message.alone_s if arrival is None else arrival
+                units.late[storage] = units.ready[storage]
+        if op.collective == RECEIVE:
+            _expect(op, pricer, units)
+            continue
         if op.work is Work.COLLECTIVE:
-            seconds, drive = _place_collective(index, op, pricer, units, result)
+            seconds, drive = yield from _place_collective(index, op, pricer, units, result)
             total, driven = total + seconds, driven + drive
             critical[f"driving {op.collective}"] += drive
             continue
@@ -131,10 +204,11 @@ def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
             start = max(units.core_s, ready)
             if start > units.core_s:
                 cause = max(op.reads, key=lambda storage: units.ready.get(storage, 0.0))
-                critical[f"waiting for {units.waited.get(cause, 'a result')}"] += (
-                    start - units.core_s
-                )
-                waits += start - units.core_s
+                others_s = min(start - units.core_s, units.late.get(cause, 0.0))
+                own_s = start - units.core_s - others_s
+                critical["waiting for another rank"] += others_s
+                critical[f"waiting for {units.waited.get(cause, 'a result')}"] += own_s
+                waits += own_s
             units.core_s = start + seconds
         critical[f"{op.phase.value}: {op.work.value}"] += seconds
         end = start + seconds
@@ -150,7 +224,9 @@ def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
     result.step_s = max([units.core_s, *units.links.values(), *units.ready.values()])
     result.exposed_s = driven + waits + max(0.0, result.step_s - units.core_s)
     result.hidden_s = max(0.0, total - result.exposed_s)
-    result.critical = dict(sorted(critical.items(), key=lambda item: -item[1]))
+    result.critical = {
+        name: spent for name, spent in sorted(critical.items(), key=lambda item: -item[1]) if spent
+    }
     return result
 
 
@@ -162,13 +238,24 @@ def _wait_for_host(op: Op, pricer: Pricer, units: _Units) -> float:
     return seconds
 
 
+def _expect(op: Op, pricer: Pricer, units: _Units) -> None:
+    """Notes what a message will bring; who reads it asks for it."""
+    if len(op.group) < 2:
+        return  # a step without communication
+    message = (op.group[0], op.group[1], units.messages[op.group])
+    units.messages[op.group] += 1
+    alone_s = units.core_s + pricer.collective(op).time_s
+    for storage in op.writes:
+        units.incoming[storage] = Incoming(message, alone_s)
+
+
 def _place_collective(
     index: int,
     op: Op,
     pricer: Pricer,
     units: _Units,
     result: Schedule,
-) -> tuple[float, float]:
+) -> Generator[Question, float | None, tuple[float, float]]:
     """Places a collective; returns its seconds, and those in which it keeps the core."""
     found = pricer.collective(op)
     seconds = found.time_s + (cal.COLLECTIVE_START_S.value if found.time_ps else 0.0)
@@ -180,6 +267,14 @@ def _place_collective(
     group = (op.collective, hash(op.group))
     ready = max((units.ready.get(storage, 0.0) for storage in op.reads), default=0.0)
     start = max(ready, units.links[links], units.used[group])
+    late = 0.0
+    if op.peer < 0 and len(op.group) > 1:
+        least = min(op.group)
+        shape = op.collective, tuple(rank - least for rank in op.group)
+        agreed = yield Meeting((*shape, units.messages[shape]), op.group, max(start, units.core_s))
+        units.messages[shape] += 1
+        late = 0.0 if agreed is None else max(0.0, agreed - max(start, units.core_s))
+        start = start if agreed is None else max(start, agreed)
     end = start + seconds
     units.links[links] = end
     drive = (1 - cal.ICI_HIDDEN.value) * seconds
@@ -187,7 +282,13 @@ def _place_collective(
     for storage in op.writes:
         units.ready[storage] = end
         units.waited[storage] = op.collective
+        units.late[storage] = late
         units.pending[storage] = group
+    if op.peer >= 0 and len(op.group) > 1:
+        # It leaves when the core has come to it.
+        end = max(end, units.core_s)
+        yield Outgoing((op.group[0], op.group[1], units.messages[op.group]), end)
+        units.messages[op.group] += 1
     if seconds > 0:
         unit = Unit.DCN if over_dcn else Unit.ICI
         result.placed.append(Placed(op, index, unit, start, end, "network"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a user's script as one rank that stands for all, on shapes alone.
+"""Runs a user's script as one rank that stands for others, on shapes alone.
 
 The script is not edited: the environment is that of `torchrun`, process groups are
 PyTorch's fake ones, data loaders work in the process, and the script is stopped after the
@@ -27,6 +27,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torchtpu_core.errors import PlanError, TorchTPUError
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.plan import ddp, stand_ins
+from torchtpu_core.plan.exchange import Alone, Mailbox
+from torchtpu_core.plan.ranks import Branches, watch
 from torchtpu_core.plan.recorder import Recorder
 from torchtpu_core.plan.records import Category, Phase, Recording
 
@@ -43,15 +45,21 @@ def record(
     where: Slice,
     slices: int,
     *,
+    rank: int = 0,
+    branches: Branches | None = None,
+    mailbox: Mailbox | Alone | None = None,
     keep_calls: bool = False,
 ) -> Recording:
-    """What the script does in its second step, as rank 0 of all devices of the slices.
+    """What the script does in its second step, as one rank of all devices of the slices.
 
     Args:
         script: path of the user's script.
         arguments: its command line.
         where: one slice.
         slices: how many there are.
+        rank: which rank it is.
+        branches: is told what the script asks about its rank.
+        mailbox: how it exchanges objects with other ranks that are recorded.
         keep_calls: also keep each operator's arguments, to make a program of the step.
 
     Raises:
@@ -59,9 +67,15 @@ def record(
     """
     if not script.is_file():
         raise PlanError(f"{script} is not a file. Pass the script that you would run.")
-    recording = Recording(world_size=where.devices * slices, script=str(script))
+    recording = Recording(world_size=where.devices * slices, rank=rank, script=str(script))
     recorder = Recorder(recording, keep_calls=keep_calls)
-    with _environment(script, arguments, where, slices), _replaced(recorder), recorder:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_environment(script, arguments, where, slices, rank))
+        stack.enter_context(_replaced(recorder))
+        stand_ins.exchange(stack, mailbox or Alone())
+        if branches is not None:
+            watch(stack, branches)
+        stack.enter_context(recorder)
         try:
             runpy.run_path(str(script), run_name="__main__")
         except (_Enough, SystemExit) as ended:
@@ -89,17 +103,17 @@ def record(
 
 @contextlib.contextmanager
 def _environment(
-    script: Path, arguments: Sequence[str], where: Slice, slices: int
+    script: Path, arguments: Sequence[str], where: Slice, slices: int, rank: int
 ) -> Iterator[None]:
-    """The process as torchrun would start rank 0."""
+    """The process as torchrun would start a rank."""
     world = where.devices * slices
     variables = {
         "TORCH_TPU_TARGET": where.name,
-        "RANK": "0",
-        "LOCAL_RANK": "0",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % where.devices_per_host),
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(where.devices_per_host),
-        "GROUP_RANK": "0",
+        "GROUP_RANK": str(rank // where.devices_per_host),
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": "29500",
     }
@@ -146,7 +160,8 @@ def _fake_group(recording: Recording) -> Any:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         if not dist.is_initialized():
-            real("fake", store=FakeStore(), rank=0, world_size=recording.world_size)
+            world = recording.world_size
+            real("fake", store=FakeStore(), rank=recording.rank, world_size=world)
 
     return init_process_group
 

@@ -14,7 +14,11 @@ from unittest import mock
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.distributed.pipelining._utils import InferenceMode
+from torch.distributed.pipelining.stage import PipelineStage
 from torch.nn import functional
+
+from torchtpu_core.plan.exchange import Alone, Mailbox
 
 
 def enter_all(stack: contextlib.ExitStack) -> None:
@@ -83,6 +87,15 @@ def _broadcast_object_list(*_: Any, **__: Any) -> None:
     """This rank has the objects already, or gets none."""
 
 
+def _batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
+    """Messages one by one: the fake group has no backend that would join them."""
+    works = []
+    for one in p2p_op_list:
+        peer = {"group_dst" if one.op is dist.isend else "group_src": one.group_peer}
+        works.append(one.op(one.tensor, group=one.group, tag=one.tag, **peer))
+    return [work for work in works if work is not None]
+
+
 def _barrier(*_: Any, **__: Any) -> None:
     """Nobody else is waited for."""
 
@@ -92,4 +105,37 @@ _OBJECTS = {
     "gather_object": _gather_object,
     "broadcast_object_list": _broadcast_object_list,
     "barrier": _barrier,
+    "batch_isend_irecv": _batch_isend_irecv,
 }
+
+
+def exchange(stack: contextlib.ExitStack, mailbox: Mailbox | Alone) -> None:
+    """Has ranks exchange objects by a mailbox until the stack is left."""
+
+    def send(object_list: list[Any], dst: int = 0, group: Any = None, **more: Any) -> None:
+        mailbox.send(_rank(dst, group, more.get("group_dst")), object_list)
+
+    def receive(object_list: list[Any], src: int = 0, group: Any = None, **more: Any) -> int:
+        source = _rank(src, group, more.get("group_src"))
+        object_list[:] = mailbox.receive(source)
+        return source
+
+    for name, replacement in (("send_object_list", send), ("recv_object_list", receive)):
+        stack.enter_context(mock.patch.object(dist, name, replacement))
+    for name, vote in (("_warmup_forward_vote", _vote), ("_warmup_backward_result", _own_vote)):
+        stack.enter_context(mock.patch.object(PipelineStage, name, vote))
+
+
+def _rank(rank: int, group: Any, in_group: int | None) -> int:
+    return rank if in_group is None else dist.get_global_rank(group, in_group)
+
+
+def _vote(self: Any, has_backward: bool, received_acc: Any = None) -> torch.Tensor:
+    """Whether this stage was told all shapes. Stages of one script are told alike."""
+    needs = InferenceMode.needs_dynamic(self._user_meta, has_backward)
+    vote = torch.tensor([0 if needs else 1], dtype=torch.int32)
+    return vote if received_acc is None else received_acc * vote
+
+
+def _own_vote(self: Any, received_result: Any = None) -> torch.Tensor:
+    return _vote(self, True) if received_result is None else received_result

@@ -45,7 +45,10 @@ def show(plan: Plan, console: Console) -> None:
             f"{versions.get('libtpu', 'of unknown version')}): {fusions['count']} fusions, "
             f"{len(plan.compiler_report['collectives'])} collectives."
         )
-    console.print(Group(_headline(plan), Text(), _memory(plan), Text(), _network(plan)))
+    console.print(_headline(plan))
+    if plan.roles:
+        console.print(Group(Text(), _roles(plan)))
+    console.print(Group(Text(), _memory(plan), Text(), _network(plan)))
     console.print()
     console.print(_critical(plan))
     console.print()
@@ -82,10 +85,28 @@ def _headline(plan: Plan) -> RenderableType:
             f"{verdict}",
         ),
     ]
+    if plan.roles:
+        most = max((role.plan.memory.peak_bytes, role.name) for role in plan.roles)
+        worst = "all fit" if plan.fits else "NOT ALL FIT"
+        rows.append(("of all roles", f"{format_bytes(most[0])} on {most[1]}: {worst}"))
     if memory.to_fit:
         rows.append(("to fit", memory.to_fit))
     for row in rows:
         table.add_row(*row)
+    return table
+
+
+def _roles(plan: Plan) -> RenderableType:
+    table = _table("roles (simulated)", "done at", "waits for others", "HBM at the peak", "")
+    for role in plan.roles:
+        memory = role.plan.memory
+        table.add_row(
+            f"{role.name}{' (shown here)' if role.plan is plan else ''}",
+            seconds(role.end_s),
+            f"{seconds(role.waits_s)}, {role.waits_s / max(plan.step_s, 1e-30):.0%}",
+            format_bytes(memory.peak_bytes),
+            "fits" if memory.fits else "DOES NOT FIT",
+        )
     return table
 
 

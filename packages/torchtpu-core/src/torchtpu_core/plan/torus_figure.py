@@ -19,6 +19,13 @@ _DOWN = "#CC79A7"
 SCALE = [[place / 2, colour] for place, colour in enumerate(_LOAD)]
 #: Cables that are drawn at most, to keep the page light.
 MOST_CABLES = 30_000
+#: From where the torus is seen at first.
+EYE = {"x": 1.35, "y": 1.2, "z": 0.7}
+FLAT_EYE = {"x": 0.8, "y": 0.7, "z": 1.3}
+#: Links are drawn thick that are busier than the middle one by this factor.
+STANDS_OUT = 1.25
+#: If no larger part of the links is.
+RARE = 0.1
 #: Wrap-around links are stubs of this length.
 STUB = 0.4
 
@@ -32,11 +39,23 @@ def torus(plan: Plan) -> Figure:
     if traffic is not None:
         top = float(traffic.busy.max(initial=0.0))
         cables = _cables(plan)
-        whole = [cable for cable in cables if cable[2] is not None]
         down = [cable for cable in cables if cable[2] is None]
-        for name, drawn in (("links", whole), ("cables that are down", down)):
-            if drawn:
-                data.append(_lines(name, drawn, places, max(top, 1e-9)))
+        whole = [cable for cable in cables if cable[2] is not None]
+        loads = np.array([cable[2] for cable in whole], dtype=float)
+        above = loads > STANDS_OUT * np.median(loads) if len(loads) else loads > 0
+        if above.sum() > RARE * len(above):
+            above[:] = False  # what many links do does not stand out
+        most = [cable for cable, high in zip(whole, above, strict=True) if high]
+        rest = [cable for cable, high in zip(whole, above, strict=True) if not high]
+        thin = 4 if net.chips <= 256 else 2
+        drawn = (
+            ("links", rest, thin),
+            ("busier links", most, 8),
+            ("cables that are down", down, 8),
+        )
+        for name, part, width in drawn:
+            if part:
+                data.append(_lines(name, part, places, max(top, 1e-9), width))
     data.append(
         {
             "type": "scatter3d",
@@ -49,13 +68,16 @@ def torus(plan: Plan) -> Figure:
             "showlegend": False,
         }
     )
+    flat = len(net.shape) < 3
     return {
         "data": data,
         "layout": {
             "height": 560,
             "scene": {
-                "aspectmode": "data",
-                "camera": {"eye": {"x": 1.6, "y": 1.4, "z": 0.9}},
+                "aspectmode": "manual",
+                "aspectratio": _box(net.shape),
+                "camera": {"eye": FLAT_EYE if flat else EYE},
+                **({"zaxis": {"visible": False}} if flat else {}),
                 **{
                     f"{name}axis": {"title": {"text": f"axis {axis}"}, "dtick": max(1, length // 4)}
                     for axis, (name, length) in enumerate(zip("xyz", net.shape, strict=False))
@@ -94,7 +116,17 @@ def _cables(plan: Plan) -> list[_Cable]:
     return found
 
 
-def _lines(name: str, cables: list[_Cable], places: np.ndarray, top: float) -> dict[str, Any]:
+def _box(shape: tuple[int, ...]) -> dict[str, float]:
+    """The sides of the box that the torus is drawn in; the longest is one."""
+    lengths = (*shape, 1, 1)[:3]
+    return {
+        name: max(length / max(lengths), 0.1) for name, length in zip("xyz", lengths, strict=True)
+    }
+
+
+def _lines(
+    name: str, cables: list[_Cable], places: np.ndarray, top: float, width: int
+) -> dict[str, Any]:
     """Segments from every chip to the next along an axis; wraps as short stubs."""
     chips, axes = (np.array(column) for column in list(zip(*cables, strict=True))[:2])
     start = places[chips].astype(float)
@@ -107,7 +139,7 @@ def _lines(name: str, cables: list[_Cable], places: np.ndarray, top: float) -> d
         for a, b in zip(one, other, strict=True):
             column += [a, b, None]
     words = [text for *_, text in cables for _ in range(3)]
-    line: dict[str, Any] = {"width": 4, "color": _DOWN}
+    line: dict[str, Any] = {"width": width, "color": _DOWN}
     if cables[0][2] is not None:
         bar = {
             "title": {"text": "busy<br>(simulated)"},
@@ -119,7 +151,7 @@ def _lines(name: str, cables: list[_Cable], places: np.ndarray, top: float) -> d
             "colorscale": SCALE,
             "cmin": 0.0,
             "cmax": top,
-            "showscale": True,
+            "showscale": name == "links",
             "colorbar": bar,
         }
     return {

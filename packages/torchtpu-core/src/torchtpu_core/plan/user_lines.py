@@ -16,7 +16,8 @@ from types import CodeType, FrameType
 
 import torch
 
-_LIBRARIES = (
+#: Where code lies that is not the user's.
+LIBRARIES = (
     sysconfig.get_paths()["stdlib"],
     sysconfig.get_paths()["purelib"],
     str(Path(torch.__file__).parent),
@@ -80,7 +81,7 @@ class UserLines:
             code = frame.f_code
             library = self._library.get(code)
             if library is None:
-                library = code.co_filename.startswith(_LIBRARIES)
+                library = code.co_filename.startswith(LIBRARIES)
                 self._library[code] = library
             if not library:
                 return f"{code.co_filename}:{frame.f_lineno}"

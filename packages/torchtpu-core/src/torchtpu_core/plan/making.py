@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a plan of what was recorded: of one rank for all, or of one for each role."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchtpu_core.ici.faults import NO_FAULTS, Faults
+from torchtpu_core.ici.slices import Slice
+from torchtpu_core.plan.advice import advise
+from torchtpu_core.plan.fusion import fuse
+from torchtpu_core.plan.join import Joined
+from torchtpu_core.plan.links import traffic_of
+from torchtpu_core.plan.memory import memory_of
+from torchtpu_core.plan.placed import Schedule
+from torchtpu_core.plan.records import Recording
+from torchtpu_core.plan.result import Plan, Role
+from torchtpu_core.plan.schedule import Pricer, placing, schedule
+
+
+def make_plan(
+    recordings: Recording | Sequence[Recording],
+    where: Slice,
+    slices: int,
+    f32_precision: str,
+    faults: Faults = NO_FAULTS,
+) -> Plan:
+    """Prices what was recorded on a slice, or on several, with what is wrong with them.
+
+    Of several roles the plan is that of the slowest, in whose step all others wait for it or it
+    for them; its advice is priced as if it had to wait for nobody.
+    """
+    several = [recordings] if isinstance(recordings, Recording) else list(recordings)
+    pricer = Pricer(where, slices, f32_precision, faults)
+    plans = [_alone(one, where, slices, pricer, faults) for one in several]
+    if len(plans) == 1:
+        _add_traffic(plans[0], pricer)
+        return plans[0]
+    role_of = [0] * several[0].world_size
+    for number, one in enumerate(several):
+        for rank in one.ranks:
+            role_of[rank] = number
+    joined = Joined(role_of)
+    schedules = joined.run([placing(p.ops, p.fusion, pricer) for p in plans])
+    slowest = max(range(len(plans)), key=lambda number: schedules[number].step_s)
+    step_s = schedules[slowest].step_s
+    roles = []
+    for plan, placed in zip(plans, schedules, strict=True):
+        roles.append(Role(plan.recording.ranks, plan, placed.step_s))
+        _wait_for(placed, step_s)
+        plan.schedule = placed
+    main = plans[slowest]
+    main.roles = roles
+    _add_traffic(main, pricer)
+    if joined.unmatched:
+        main.recording.notes.append(
+            f"{joined.unmatched} times a rank uses what no recorded rank sends, or joins a "
+            "collective that no recorded rank of it runs: nobody was waited for"
+        )
+    return main
+
+
+def _alone(recording: Recording, where: Slice, slices: int, pricer: Pricer, faults: Faults) -> Plan:
+    start, end = recording.step()
+    ops = recording.ops[start:end]
+    fusion = fuse(ops, recording.blocks, start)
+    placed = schedule(ops, fusion, pricer)
+    limit = where.chip.hbm_device_bytes
+    memory = memory_of(recording.ops, recording.blocks, (start, end), fusion.inside, limit)
+    advice = advise(ops, fusion, pricer, placed, memory, recording)
+    return Plan(recording, where, slices, ops, fusion, placed, memory, advice, faults=faults)
+
+
+def _wait_for(placed: Schedule, step_s: float) -> None:
+    """A rank that is through with its step waits for the slowest."""
+    waits = step_s - placed.step_s
+    if waits > 0:
+        placed.critical["waiting for the slowest rank"] = waits
+        placed.critical = dict(sorted(placed.critical.items(), key=lambda item: -item[1]))
+    placed.step_s = step_s
+
+
+def _add_traffic(plan: Plan, pricer: Pricer) -> None:
+    """Adds what every link carries, by all roles together."""
+    placed = plan.schedule
+    if pricer.network is None or not placed.step_s:
+        return
+    if not plan.roles:
+        placed.traffic = traffic_of(placed.sent, placed.dcn_bytes, placed.step_s, pricer.network)
+        return
+    sent = [(role.plan.schedule.sent, role.ranks) for role in plan.roles]
+    dcn_bytes = max(role.plan.schedule.dcn_bytes for role in plan.roles)
+    placed.traffic = traffic_of(sent, dcn_bytes, placed.step_s, pricer.network)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records one rank for all that do the same, each in a process of its own.
+
+Rank 0 is recorded first. If its script asks for its rank, or makes a pipeline stage, one rank
+of each class is recorded; they may ask more, which splits classes further. Ranks that are
+recorded alike are one role after all, as where rank 0 only prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchtpu_core.errors import PlanError
+from torchtpu_core.ici.fabric import Ints
+from torchtpu_core.ici.slices import Slice, parse_slice
+from torchtpu_core.plan.exchange import FAILED, Alone, Mailbox, NeedsOthers
+from torchtpu_core.plan.ranks import Branches
+from torchtpu_core.plan.records import Recording
+from torchtpu_core.plan.session import record
+
+#: Roles that are recorded at most.
+MOST_ROLES = 16
+#: How often classes may split.
+MOST_ROUNDS = 4
+
+_RANK_FROM_ENVIRONMENT = re.compile(r"(environ|getenv)\W+\w*RANK")
+
+Classes = list[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What a process records."""
+
+    script: str
+    arguments: tuple[str, ...]
+    target: str
+    slices: int
+    rank: int
+    classes: Classes
+    folder: str
+
+
+def record_roles(
+    script: Path,
+    arguments: Sequence[str],
+    where: Slice,
+    slices: int,
+    ranks: Sequence[int] | None = None,
+) -> list[Recording]:
+    """One recording per role, each with the ranks that it stands for.
+
+    Args:
+        script: path of the user's script.
+        arguments: its command line.
+        where: one slice.
+        slices: how many there are.
+        ranks: ranks to record, each standing for those up to the next; found out if None.
+
+    Raises:
+        PlanError: the script failed, or its ranks have too many roles.
+    """
+    world = where.devices * slices
+    job = _Job(str(script), tuple(arguments), where.name, slices, 0, [], "")
+    if ranks:
+        return _alike(_recorded(job, _declared(ranks, world))[0])
+    branches = Branches(world)
+    try:
+        first = record(script, arguments, where, slices, branches=branches, mailbox=Alone())
+    except NeedsOthers:
+        first = None
+    classes = branches.classes()
+    if len(classes) == 1:
+        if first is None:
+            raise PlanError(
+                f"{script} waits for an object of another rank, but all ranks seem to do the "
+                "same. Say which to record: --ranks 0,1."
+            )
+        first.ranks = classes[0]
+        if _RANK_FROM_ENVIRONMENT.search(script.read_text(encoding="utf-8", errors="replace")):
+            first.notes.append(
+                "the script reads its rank from the environment, which is not followed: if ranks "
+                "differ by it, say which to record with --ranks"
+            )
+        return [first]
+    for _ in range(MOST_ROUNDS):
+        found, rows = _recorded(job, classes)
+        branches.add(rows)
+        if len(branches.classes()) == len(classes):
+            break
+        classes = branches.classes()
+    return _alike(found)
+
+
+def _declared(ranks: Sequence[int], world: int) -> Classes:
+    chosen = sorted(set(ranks))
+    if chosen[0] < 0 or chosen[-1] >= world:
+        raise PlanError(f"ranks {chosen} are not all among the {world} ranks, 0 to {world - 1}.")
+    ends = [*chosen[1:], world]
+    classes = [tuple(range(start, end)) for start, end in zip(chosen, ends, strict=True)]
+    classes[0] = (*classes[0], *range(chosen[0]))
+    return classes
+
+
+def _recorded(job: _Job, classes: Classes) -> tuple[list[Recording], list[Ints]]:
+    """The recordings of the first rank of each class, and what they were told."""
+    if len(classes) > MOST_ROLES:
+        raise PlanError(
+            f"{job.script} asks for its rank in so many ways that its {sum(map(len, classes))} "
+            f"ranks have {len(classes)} roles; at most {MOST_ROLES} are recorded. Choose some: "
+            f"--ranks {','.join(str(ranks[0]) for ranks in classes[:4])}."
+        )
+    with tempfile.TemporaryDirectory(prefix="torchtpu-plan-") as folder:
+        children = [
+            _start(
+                _Job(job.script, job.arguments, job.target, job.slices, ranks[0], classes, folder)
+            )
+            for ranks in classes
+        ]
+        for child in children:
+            child.wait()
+        if any(child.returncode for child in children):
+            raise PlanError(_first_failure(Path(folder), classes))
+        answers = [
+            pickle.loads((Path(folder) / f"recorded-{ranks[0]}").read_bytes()) for ranks in classes
+        ]
+    recordings = []
+    for (recording, _), ranks in zip(answers, classes, strict=True):
+        recording.ranks = ranks
+        recordings.append(recording)
+    return recordings, [row for _, rows in answers for row in rows]
+
+
+def _first_failure(folder: Path, classes: Classes) -> str:
+    """What the rank said that failed first; others may have failed for want of it."""
+    first = folder / FAILED
+    ranks = [int(first.read_text())] if first.exists() else [ranks[0] for ranks in classes]
+    for rank in ranks:
+        said = (folder / f"error-{rank}").read_text(encoding="utf-8", errors="replace").strip()
+        if said:
+            return f"rank {rank} failed while it ran without values:\n{said[-3000:]}"
+    return "a process that records a rank ended without a word; is there enough memory?"
+
+
+def _start(job: _Job) -> subprocess.Popen[bytes]:
+    path = Path(job.folder) / f"job-{job.rank}"
+    path.write_bytes(pickle.dumps(job))
+    code = "import sys; from torchtpu_core.plan.roles import child; child(sys.argv[1])"
+    said = None if job.rank == 0 else subprocess.DEVNULL
+    errors = (Path(job.folder) / f"error-{job.rank}").open("wb")
+    with errors:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdout=said, stderr=errors, env=os.environ
+        )
+
+
+def child(path: str) -> None:
+    """Records one rank, in a process of its own."""
+    job: _Job = pickle.loads(Path(path).read_bytes())
+    folder, where = Path(job.folder), parse_slice(job.target)
+    stands_for = {rank: ranks[0] for ranks in job.classes for rank in ranks}
+    branches = Branches(where.devices * job.slices)
+    try:
+        recording = record(
+            Path(job.script),
+            job.arguments,
+            where,
+            job.slices,
+            rank=job.rank,
+            branches=branches,
+            mailbox=Mailbox(folder, job.rank, stands_for.__getitem__),
+        )
+    except BaseException:
+        with contextlib.suppress(FileExistsError), (folder / FAILED).open("x") as file:
+            file.write(str(job.rank))
+        raise
+    made = recording, list(branches.answers.values())
+    (folder / f"recorded-{job.rank}").write_bytes(pickle.dumps(made))
+
+
+def _alike(recordings: list[Recording]) -> list[Recording]:
+    """The recordings, those of ranks that do the same on the device merged."""
+    kept: dict[Any, Recording] = {}
+    for recording in recordings:
+        start, end = recording.step()
+        does = tuple(
+            (op.name, op.read_bytes, op.write_bytes, op.products, op.collective, len(op.group))
+            for op in recording.ops[start:end]
+        )
+        held = tuple(sorted(block.size_bytes for block in recording.blocks.values()))
+        sends = tuple(op.peer >= 0 for op in recording.ops[start:end])
+        known = kept.setdefault((does, held, sends), recording)
+        if known is not recording:
+            known.ranks = tuple(sorted((*known.ranks, *recording.ranks)))
+    return list(kept.values())

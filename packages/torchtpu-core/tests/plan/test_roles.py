@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that do different things: how they are found, and how their steps are joined."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torchtpu_core.errors import PlanError
+from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.exchange import Alone, Mailbox, NeedsOthers
+from torchtpu_core.plan.making import make_plan
+from torchtpu_core.plan.ranks import Branches, Rank
+from torchtpu_core.plan.records import Phase, Work
+from torchtpu_core.plan.roles import _declared
+from torchtpu_core.simulator import calibration as cal
+
+_spec = importlib.util.spec_from_file_location(
+    "plan_builders", Path(__file__).parent / "builders.py"
+)
+assert _spec and _spec.loader
+builders = sys.modules.setdefault("plan_builders", importlib.util.module_from_spec(_spec))
+_spec.loader.exec_module(builders)
+MIB, op, recording = builders.MIB, builders.op, builders.recording
+WHERE = parse_slice("v5e:2x2")
+PRODUCT = ((1, 8192, 8192, 8192),)
+
+
+def _rank(mine: int, world: int) -> tuple[Rank, Branches]:
+    branches = Branches(world)
+    return Rank.of(mine, np.arange(world), branches), branches
+
+
+@pytest.mark.parametrize(
+    ("ask", "classes"),
+    [
+        (lambda rank: rank == 0, [(0,), (1, 2, 3, 4, 5)]),
+        (lambda rank: not rank, [(0,), (1, 2, 3, 4, 5)]),
+        (lambda rank: rank < 4, [(0, 1, 2, 3), (4, 5)]),
+        (lambda rank: rank % 2 == 0, [(0, 2, 4), (1, 3, 5)]),
+        (lambda rank: 1 + rank // 2 == 2, [(0, 1, 4, 5), (2, 3)]),
+        (lambda rank: (rank == 0, rank == 5), [(0,), (1, 2, 3, 4), (5,)]),
+        (lambda rank: f"{rank} of {[rank][0] + 1}", [(0, 1, 2, 3, 4, 5)]),
+    ],
+)
+def test_ranks_with_the_same_answers_are_a_class(ask, classes) -> None:
+    for mine in range(6):
+        rank, branches = _rank(mine, 6)
+        assert ask(rank) == ask(mine)
+        assert branches.classes() == classes
+
+
+def test_declared_ranks_stand_for_those_up_to_the_next() -> None:
+    assert _declared([0, 4], 6) == [(0, 1, 2, 3), (4, 5)]
+    assert _declared([5, 2], 6) == [(2, 3, 4, 0, 1), (5,)]
+    with pytest.raises(PlanError, match="0 to 5"):
+        _declared([6], 6)
+
+
+def test_mailbox_brings_objects_in_order_to_who_stands_for_a_rank(tmp_path) -> None:
+    stands_for = {0: 0, 1: 0, 2: 2, 3: 2}
+    one, other = (Mailbox(tmp_path, rank, stands_for.__getitem__) for rank in (0, 2))
+    one.send(3, ["a"])
+    one.send(2, ["b"])
+    assert [other.receive(1), other.receive(0)] == [["a"], ["b"]]
+    (tmp_path / "failed").touch()
+    with pytest.raises(PlanError, match="which failed"):
+        other.receive(0)
+
+
+def test_rank_alone_cannot_receive() -> None:
+    with pytest.raises(NeedsOthers):
+        Alone().receive(1)
+
+
+def _message(kind: str, ends: tuple[int, int], storage: int):
+    more = {"work": Work.COLLECTIVE, "collective": kind, "group": ends, "moved_bytes": MIB}
+    if kind == "receive":
+        return op("recv_", writes=(storage,), peer=ends[0], **more)
+    return op("send", reads=(storage,), peer=ends[1], **more)
+
+
+def _stages(microbatches: int) -> list:
+    """Two stages: a product each forward, in order, a message between them."""
+    first, second = [], []
+    for i in range(microbatches):
+        first += [op("mm", Work.MATMUL, (1,), (10 + i,), products=PRODUCT)]
+        first += [_message("collective_permute", (0, 2), 10 + i)]
+        second += [_message("receive", (0, 2), 20 + i)]
+        second += [op("mm", Work.MATMUL, (20 + i,), (30 + i,), products=PRODUCT)]
+    made = [recording(first, {}), recording(second, {})]
+    for one, rank in zip(made, (0, 2), strict=True):
+        one.world_size, one.rank, one.ranks = 4, rank, (rank, rank + 1)
+        one.blocks[1] = next(iter(one.blocks.values()))
+    return made
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_step_of_a_pipeline_has_its_bubble(microbatches) -> None:
+    # The second stage begins when the first message has come, and keeps the pace of the first,
+    # whose core also drives what it sends.
+    plan = make_plan(_stages(microbatches), WHERE, 1, "highest")
+    first, second = plan.roles
+    product_s = next(i.seconds for i in first.plan.schedule.placed if i.op.name == "mm")
+    sent = next(i for i in first.plan.schedule.placed if i.op.name == "send")
+    drive_s = (1 - cal.ICI_HIDDEN.value) * sent.seconds
+    bubble_s = product_s + sent.seconds + (microbatches - 1) * drive_s
+    assert second.waits_s == pytest.approx(bubble_s, rel=1e-6)
+    assert plan.step_s == pytest.approx(bubble_s + microbatches * product_s, rel=1e-6)
+    assert plan.step_s == second.plan.step_s == first.plan.step_s
+    assert (plan.recording.rank, first.name, second.name) == (2, "ranks 0-1", "ranks 2-3")
+    assert first.waits_s == pytest.approx(plan.step_s - first.end_s)
+    assert not plan.recording.notes
+
+
+def test_collective_waits_for_the_rank_with_more_to_do() -> None:
+    def step(products: int, rank: int, ranks: tuple[int, ...]):
+        ops = [op("mm", Work.MATMUL, (1,), (2,), products=PRODUCT) for _ in range(products)]
+        more = {"collective": "all_reduce", "group": (0, 1, 2, 3), "moved_bytes": MIB}
+        ops.append(op("allreduce_", Work.COLLECTIVE, (2,), (2,), Phase.BACKWARD, **more))
+        ops.append(op("add", Work.ELEMENTWISE, (2,), (3,)))
+        made = recording(ops, {})
+        made.world_size, made.rank, made.ranks = 4, rank, ranks
+        made.blocks[1] = made.blocks[2]
+        return made
+
+    plan = make_plan([step(3, 0, (0,)), step(1, 1, (1, 2, 3))], WHERE, 1, "highest")
+    slow, fast = plan.roles
+    assert plan.recording.rank == 0
+    product_s = next(i.seconds for i in slow.plan.schedule.placed if i.op.name == "mm")
+    starts = [
+        next(i.start_s for i in role.plan.schedule.placed if i.op.name == "allreduce_")
+        for role in (slow, fast)
+    ]
+    assert starts == pytest.approx([3 * product_s] * 2)
+    assert fast.plan.step_s == slow.plan.step_s
+
+
+def test_message_that_nobody_sends_is_noted() -> None:
+    stages = _stages(1)
+    stages[0].ops = stages[0].ops[:1]
+    stages[0].step_ends = [1]
+    plan = make_plan(stages, WHERE, 1, "highest")
+    assert any("nobody was waited for" in note for note in plan.recording.notes)
+
+
+PIPELINE = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+dist.init_process_group()
+mesh = init_device_mesh("tpu", (2, 2), mesh_dim_names=("pp", "dp"))
+last = mesh.get_local_rank("pp") == 1
+layers = [nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)]
+layers = [*layers, nn.Linear(1024, 4096)] if last else [nn.Embedding(1000, 1024), *layers]
+model = nn.Sequential(*layers).to("tpu")
+pipeline = mesh.get_group("pp")
+stage = PipelineStage(model, int(last), 2, torch.device("tpu"), group=pipeline)
+schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=lambda x, y: (x.mean() - y.mean()) ** 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for _ in range(3):
+    optimizer.zero_grad()
+    tokens = torch.randint(0, 1000, (8, 256), device="tpu")
+    if last:
+        schedule.step(target=torch.randn(8, 256, device="tpu"))
+    else:
+        schedule.step(tokens)
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
+    optimizer.step()
+"""
+ONLY_RANK_0 = """
+import sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group()
+weight = torch.nn.Parameter(torch.randn(2048, 2048, device="tpu"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    x = torch.randn(2048, 2048, device="tpu")
+    (x @ weight).sum().backward()
+    if dist.get_rank() == 0:
+        print("rank 0")
+        if "--extra" in sys.argv:
+            for _ in range(20):
+                x = x @ x
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def _planned(tmp_path: Path, text: str, *options: str) -> dict:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    code = "from torchtpu_core.cli.app import main; main()"
+    command = [sys.executable, "-c", code, "plan", str(script), "--json", "plan.json"]
+    command += ["--target", "v5e:2x2", *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = json.loads((tmp_path / "plan.json").read_text())
+    made["said"] = done.stdout
+    return made
+
+
+def test_stages_of_a_pipeline_are_found_and_planned(tmp_path) -> None:
+    plan = _planned(tmp_path, PIPELINE)
+    first, last = plan["roles"]
+    assert [first["ranks"], last["ranks"]] == [[0, 1], [2, 3]]
+    # Parameters, gradients and momentum of each stage: 4 bytes each.
+    layers = 2 * (1024 * 1024 + 1024)
+    for role, parameters in (
+        (first, layers + 1000 * 1024),
+        (last, layers + 1024 * 4096 + 4096),
+    ):
+        assert role["hbm_peak_bytes"] > 12 * parameters
+        assert role["end_s"] <= plan["step_s"]
+    assert first["waits_s"] > 0
+    assert last["waits_s"] > 0
+    # Four microbatches of two rows, on two data-parallel ranks.
+    assert plan["tokens_per_s"] * plan["step_s"] == pytest.approx(8 * 256 * 2)
+    sent = plan["communication"]["collectives"]["collective_permute of 2 ranks"]
+    assert sent["runs"] == 4
+    assert sent["bytes_per_rank"] == 8 * 256 * 1024 * 4
+    assert "nobody was waited for" not in plan["said"]
+
+
+def test_work_of_rank_0_alone_holds_all_up(tmp_path) -> None:
+    alike = _planned(tmp_path, ONLY_RANK_0)
+    assert alike["roles"] == []  # it only prints
+    plan = _planned(tmp_path, ONLY_RANK_0, "--", "--extra")
+    zero, others = plan["roles"]
+    assert [zero["ranks"], others["ranks"]] == [[0], [1, 2, 3]]
+    extra_s = plan["step_s"] - alike["step_s"]
+    assert extra_s > 0
+    assert others["waits_s"] == pytest.approx(extra_s, rel=0.05)
+    assert zero["waits_s"] == pytest.approx(0.0, abs=1e-6)
