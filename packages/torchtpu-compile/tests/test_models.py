@@ -198,3 +198,17 @@ def test_bags_of_one_size_need_no_search_for_their_bag(mode: str, padding: int |
     torch.testing.assert_close(actual.detach().cpu(), expected.detach())
     torch.testing.assert_close(model.weight.grad.cpu(), reference.weight.grad)
     assert mode == "max" or "scatter" not in texts[0]
+
+
+def test_activations_behind_batch_norm_are_not_kept_for_the_backward_pass() -> None:
+    layers = [nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)).to("tpu")
+    compiled = torch.compile(model, backend="tpu")
+    x = torch.randn(8, 4, 32, 32, device="tpu")
+    compiled(x).sum().backward()
+    torch.tpu.synchronize()
+    before = torch.tpu.memory_allocated()
+    result = compiled(x)
+    torch.tpu.synchronize()
+    kept = torch.tpu.memory_allocated() - before - result.nbytes
+    assert kept < 2.5 * x.nbytes  # what the two convolutions gave, not what the ReLU gave

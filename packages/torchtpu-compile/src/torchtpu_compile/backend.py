@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.runtime import tables
@@ -23,6 +24,7 @@ from torchtpu_compile.executable import USER_OUTPUTS, Executable
 from torchtpu_compile.options import CompileOptions
 
 _DEFAULTS = CompileOptions()
+_BATCH_NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
 
 
 def tpu(
@@ -74,10 +76,19 @@ def tpu(
 
 
 def _partition(joint: GraphModule, inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
-    """The min-cut partition; the forward graph remembers which outputs are the user's."""
+    """The min-cut partition; the forward graph remembers which outputs are the user's.
+
+    The partitioner keeps what a matrix product or convolution of the backward pass reads. After
+    batch norm that is nearly what the norm's own gradient needs too, so it is computed again:
+    a residual network keeps half as much, in the same time.
+    """
+    from torch._functorch import config
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    forward, backward = min_cut_rematerialization_partition(joint, inputs, **kwargs)
+    normalises = any(n.target is _BATCH_NORM_BACKWARD for n in joint.graph.nodes)
+    keeps_operands = config.ban_recompute_materialized_backward and not normalises
+    with config.patch(ban_recompute_materialized_backward=keeps_operands):
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, **kwargs)
     forward.meta[USER_OUTPUTS] = kwargs["num_fwd_outputs"]
     saved_images.keep_channels_last(forward, backward, kwargs["num_fwd_outputs"])
     return forward, backward

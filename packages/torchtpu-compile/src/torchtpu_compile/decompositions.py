@@ -18,7 +18,9 @@ def missing_rows(tables: Mapping[str, Lowering]) -> dict[Any, Callable[..., Any]
     """PyTorch's decompositions of the overloads that no program can hold.
 
     What has a row is lowered from that row; only the rest is taken apart while the
-    graph is traced. Collecting PyTorch's takes 40 ms, so it is done once.
+    graph is traced. Batch norm in training is too: what follows its statistics is cheap, and
+    the backward pass computes it again instead of keeping it (`backend._partition`).
+    Collecting PyTorch's takes 40 ms, so it is done once.
     """
     if len(tables) not in _found:
         _found.clear()
@@ -27,13 +29,14 @@ def missing_rows(tables: Mapping[str, Lowering]) -> dict[Any, Callable[..., Any]
 
 
 def _collect(tables: Mapping[str, Lowering]) -> dict[Any, Callable[..., Any]]:
-    from torch._decomp import core_aten_decompositions
+    from torch._decomp import core_aten_decompositions, decomposition_table
 
+    taken_apart = torch.ops.aten._native_batch_norm_legit_functional.default
     return {
         op: function
         for op, function in core_aten_decompositions().items()
         if isinstance(op, torch._ops.OpOverload) and not _in_program(op, tables)
-    }
+    } | {taken_apart: decomposition_table[taken_apart]}
 
 
 def _in_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:
