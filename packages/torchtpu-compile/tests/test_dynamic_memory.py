@@ -110,3 +110,33 @@ def test_expanded_result_holds_its_elements_once() -> None:
 )
 def test_result_keeps_the_order_of_dimensions_in_memory(function: Any) -> None:
     check(function, lambda n: (torch.randn(n, n + 1, 3),))
+
+
+def marked(function: Any, x: Tensor, compiled: Any) -> Any:
+    """Results and the gradient of the input, whose first dimension is open."""
+    y = x.clone().to("tpu")
+    torch._dynamo.mark_dynamic(y, 0)
+    pairs = []
+    for f, z in ((function, x.clone()), (compiled, y)):
+        results = tree_leaves(f(z.requires_grad_()))
+        sum(
+            (r * torch.arange(1, r.numel() + 1).view(r.shape).to(r.device)).sum() for r in results
+        ).backward()
+        pairs.append([*(r.detach().cpu() for r in results), z.grad.cpu()])
+    return pairs
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.meshgrid(x[:, 0], x[:, 1], indexing="ij"),
+        lambda x: x.t().clone(),
+        lambda x: torch.nn.functional.interpolate(x.t()[None], scale_factor=2),
+    ],
+)
+def test_view_of_an_input_has_the_elements_of_eager(function: Any) -> None:
+    compiled = torch.compile(function, backend="tpu")
+    for n in SIZES:
+        expected, actual = marked(function, torch.randn(n, 3), compiled)
+        for a, e in zip(actual, expected, strict=True):
+            torch.testing.assert_close(a, e)

@@ -84,7 +84,8 @@ class BoundedProgram:
         self.policy = policy
         self.random_ops = random_ops
         self._shapes = [_exprs(n) for n in interface.tensors]
-        self._layouts = [_layout(n, interface) for n in interface.outputs]
+        inside = set(interpreter.nodes)
+        self._layouts = [_layout(n, interface, inside) for n in interface.outputs]
         self.symbols = sorted(_symbols(interface), key=str)
         self._sources = [_source(s, interface, self._shapes) for s in self.symbols]
         self._upper = tuple(_upper(s, interface) for s in self.symbols)
@@ -231,20 +232,25 @@ def _exprs(node: Node) -> list[sympy.Expr]:
     return [expression(s) for s in node.meta["val"].shape]
 
 
-def _layout(node: Node, interface: Any) -> Layout | None:
+def _layout(node: Node, interface: Any, inside: set[Node]) -> Layout | None:
     exprs = _exprs(node)
     if all(map(is_static, exprs)):
         return None
     if node in interface.saved:
         return Layout.with_padding(exprs)
-    strides = [expression(s) for s in node.meta["val"].stride()]
-    if _is_view_of_input(node):
-        return Layout(exprs, strides, range(len(exprs)))
+    value = node.meta["val"]
+    strides = [expression(s) for s in value.stride()]
+    is_read = any(user.op != "output" and user not in inside for user in node.users)
+    if not is_read and _is_view_of_input(node):
+        return Layout(exprs, strides, range(len(exprs)), expression(value.storage_offset()))
     return Layout.of(exprs, strides)
 
 
 def _is_view_of_input(node: Node) -> bool:
-    """Whether AOTAutograd will make this result anew, as a view of an input."""
+    """Whether AOTAutograd will make this result anew, as a view of an input; not of gradients."""
+    inputs = (n.name for n in node.graph.nodes if n.op == "placeholder")
+    if any(name.startswith("tangents") for name in inputs):
+        return False
     while node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
         returns = node.target._schema.returns
         if not returns or returns[0].alias_info is None:

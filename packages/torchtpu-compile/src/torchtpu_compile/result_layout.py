@@ -53,11 +53,13 @@ class Layout:
         exprs: its true sizes.
         strides: its strides; None: those of the padded tensor.
         order: its dimensions from outermost to innermost in memory.
+        offset: of a view of an input, which AOTAutograd makes anew by its geometry; else None.
     """
 
     exprs: Sequence[sympy.Expr]
     strides: Sequence[sympy.Expr] | None
     order: Sequence[int]
+    offset: sympy.Expr | None = None
 
     @classmethod
     def of(cls, exprs: Sequence[sympy.Expr], strides: Sequence[sympy.Expr]) -> Layout:
@@ -93,4 +95,9 @@ class Layout:
         )
         with torch.no_grad():
             part = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            return part.set_(tensor.untyped_storage(), 0, true, strides)
+            if self.offset is None:
+                return part.set_(tensor.untyped_storage(), 0, true, strides)
+            offset = evaluate(self.offset, known)
+            last = offset + sum((n - 1) * step for n, step in zip(true, strides, strict=True))
+            room = torch.empty(last + 1, dtype=tensor.dtype, device=tensor.device)
+            return part.set_(room.untyped_storage(), offset, true, strides)
