@@ -87,7 +87,7 @@ def test_a_fault_is_never_faster(name, data, kind) -> None:
 @st.composite
 def faulty(draw: st.DrawFn) -> tuple[str, Faults]:
     """A small slice with some cables and chips that are down, slow or late."""
-    name = draw(st.sampled_from(["v5e:4x4", "v5p:4x4x4", "v5p:2x2x4", "v6e:8x16", "v4:4x4x8"]))
+    name = draw(st.sampled_from(["v5e:4x4", "v5p:4x4x4", "v5p:2x2x4", "v6e:8x16", "tpu7x:4x4x4"]))
     torus = parse_slice(name).torus
     cables = st.sampled_from([(link.source, link.target) for link in torus.links()])
     chips = st.integers(0, torus.chips - 1)
@@ -110,6 +110,37 @@ def test_chips_that_see_the_same_are_merged_without_changing_a_result(given_, ki
     merged = LinkLevel(network).simulate(*job)
     every = LinkLevel(network, symmetric=False).simulate(*job)
     assert merged.end_ps == pytest.approx(every.end_ps, abs=2 * every.events, rel=1e-9)
+    np.testing.assert_allclose(merged.link_bytes, every.link_bytes)
+
+
+@pytest.mark.parametrize(
+    ("faults", "lanes"),
+    [
+        ({}, 3),
+        ({"cables_slow": {(0, 1): 0.5}}, 3),
+        ({"cables_slow": {(21, 37): 0.5, (0, 1): 0.5}}, 6),
+        ({"cables_slow": {(0, 1): 0.5, (2, 3): 0.5}}, 3),
+        ({"chips_slow": {7: 0.5}, "chips_late": {7: 10**6}}, 3),
+        ({"chips_slow": {7: 0.5}, "chips_late": {8: 10**6}}, 6),
+        ({"cables_down": frozenset({(0, 1)})}, 3),
+        ({"cables_down": frozenset({(0, 1), (21, 37)})}, 6),
+    ],
+)
+def test_lanes_that_mirror_each_other_are_simulated_once(monkeypatch, faults, lanes) -> None:
+    network = _network("tpu7x:4x4x4", **faults)
+    job = (CollectiveKind.ALL_REDUCE, 10**7, whole(network))
+    every = LinkLevel(network, symmetric=False).simulate(*job)
+    simulated = []
+
+    def counted(fluid):
+        simulated.append(len(fluid.lanes))
+        return alike.merged(fluid)
+
+    monkeypatch.setattr(link_level, "merged", counted)
+    merged = LinkLevel(network).simulate(*job)
+    assert simulated == [lanes]
+    assert merged.end_ps == pytest.approx(every.end_ps, abs=2 * every.events, rel=1e-9)
+    assert len(merged.lane_end_ps) == len(every.lane_end_ps) == 6
     np.testing.assert_allclose(merged.link_bytes, every.link_bytes)
 
 

@@ -162,6 +162,9 @@ def parse_faults(texts: Sequence[str]) -> Faults:
 def detour(torus: Torus, faults: Faults, link: Link) -> list[Link]:
     """The shortest way around a link that is down.
 
+    Of several, the one that leaves first along the lowest axis, in the link's own direction: ways
+    around the two directions of a cable are mirror images.
+
     Raises:
         FaultError: there is none: the faults cut the torus.
     """
@@ -169,7 +172,7 @@ def detour(torus: Torus, faults: Faults, link: Link) -> list[Link]:
     waiting = deque([link.source])
     while waiting and link.target not in came:
         chip = waiting.popleft()
-        for step in torus.links_from(chip):
+        for step in sorted(torus.links_from(chip), key=lambda s: (s.axis, s.step != link.step)):
             if step.target not in came and faults.fraction(step) > 0:
                 came[step.target] = step
                 waiting.append(step.target)

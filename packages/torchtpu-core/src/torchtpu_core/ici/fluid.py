@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -158,6 +158,15 @@ def bytes_on_links(lanes: Lanes, links: int) -> Floats:
         carried = pattern.pair_weight * flows.size_bytes[pattern.pair_flow]
         total += times[id(flows)] * np.bincount(pattern.pair_link, carried, links)
     return total
+
+
+def on_links(lanes: Lanes, stands_for: Ints) -> Lanes:
+    """The same flows on other links: `stands_for` gives one for each, `[links]`."""
+    rounds, _ = numbered(flows for lane in lanes for flows in lane)
+    patterns, _ = numbered(flows.pattern for flows in rounds)
+    moved = {id(p): replace(p, pair_link=stands_for[p.pair_link]) for p in patterns}
+    made = {id(one): FlowRound(moved[id(one.pattern)], one.size_bytes) for one in rounds}
+    return [[made[id(flows)] for flows in lane] for lane in lanes]
 
 
 def numbered(items: Iterable[_T]) -> tuple[list[_T], dict[int, int]]:

@@ -23,7 +23,7 @@ from torchtpu_core.ici.algorithms import Algorithm, choose
 from torchtpu_core.ici.alike import merged
 from torchtpu_core.ici.closed_form import ClosedForm, Stage
 from torchtpu_core.ici.embedding import alike_everywhere, embed
-from torchtpu_core.ici.fabric import Fabric, Floats
+from torchtpu_core.ici.fabric import Fabric, Floats, Ints
 from torchtpu_core.ici.faults import refuse_chips_down
 from torchtpu_core.ici.fluid import (
     FlowPattern,
@@ -32,6 +32,7 @@ from torchtpu_core.ici.fluid import (
     FluidResult,
     Lanes,
     bytes_on_links,
+    on_links,
 )
 from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.ici.lanes import LaneMaker
@@ -46,6 +47,8 @@ from torchtpu_core.units import PS_PER_S, ps_to_seconds
 MODEL = "link level"
 #: Flows of an all-to-all that are simulated one by one.
 MOST_PAIRS = 300_000
+#: Chips with faults that are tried as the other end of a mirror's axis.
+MOST_CENTRES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +193,43 @@ class LinkLevel:
         self, kind: CollectiveKind, whole: float, span: Span, algorithm: Algorithm
     ) -> FluidResult:
         lanes, alike = self._lanes(kind, whole, span, algorithm)
+        mirror = self._mirror(span, algorithm)
+        if mirror is not None:
+            # What a colour does one way round, its twin does the other way round at the mirrored
+            # chips: one of the two is simulated, on links that are each other's image.
+            half = self._fluid(on_links(lanes[::2], mirror))
+            ends = tuple(end for end in half.lane_end_ps for _ in (0, 1))
+            every = bytes_on_links(lanes, len(half.link_bytes))
+            return replace(half, lane_end_ps=ends, link_bytes=every)
         if alike:
             links = np.full(2 * len(self.network.slice_.torus.shape), self.network.link.bytes_per_s)
             return Fluid(links / PS_PER_S, lanes, 1).run()
         return self._fluid(lanes)
+
+    def _mirror(self, span: Span, algorithm: Algorithm) -> Ints | None:
+        """For each link the one that stands for it and its mirror image; None without a mirror.
+
+        Asked where each colour goes one way round all rings of the whole torus. The mirror turns
+        the torus about a point, so that up and down change places.
+        """
+        torus = self.network.slice_.torus
+        plain = alike_everywhere(span) and span.chips_per_slice == torus.chips
+        if not (self.symmetric and algorithm.unidirectional and plain):
+            return None
+        fabric, starts = self._slice_fabric(), self._starts()
+        rates = fabric.capacity()[: fabric.per_slice].reshape(torus.chips, -1, 2)
+        places = np.array([torus.coordinates(chip) for chip in range(torus.chips)])
+        below = np.concatenate([[1], np.cumprod(torus.shape)[:-1]])
+        odd = np.unique(np.append(np.nonzero(rates != rates.max())[0], np.flatnonzero(starts)))
+        odd = odd if len(odd) else np.zeros(1, dtype=np.int64)
+        for chip in odd[:MOST_CENTRES].tolist():
+            image = ((places[odd[0]] + places[chip] - places) % torus.shape) @ below
+            if (rates[image][:, :, ::-1] == rates).all() and (starts[image] == starts).all():
+                links = np.arange(fabric.links)
+                own = links[: fabric.per_slice].reshape(rates.shape)
+                links[: fabric.per_slice] = np.minimum(own, own[image][:, :, ::-1]).ravel()
+                return links
+        return None
 
     def _lanes(
         self, kind: CollectiveKind, whole: float, span: Span, algorithm: Algorithm
@@ -208,14 +244,17 @@ class LinkLevel:
 
     def _fluid(self, lanes: Lanes) -> FluidResult:
         """The simulation of a slice, flow by flow."""
-        chips, late = self.network.slice_.torus.chips, self.network.faults.chips_late
-        starts = np.zeros(chips, dtype=np.int64)
-        starts[list(late)] = list(late.values())
         capacity = self._slice_fabric().capacity()
-        every = Fluid(capacity, lanes, chips, starts)
+        every = Fluid(capacity, lanes, self.network.slice_.torus.chips, self._starts())
         if not self.symmetric:
             return every.run()
         return replace(merged(every).run(), link_bytes=bytes_on_links(lanes, len(capacity)))
+
+    def _starts(self) -> Ints:
+        late = self.network.faults.chips_late
+        starts = np.zeros(self.network.slice_.torus.chips, dtype=np.int64)
+        starts[list(late)] = list(late.values())
+        return starts
 
     def _slice_fabric(self) -> Fabric:
         return Fabric(replace(self.network, slices=1))
