@@ -288,6 +288,8 @@ WorkPtr Direct::run(const Request& request, const Begin& begin) {
   } catch (const std::exception& error) {
     trouble = error.what();
   }
+  source.owner.release();  // a thread of gloo's that is stuck may still use them: kept for ever
+  target.owner.release();
   report(!trouble.empty() ? "failed" : outcome == Outcome::kDiffers ? "differs" : "ended", record,
          !trouble.empty() ? trouble : other_);
 }

@@ -129,7 +129,7 @@ class MessageWork : public c10d::Work {
       return wait_for_message(*of_gloo_, abort);
     });
     over_ = true;
-    if (receives_) {
+    if (receives_ && parcel_->host.defined()) {
       fill();
     }
     parcel_.reset();
@@ -210,7 +210,13 @@ WorkPtr receive(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, cons
   direct->check();
   PendingPtr record = record_message(direct, "recv", peer, tensor);
   Parcel parcel;
-  parcel.host = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
+  if (tensor.nbytes() == tensor.storage().nbytes()) {  // parts of one storage may all be received
+    py::gil_scoped_acquire gil;
+    parcel.memory = direct->memory(tensor, true);
+  }
+  if (parcel.memory.address == nullptr) {
+    parcel.host = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
+  }
   std::vector<at::Tensor> bytes{parcel.bytes(tensor)};
   WorkPtr work = peer < 0 ? gloo.recvAnysource(bytes, tag) : gloo.recv(bytes, peer, tag);
   return c10::make_intrusive<MessageWork>(direct, std::move(work), std::move(record), tensor,

@@ -93,8 +93,10 @@ def at_least_1d(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _view(array: Any, tensor: torch.Tensor) -> torch.Tensor:
+    # Without a reference of its own: a thread of gloo's drops it late, and until then the
+    # memory would not be the tensor's alone. The Source or Target has one.
     array.block_until_ready()
-    return _C.view_of(array.unsafe_buffer_pointer(), tensor.numel(), tensor.dtype, array)
+    return _C.view_of(array.unsafe_buffer_pointer(), tensor.numel(), tensor.dtype, None)
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:

@@ -243,11 +243,14 @@ class HostRunner:
             ledger.wait_for_works(works, gloo.backend)
             end()
         except CollectiveError:
+            ledger.keep(begin)
             ledger.give_up(pending)
             raise
         except (RuntimeError, OSError) as error:
+            ledger.keep(begin)
             self._fail(pending, error)
         except BaseException:
+            ledger.keep(begin)
             ledger.leave_stuck(self._gloo)
             ledger.give_up(pending)
             raise
@@ -346,6 +349,7 @@ class HostRunner:
             with self._queue_lock:
                 job = self._queue.popleft()
             work = job()
+            del job  # with the memory it has worked on
             with self._queue_lock:
                 self._busy = False
             if work.has_callbacks:

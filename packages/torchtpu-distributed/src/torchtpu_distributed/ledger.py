@@ -30,6 +30,7 @@ _FIRST_NAP_S = 0.0002
 _VERDICT_S = 15.0
 
 #: Backends of gloo with a thread that waits for a lost rank: to destroy one is to join it.
+#: And what such threads may use.
 _stuck: list[Any] = []
 
 
@@ -170,6 +171,10 @@ class Ledger:
         """Keep a gloo backend whose threads may wait for ever, and end the process without it."""
         self.stuck = True
         _stuck.append(gloo)
+
+    def keep(self, memory: Any) -> None:
+        """Never free what a thread of gloo's may still use after a failure."""
+        _stuck.append(memory)
 
     def wait_for_verdict(self) -> None:
         """Give the watch time to say which rank is behind an error; returns if it does not.
