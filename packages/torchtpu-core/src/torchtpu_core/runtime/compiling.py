@@ -20,6 +20,7 @@ from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import channel_order
 from torchtpu_core.runtime import caching, executables, fingerprints
+from torchtpu_core.runtime.collector import uncollected
 from torchtpu_core.runtime.current import target
 from torchtpu_core.simulator.pricing import price
 from torchtpu_core.simulator.stablehlo import program_cost
@@ -70,7 +71,7 @@ def compile_function(
     """
     began = time.perf_counter()
     function.__name__ = _identifier(name)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), uncollected():
         lowered = _lower(function, avals, donated)
     text = lowered.as_text()
     traced = time.perf_counter()

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The garbage collector rests while programs are traced, and only then."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import jax
+import pytest
+from torchtpu_core.runtime import clients, compiling
+from torchtpu_core.runtime.collector import uncollected
+
+
+def _compile(function):
+    aval = jax.ShapeDtypeStruct((3,), "float32", sharding=clients.sharding(0))
+    return compiling.compile_function(function, [aval], [], "probe")
+
+
+def test_no_collection_while_a_program_is_traced() -> None:
+    seen = []
+
+    def function(x):
+        seen.append(gc.isenabled())
+        return (x + len(seen),)
+
+    assert gc.isenabled()
+    _compile(function)
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+def test_an_error_in_tracing_lets_it_run_again() -> None:
+    def function(x):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        _compile(function)
+    assert gc.isenabled()
+
+
+def test_the_last_of_several_threads_ends_the_rest() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with uncollected():
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with uncollected():
+        thread.start()
+        assert inside.wait(10)
+    assert not gc.isenabled()
+    leave.set()
+    thread.join()
+    assert gc.isenabled()
+
+
+def test_a_collector_that_the_user_stopped_stays_stopped() -> None:
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
