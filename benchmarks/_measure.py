@@ -7,8 +7,10 @@ The machine's speed drifts; two candidates timed back to back see the same machi
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -68,6 +70,26 @@ def ratios(times: Mapping[str, list[float]], over: str) -> dict[str, Spread]:
         name: Spread.of([a / b for a, b in zip(values, times[over], strict=True)])
         for name, values in times.items()
     }
+
+
+def in_child(script: str, name: str, **variables: str) -> dict[str, float]:
+    """What ``script --child name`` prints as JSON in its last line, in a process of its own.
+
+    Args:
+        script: the benchmark's ``__file__``.
+        name: what to measure.
+        variables: of the environment, added to this process's.
+    """
+    done = subprocess.run(
+        [sys.executable, script, "--child", name],
+        env={**os.environ, **variables},
+        cwd=Path(script).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def environment() -> dict[str, str]:

@@ -11,14 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 
-from _measure import Spread, ratios, save
+from _measure import Spread, in_child, ratios, save
 
 MODELS = ("gpt", "resnet", "dlrm")
 STEPS = 20
@@ -38,16 +34,7 @@ def child(name: str) -> None:
 def run(name: str, mode: str) -> dict[str, float]:
     """One process."""
     with tempfile.TemporaryDirectory() as cache:
-        done = subprocess.run(
-            [sys.executable, __file__, "--child", name],
-            env={**os.environ, "TORCH_TPU_EAGER_MODE": mode, "TORCH_TPU_CACHE_DIR": cache},
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+        return in_child(__file__, name, TORCH_TPU_EAGER_MODE=mode, TORCH_TPU_CACHE_DIR=cache)
 
 
 def main() -> None:

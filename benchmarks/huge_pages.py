@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from _measure import Spread, save
+from _measure import Spread, in_child, save
 
 MODELS = ("gpt", "resnet", "dlrm")
 STEPS = 5
@@ -55,20 +51,6 @@ def child(name: str) -> None:
     print(json.dumps({k: statistics.median(v["all"]) for k, v in figures.items()}))
 
 
-def run(name: str, setting: str) -> dict[str, float]:
-    """One process."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", name],
-        env={**os.environ, "GLIBC_TUNABLES": setting},
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
 def main() -> None:
     """Measure, print, and save with ``--save``."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -85,7 +67,9 @@ def main() -> None:
         seen: dict[str, dict[str, list[float]]] = {}
         for _ in range(args.rounds):
             for label in ("0", "1"):
-                for key, value in run(name, f"glibc.malloc.hugetlb={label}").items():
+                for key, value in in_child(
+                    __file__, name, GLIBC_TUNABLES=f"glibc.malloc.hugetlb={label}"
+                ).items():
                     seen.setdefault(key, {}).setdefault(label, []).append(value)
         figures[name] = {
             key: {

@@ -122,6 +122,20 @@ def test_a_program_of_one_operator_is_left_alone() -> None:
     assert channel_order.channels_last(step) is None
 
 
+@pytest.mark.parametrize("dtype", [jnp.int16, jnp.int32])
+def test_bits_of_an_image_may_be_read_as_another_dtype(dtype: jnp.dtype) -> None:
+    """A narrower dtype adds a dimension to the image's; small whole numbers are exact."""
+    (first, weight), x = jax.tree.map(jnp.round, _operands(2))
+
+    def run(first: jax.Array, weight: jax.Array, x: jax.Array) -> jax.Array:
+        image = _conv(_conv(_conv(x, first), weight), weight)
+        return lax.bitcast_convert_type(image + 0.5, dtype)
+
+    rewritten = channel_order.channels_last(jax.make_jaxpr(run)(first, weight, x))
+    assert rewritten is not None
+    np.testing.assert_array_equal(rewritten(first, weight, x)[0], run(first, weight, x))
+
+
 def test_grouped_convolutions_agree() -> None:
     """Groups are counted along the channels wherever they stand."""
     (_, weight), _ = _operands(2)

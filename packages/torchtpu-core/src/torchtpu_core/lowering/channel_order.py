@@ -154,6 +154,8 @@ def _rank(value: _Value) -> int:
 
 
 def _elementwise(eqn: core.JaxprEqn, inputs: list[_Value]) -> _Value | None:
+    if len(eqn.outvars[0].aval.shape) != max(_rank(v) for v in inputs):
+        return None  # bits read as a narrower or wider dtype: a dimension comes or goes
     order = next((v.order for v in inputs if isinstance(v, _Ordered)), None)
     if order is not None:
         is_mixed = any(_rank(v) for v in inputs if not isinstance(v, (_Ordered, _Spread)))
