@@ -94,6 +94,7 @@ def test_op_is_recorded_without_python_and_compiled_once() -> None:
 
 
 def test_op_is_part_of_a_compiled_program() -> None:
+    pytest.importorskip("torchtpu_compile", reason="compiled programs are torchtpu-compile's")
     op = jax_op(fresh("scale"), scale)
     compiled = torch.compile(lambda x, y: op(x * 2, [y])[0].relu(), backend="tpu", fullgraph=True)
     x, y = torch.randn(2, 3, device="tpu"), torch.randn(3, device="tpu")

@@ -89,6 +89,7 @@ def test_bfloat16_operands_keep_their_dtype() -> None:
 
 
 def test_kernel_inside_a_compiled_model() -> None:
+    pytest.importorskip("torchtpu_compile", reason="compiled programs are torchtpu-compile's")
     kernel = custom_jax_kernel(softmax)
     compiled = torch.compile(lambda x: kernel(x * 2) + 1, backend="tpu", fullgraph=True)
     x = torch.randn(16, 24)
