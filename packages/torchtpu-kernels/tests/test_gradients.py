@@ -101,6 +101,7 @@ def test_vmap_equals_a_loop() -> None:
 
 def test_kernel_is_part_of_a_compiled_program() -> None:
     pytest.importorskip("torchtpu_compile", reason="compiled programs are torchtpu-compile's")
+
     def model(x: Tensor, y: Tensor) -> Tensor:
         return wave(x * 2, y)[0].relu()
 
