@@ -59,6 +59,48 @@ for _ in range(3):
     model(torch.randn(32, 64).to("tpu")).square().mean().backward()
     optimizer.step()
 """
+INFERENCE = """
+import torch
+from torch import nn
+
+torch.set_default_device("tpu")
+model = nn.Sequential(nn.Linear(256, 1024), nn.RMSNorm(1024), nn.Linear(1024, 256)).eval()
+with torch.inference_mode():
+    x = torch.randn(8, 256)
+    for _ in range(3):
+        x = model(x)
+    print(x.sum(dim=1)[:4].tolist(), x.is_inference())
+"""
+TENSOR_PARALLEL = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+dist.init_process_group("tpu")
+device = torch.device("tpu", int(os.environ["LOCAL_RANK"]))
+mesh = init_device_mesh("tpu", (2, 2), mesh_dim_names=("data", "tensor"))
+with torch.device("meta"):
+    model = nn.Sequential(nn.Embedding(64, 32), nn.Linear(32, 64), nn.Linear(64, 32))
+plan = {"0": RowwiseParallel(input_layouts=Replicate()), "1": ColwiseParallel()}
+parallelize_module(model, mesh["tensor"], {**plan, "2": RowwiseParallel()})
+fully_shard(model, mesh=mesh["data"])
+model.to_empty(device=device)
+for layer in model:
+    layer.reset_parameters()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    tokens = torch.randint(64, (4, 8), device=device)
+    loss = model(tokens).square().mean() + torch.ones((), device="tpu")
+    loss.backward()
+    optimizer.step()
+    if dist.get_rank() == 0:
+        print(loss.item())
+"""
 NOTHING = "import torch\ntorch.ones(3).sum()\n"
 
 
@@ -105,6 +147,24 @@ def test_ddp_script_sums_every_gradient_once(tmp_path) -> None:
     found = plan["communication"]["collectives"]["all_reduce of 4 ranks"]
     assert found["bytes_per_rank"] == 4 * (64 * 512 + 512 + 512 * 64 + 64)
     assert plan["hbm"]["at_peak"]["parameters"] == found["bytes_per_rank"]
+
+
+def test_inference_mode_is_planned(tmp_path) -> None:
+    done = _run(tmp_path, INFERENCE, "--target", "v5e:1x1", "--json", "plan.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[1.0, 1.0, 1.0, 1.0] True" in done.stdout
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    # Three passes of two matrix products, and little else.
+    flops = 3 * 2 * 2 * 8 * 256 * 1024
+    assert plan["mfu"] * plan["step_s"] * 197e12 == pytest.approx(flops, rel=0.01)
+
+
+def test_tensor_parallel_ranks_have_devices_of_their_own(tmp_path) -> None:
+    done = _run(tmp_path, TENSOR_PARALLEL, "--target", "v5e:2x2", "--json", "plan.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    sharded = 4 * (64 * 32 + 32 * 64 + 64 * 32 + 64) / 4 + 4 * 32 / 2
+    assert plan["hbm"]["at_peak"]["parameters"] == pytest.approx(sharded, rel=0.02)
 
 
 def test_script_without_the_device_says_so(tmp_path) -> None:

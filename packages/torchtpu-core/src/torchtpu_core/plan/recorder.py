@@ -8,6 +8,7 @@ reads from the device is a placeholder, noted with the user's line.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,6 +65,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if fakes and fakes[0].fake_mode is not self.fake:
             # DTensor asks another fake mode for the shapes of global tensors: no work.
             return func(*args, **kwargs)
+        if _is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         special = self._data_read(func, args, kwargs)
         if special is not _RUN:
             return special
@@ -257,6 +261,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.dtype = op_work.dtype_of(on_device[0])
         elif name in op_work.MOVES:
             op.work = Work.MOVE
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Whether `func` is made of others on the device.
+
+    Autograd takes such an operator apart before it comes here; tensors of inference mode and
+    calls below autograd, such as DTensor's, have none.
+    """
+    if func.namespace == "prim" or func is _aten._has_compatible_shallow_copy_type.default:
+        return False
+    own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "PrivateUse1")
+    return not own and bool(func._can_decompose())
 
 
 def _leaves(tree: Any, found: list[Any]) -> list[Any]:

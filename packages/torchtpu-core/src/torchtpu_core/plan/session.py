@@ -23,6 +23,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from torchtpu_core.errors import PlanError, TorchTPUError
 from torchtpu_core.ici.slices import Slice
@@ -138,6 +139,7 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
         stack.enter_context(
             mock.patch.object(dist.distributed_c10d, "init_process_group", dist.init_process_group)
         )
+        _device_of_rank(stack, recorder.recording)
         stack.enter_context(_resizing(recorder))
         stand_ins.enter_all(stack)
         stack.enter_context(_data_assignable())
@@ -164,6 +166,24 @@ def _fake_group(recording: Recording) -> Any:
             real("fake", store=FakeStore(), rank=recording.rank, world_size=world)
 
     return init_process_group
+
+
+def _device_of_rank(stack: contextlib.ExitStack, recording: Recording) -> None:
+    """The first mesh chooses the rank's device, and "tpu" is that device.
+
+    PyTorch does neither where the group is a fake one or the device has not started.
+    """
+    real = DeviceMesh._setup_world_group_and_device
+
+    def set_up(self: DeviceMesh) -> Any:
+        group = real(self)
+        if self.device_type == "tpu" and not recording.ops and not torch.tpu.current_device():
+            torch.tpu.set_device(int(os.environ["LOCAL_RANK"]))
+        return group
+
+    stack.callback(torch.tpu.set_device, torch.tpu.current_device())
+    stack.enter_context(mock.patch.object(DeviceMesh, "_setup_world_group_and_device", set_up))
+    stack.enter_context(mock.patch.object(torch.tpu, "is_initialized", lambda: True))
 
 
 def _resizing(recorder: Recorder) -> Any:
