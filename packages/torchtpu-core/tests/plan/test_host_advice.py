@@ -3,23 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.records import Phase, Recording, Work
 from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.testing.recordings import MIB, op, recording
 
-_spec = importlib.util.spec_from_file_location(
-    "plan_builders", Path(__file__).parent / "builders.py"
-)
-assert _spec and _spec.loader
-builders = sys.modules.setdefault("plan_builders", importlib.util.module_from_spec(_spec))
-_spec.loader.exec_module(builders)
-MIB, op, recording = builders.MIB, builders.op, builders.recording
 V5P, V5E = parse_slice("v5p:4x4x4"), parse_slice("v5e:2x2")
 PRODUCT = op("mm", Work.MATMUL, (1,), (2,), products=((1, 4096, 4096, 4096),))
 

@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.plan.fusion import fuse
@@ -16,14 +12,8 @@ from torchtpu_core.plan.placed import Unit
 from torchtpu_core.plan.records import Category, Phase, Work
 from torchtpu_core.plan.schedule import Pricer, schedule
 from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.testing.recordings import MIB, op, recording
 
-_spec = importlib.util.spec_from_file_location(
-    "plan_builders", Path(__file__).parent / "builders.py"
-)
-assert _spec and _spec.loader
-builders = sys.modules.setdefault("plan_builders", importlib.util.module_from_spec(_spec))
-_spec.loader.exec_module(builders)
-MIB, op, recording = builders.MIB, builders.op, builders.recording
 V5P = parse_slice("v5p:4x4x4")
 SQUARE = ((1, 4096, 4096, 4096),)
 

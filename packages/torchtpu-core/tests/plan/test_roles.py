@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -19,14 +18,8 @@ from torchtpu_core.plan.ranks import Branches, Rank
 from torchtpu_core.plan.records import Phase, Work
 from torchtpu_core.plan.roles import _declared
 from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.testing.recordings import MIB, op, recording
 
-_spec = importlib.util.spec_from_file_location(
-    "plan_builders", Path(__file__).parent / "builders.py"
-)
-assert _spec and _spec.loader
-builders = sys.modules.setdefault("plan_builders", importlib.util.module_from_spec(_spec))
-_spec.loader.exec_module(builders)
-MIB, op, recording = builders.MIB, builders.op, builders.recording
 WHERE = parse_slice("v5e:2x2")
 PRODUCT = ((1, 8192, 8192, 8192),)
 

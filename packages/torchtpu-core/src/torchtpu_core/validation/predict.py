@@ -23,8 +23,9 @@ from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.units import GB
 from torchtpu_core.workloads.meshes import network_of
+from torchtpu_core.workloads.microbenchmarks import AttentionRun, CollectiveRun
 from torchtpu_core.workloads.prediction import StepPrediction
-from torchtpu_core.workloads.spec import AttentionRun, CollectiveRun, Spec
+from torchtpu_core.workloads.spec import Spec
 from torchtpu_core.workloads.training import predict_step, scores_per_head
 
 _SECONDS = {"s": 1.0, "ms": 1e3, "us": 1e6, "min": 1 / 60, "h": 1 / 3600}

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 
-from torchtpu_core.workloads import spec
+from torchtpu_core.workloads import microbenchmarks, spec
 
 TABLES: dict[str, type] = {
     "(top level)": spec.Spec,
@@ -19,10 +19,10 @@ TABLES: dict[str, type] = {
     "[train]": spec.Train,
     "[metric]": spec.Metric,
     "[benchmark]": spec.Benchmark,
-    "[collective]": spec.CollectiveRun,
-    "[copy]": spec.Copy,
-    "[matmul]": spec.Matmul,
-    "[attention]": spec.AttentionRun,
+    "[collective]": microbenchmarks.CollectiveRun,
+    "[copy]": microbenchmarks.Copy,
+    "[matmul]": microbenchmarks.Matmul,
+    "[attention]": microbenchmarks.AttentionRun,
 }
 
 

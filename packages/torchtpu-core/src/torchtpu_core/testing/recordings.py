@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small recordings made by hand."""
+"""Small recordings of a plan, made by hand for tests."""
 
 from __future__ import annotations
 
