@@ -60,6 +60,20 @@ def joined_shards(device: str, group: dist.ProcessGroup) -> list[Tensor]:
     return [whole(p) for p in model.parameters()]
 
 
+def delayed(device: str, group: dist.ProcessGroup) -> list[Tensor]:
+    """One parameter is reduced late; PyTorch keeps its gradient on the CPU without `device_ids`."""
+    module = net().to(device)
+    ids = None if device == "cpu" else [torch.device(device, torch.tpu.current_device())]
+    model = DistributedDataParallel(
+        module,
+        device_ids=ids,
+        process_group=group,
+        delay_all_reduce_named_params=[("last.weight", module.last.weight)],
+        param_to_hook_all_reduce=module.second.weight,
+    )
+    return train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
+
+
 def low_rank(group: dist.ProcessGroup) -> powerSGD_hook.PowerSGDState:
     """Its hook reduces and waits in callbacks of a reduction."""
     return powerSGD_hook.PowerSGDState(
@@ -76,6 +90,7 @@ CASES: dict[str, Callable[[str, dist.ProcessGroup], list[Tensor]]] = {
     "power_sgd": hooked(powerSGD_hook.powerSGD_hook, low_rank),
     "built_in": built_in,
     "joined_shards": joined_shards,
+    "delayed": delayed,
 }
 
 

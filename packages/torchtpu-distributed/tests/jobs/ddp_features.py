@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from feature_parts import Net, Pair, batch, distributed, expected, loss_of, net, share, trained
 from torch import distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 Tensor = torch.Tensor
@@ -100,6 +101,24 @@ def ddp_compiled() -> Pair:
     return distributed(model, compiled), expected()
 
 
+def ddp_synchronised_batch_norm() -> Pair:
+    """Statistics are those of the whole batch; running ones and gradients too."""
+
+    def build() -> nn.Sequential:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(build()).to("tpu")
+    found = distributed(model, DistributedDataParallel(model))
+    alone = build()
+    wanted = trained(alone, lambda n: loss_of(alone, *batch(n)))
+    names = ("running_mean", "running_var")
+    return (
+        found + [getattr(model[1], name).cpu() for name in names],
+        wanted + [getattr(alone[1], name) for name in names],
+    )
+
+
 #: What this module compares.
 FEATURES = (
     ddp_bucket_views,
@@ -109,4 +128,5 @@ FEATURES = (
     ddp_comm_hooks,
     ddp_join,
     ddp_compiled,
+    ddp_synchronised_batch_norm,
 )

@@ -54,6 +54,8 @@ def infer_by_lowering(
         raise UnsupportedOpError.for_op(
             overload, f"PyTorch has no meta kernel for it and its lowering needs values ({error})"
         ) from error
+    if row.mutates and isinstance(results, tuple):
+        results = results[: len(schema.returns)]  # the new values of arguments follow
     leaves = jax.tree.leaves(results, is_leaf=lambda leaf: leaf is None)
     return [None if leaf is None else _spec(leaf) for leaf in leaves]
 
