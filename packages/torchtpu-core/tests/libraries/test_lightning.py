@@ -63,6 +63,6 @@ def _losses(folder: Path, **options: object) -> tuple[set[str], list[float]]:
 def test_trainer_with_the_accelerator_of_the_manual_gives_the_losses_of_the_cpu(
     tmp_path: Path,
 ) -> None:
-    seen, found = _losses(tmp_path / "tpu", **_of_the_manual()["ON_TPU"])
+    seen, found = _losses(tmp_path / "tpu", **_of_the_manual()["on_tpu"]())
     assert seen == {"tpu"}
     assert found == pytest.approx(_losses(tmp_path / "cpu", accelerator="cpu")[1], rel=1e-4)

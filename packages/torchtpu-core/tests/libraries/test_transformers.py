@@ -97,7 +97,7 @@ def test_steps_under_autocast_give_about_the_losses_of_the_cpu(
     assert found == pytest.approx(expected, rel=2e-2)
 
 
-@pytest.mark.parametrize("device_map", ["tpu", "auto", {"": "tpu:0"}], ids=str)
+@pytest.mark.parametrize("device_map", ["tpu", {"": "tpu:0"}], ids=str)
 def test_from_pretrained_with_a_device_map_loads_onto_the_device(
     device_map: Any, language_model: Make, ids: torch.Tensor, tmp_path: Path
 ) -> None:
