@@ -73,6 +73,12 @@ def test_missing_extra_gives_the_pip_command(without, submodule):
         importlib.import_module(f"torch_tpu.{submodule}")
 
 
+def test_code_that_inductor_writes_for_the_device_names_the_missing_extra(without):
+    without("torchtpu_compile", "_internal")
+    with pytest.raises(MissingExtraError, match=r"pip install 'torchtpu-core\[compile\]'"):
+        importlib.import_module("torch_tpu._internal")
+
+
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'palas'"):
         torch_tpu.palas

@@ -18,6 +18,14 @@ def torchtpu_register_kernels() -> Iterable[Callable[..., Any]]:
 
 
 @hookimpl
+def torchtpu_compile_backend() -> Callable[..., Any]:
+    """The backend `tpu` of Dynamo."""
+    from torchtpu_compile.backend import tpu
+
+    return tpu
+
+
+@hookimpl
 def torchtpu_after_compile(name: str, stablehlo: str, seconds: float) -> None:
     """Tell `explain` and ``debug_callback``."""
     from torchtpu_compile import records

@@ -119,8 +119,19 @@ class MissingExtraError(TorchTPUError, ImportError):
     """
 
     @classmethod
-    def for_extra(cls, extra: str, needed_for: str) -> Self:
-        """The error with the exact pip command for an extra of torchtpu-core."""
+    def for_extra(cls, extra: str, needed_for: str, disabled: Iterable[str] = ()) -> Self:
+        """The error with the exact pip command for an extra of torchtpu-core.
+
+        Args:
+            extra: its name, which is the plugin's too.
+            needed_for: what the user asked for.
+            disabled: the plugins the user turned off.
+        """
+        if extra in disabled:
+            return cls(
+                f"{needed_for} needs the plugin {extra!r}, which TORCH_TPU_DISABLE_PLUGINS has "
+                "turned off. Take it out of that variable."
+            )
         return cls(
             f"{needed_for} needs the {extra!r} extra, which is not installed. "
             f"Install it with: pip install 'torchtpu-core[{extra}]'"

@@ -48,6 +48,11 @@ def torchtpu_register_kernels() -> Iterable[Callable[..., Any]]:  # type: ignore
     """Functions called once after the device has started, to define custom ops."""
 
 
+@hookspec
+def torchtpu_compile_backend() -> Callable[..., Any]:  # type: ignore[empty-body]
+    """What `torch.compile` calls for ``backend="tpu"``: a Dynamo backend. The first one counts."""
+
+
 @hookspec(firstresult=True)
 def torchtpu_cpu_client(device_count: int) -> Any | None:
     """The PJRT CPU client behind a simulated target, made when the device starts; None: not mine.
