@@ -120,9 +120,10 @@ def make(
 
 
 def _serve_dtensors() -> None:
-    from torchtpu_distributed import sharded_attention
+    from torchtpu_distributed import mixed_parameters, sharded_attention
 
     sharded_attention.register()
+    mixed_parameters.register()
 
 
 def _check_first() -> None:

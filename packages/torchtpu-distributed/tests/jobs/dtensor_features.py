@@ -60,6 +60,26 @@ def tensor_parallel() -> Pair:
     return [whole(p.grad) for p in model.parameters()], [p.grad for p in alone.parameters()]
 
 
+def some_parameters_parallel() -> Pair:
+    """Training where only some parameters of the optimizer are DTensors."""
+    from torch.distributed.tensor import parallel
+
+    torch.manual_seed(4)
+    alone = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 8))
+    model = copy.deepcopy(alone).to("tpu")
+    mesh = dist.init_device_mesh("tpu", (dist.get_world_size(),))
+    plan = {"1": parallel.ColwiseParallel(), "3": parallel.RowwiseParallel()}
+    parallel.parallelize_module(model, mesh, plan)
+    x = torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(2))
+    for network, operand in ((alone, x), (model, x.to("tpu"))):
+        optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
+        for _ in range(2):
+            optimizer.zero_grad()
+            network(operand).pow(2).mean().backward()
+            optimizer.step()
+    return [whole(p) for p in model.parameters()], [p.detach() for p in alone.parameters()]
+
+
 def loss_parallel() -> Pair:
     """Cross entropy of logits that are sharded over the classes."""
     from torch.distributed.tensor.parallel import loss_parallel as sharded_loss
@@ -97,5 +117,6 @@ def checkpoint_resharded(folder: str) -> Pair:
 FEATURES = (
     tensor_redistribution,
     tensor_parallel,
+    some_parameters_parallel,
     loss_parallel,
 )
