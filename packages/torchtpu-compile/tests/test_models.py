@@ -212,3 +212,36 @@ def test_activations_behind_batch_norm_are_not_kept_for_the_backward_pass() -> N
     torch.tpu.synchronize()
     kept = torch.tpu.memory_allocated() - before - result.nbytes
     assert kept < 2.5 * x.nbytes  # what the two convolutions gave, not what the ReLU gave
+
+
+class Experts(nn.Module):
+    """``[T, D] -> [T, D]``: every token goes to one of three experts, all in one product."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, 3)
+        self.weight = nn.Parameter(torch.randn(3, width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, expert = self.router(x).softmax(-1).max(-1)
+        order = expert.argsort(stable=True)
+        ends = torch.cumsum(F.one_hot(expert, 3).sum(0), 0).to(torch.int32)
+        out = F.grouped_mm(x[order], self.weight, offs=ends)
+        return torch.zeros_like(x).index_copy(0, order, out) * gate[:, None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_products_of_any_dtype_are_compiled(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    reference = Experts(16).to(dtype)
+    model = copy.deepcopy(reference).to("tpu")
+    x = torch.randn(12, 16, dtype=dtype)
+    expected = reference(x)
+    actual = torch.compile(model, backend="tpu", fullgraph=True)(x.to("tpu"))
+    expected.sum().backward()
+    actual.sum().backward()
+    tolerance = {"rtol": 2**-6, "atol": 2**-4} if dtype is torch.bfloat16 else {}
+    torch.testing.assert_close(actual.detach().cpu(), expected.detach(), **tolerance)
+    pairs = zip(model.parameters(), reference.parameters(), strict=True)
+    for p, q in pairs:
+        torch.testing.assert_close(p.grad.cpu(), q.grad, **tolerance)

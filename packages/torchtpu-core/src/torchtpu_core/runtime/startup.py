@@ -15,7 +15,7 @@ from torchtpu_core.errors import EnvironmentVariableError, LoweringTableError
 from torchtpu_core.lowering import memory_formats, mxu
 from torchtpu_core.lowering.indexing import check_masks, expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
-from torchtpu_core.runtime import clients, modes, recurrent_layers, sparse, tables
+from torchtpu_core.runtime import clients, fake_results, modes, recurrent_layers, sparse, tables
 from torchtpu_core.runtime.current import TargetKind, target
 from torchtpu_core.runtime.sharing import sharing_of
 from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schemas_of
@@ -66,6 +66,7 @@ def start() -> None:
         register(row)
     sparse.register(_library("aten::"))
     recurrent_layers.register(_library("aten::"))
+    fake_results.register()
     _C.set_copy_op(tables.current()["aten::copy"])
     _limit_memory()
     _C.log_flushes(env_values.LogTopic.FLUSHES in env_vars.settings().log)
