@@ -241,13 +241,30 @@ class Reader {
                                                      : pack_int(number.toLong()));
   }
 
+  // A number that is the same all along the list, as an optimizer's for each parameter, is
+  // one operand: a program reads it once. Whether it is, is in the key.
   void read_scalars(const c10::IValue& value, ArgSpec* spec) {
     const auto list = value.toListRef();
-    call_.key.push_back(kListTag | (static_cast<int64_t>(list.size()) << 16));
-    for (const c10::IValue& item : list) {
+    bool repeats = list.size() > 1 && std::all_of(list.begin() + 1, list.end(), [&](const auto& x) {
+      return is_same_number(x, list[0]);
+    });
+    call_.key.push_back(kListTag | (static_cast<int64_t>(list.size()) << 16) |
+                        (static_cast<int64_t>(repeats) << 48));
+    for (const c10::IValue& item : repeats ? list.slice(0, 1) : list) {
       read_scalar(item.toScalar(), -1, spec);
     }
     set_kind(spec, ArgSpec::kScalarList);
+    if (repeats && spec != nullptr) {
+      spec->index.resize(list.size(), spec->index[0]);
+      spec->scalar_kinds.resize(list.size(), spec->scalar_kinds[0]);
+    }
+  }
+
+  static bool is_same_number(const c10::IValue& a, const c10::IValue& b) {
+    if (a.isDouble() && b.isDouble()) {
+      return bits_of(a.toDouble()) == bits_of(b.toDouble());
+    }
+    return a.isInt() && b.isInt() && a.toInt() == b.toInt();
   }
 
   void read_constant(const c10::IValue& value) {

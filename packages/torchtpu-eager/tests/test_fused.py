@@ -62,6 +62,25 @@ def test_training_losses_equal_cpus_from_first_step_to_fused_ones():
     )
 
 
+@pytest.mark.parametrize("padding_idx", [None, 3])
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_bags_of_one_size_have_cpus_values_and_gradients(mode, padding_idx):
+    generator = torch.Generator().manual_seed(0)
+    host, index = torch.randn(9, 4, generator=generator), torch.arange(30).reshape(6, 5) % 9
+
+    def bags(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        table = host.to(device).requires_grad_()
+        out = nn.functional.embedding_bag(
+            index.to(device), table, mode=mode, padding_idx=padding_idx
+        )
+        (out * out).sum().backward()
+        return out.detach().cpu(), table.grad.cpu()
+
+    for _ in range(3):
+        on_tpu = bags("tpu")
+    assert_close(on_tpu, bags("cpu"))
+
+
 def test_stream_met_once_is_not_compiled_and_met_twice_is():
     x = torch.ones(3, 7, device="tpu")
     x.sum().item()

@@ -66,6 +66,19 @@ def test_loop_over_numbers_compiles_at_most_two_programs(once):
     assert torch.tpu.counters()["compiles"] - before <= MOST
 
 
+def test_list_of_numbers_that_repeats_is_one_operand_with_the_same_results():
+    def added(*numbers: float) -> list[float]:
+        tensors = [torch.zeros(3, device="tpu") for _ in numbers]
+        return [t[0].item() for t in torch._foreach_add(tensors, numbers)]
+
+    for numbers in ((1.5, 1.5, 1.5), (1.5, 2.5, 1.5)):
+        assert added(*numbers) == list(numbers)
+    before = torch.tpu.counters()["compiles"]
+    for numbers in ((3.5, 3.5, 3.5), (4.5, 2.5, 0.5)):
+        assert added(*numbers) == list(numbers)
+    assert torch.tpu.counters()["compiles"] == before
+
+
 def test_optimizer_with_a_schedule_compiles_nothing_after_its_second_step():
     weight = torch.nn.Parameter(_matrix())
     weight.grad = torch.ones_like(weight)

@@ -148,10 +148,11 @@ def embedding_bag_dense_backward(
     mode: int,
     per_sample_weights: jax.Array | None,
     padding_idx: int = -1,
+    each: int | None = None,
 ) -> jax.Array:
-    """`(B, D)` -> `(V, D)`."""
+    """`(B, D)` -> `(V, D)`; `each` is the size of all bags, if it is known."""
+    bags, features = grad.shape
     g = grad.astype(dtypes.opmath(grad.dtype))
-    bags, features = g.shape
     if mode == _MAX:
         filled = (bag_size[:bags] > 0)[:, None]
         target = jnp.where(filled, maximum_indices, num_weights).astype(np.int32)
@@ -160,11 +161,11 @@ def embedding_bag_dense_backward(
         return zeros.at[target, columns].add(g, mode="drop").astype(grad.dtype)
     if mode == _MEAN:
         g = g / jnp.maximum(bag_size[:bags], 1).astype(g.dtype)[:, None]
-    each = rows(g, offset2bag)
+    parts = rows(g, offset2bag) if each is None else jnp.repeat(g, each, axis=0)
     if per_sample_weights is not None:
-        each = each * per_sample_weights.astype(g.dtype)[:, None]
+        parts = parts * per_sample_weights.astype(g.dtype)[:, None]
     index = indices if padding_idx < 0 else jnp.where(indices == padding_idx, num_weights, indices)
-    return scattered(each, index, num_weights, by_frequency=scale_grad_by_freq).astype(grad.dtype)
+    return scattered(parts, index, num_weights, by_frequency=scale_grad_by_freq).astype(grad.dtype)
 
 
 def embedding_bag_backward(
@@ -198,6 +199,7 @@ def embedding_bag_backward(
         mode,
         per_sample_weights,
         padding_idx,
+        _common_size(offsets, grad.shape[0], indices.shape[0]),
     )
 
 

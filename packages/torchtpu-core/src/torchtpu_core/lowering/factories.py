@@ -70,8 +70,11 @@ def _whole_or_default(dtype: torch.dtype | None, *numbers: Number) -> torch.dtyp
 def _ramp_out(
     start: Operand, end: Operand, step: Operand = 1, *, out: jax.ShapeDtypeStruct
 ) -> jax.Array:
-    count = dims.numel(out.shape)
-    return lax.reshape(_ramp(start, step, count, np.dtype(out.dtype)), tuple(out.shape))
+    dtype = np.dtype(out.dtype)
+    result = lax.reshape(_ramp(start, step, dims.numel(out.shape), dtype), tuple(out.shape))
+    if isinstance(start, int) and isinstance(step, int) and dtype == np.int64:
+        return layout.ramp(result, start, step)
+    return result
 
 
 def _range(
@@ -364,7 +367,8 @@ TABLE: tuple[Lowering, ...] = (
     native("aten::arange", _arange, static=("end",)),
     native("aten::arange.start", _arange_start, static=_ENDS),
     native("aten::arange.start_step", _arange_step, static=_RANGE),
-    native("aten::arange.start_out", _ramp_out),
+    # A ramp from 0 in known steps tells others something: the size of all bags of embeddings.
+    native("aten::arange.start_out", _ramp_out, static=("step",), special=(0.0,)),
     native("aten::range", _range, static=_ENDS),
     native("aten::range.step", _range, static=_RANGE),
     native("aten::range.out", _ramp_out),

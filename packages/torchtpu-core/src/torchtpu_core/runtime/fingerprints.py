@@ -25,7 +25,7 @@ from jax._src.config import trace_context
 import torchtpu_core
 from torchtpu_core import plugins
 from torchtpu_core.env_vars import settings
-from torchtpu_core.runtime import clients
+from torchtpu_core.runtime import clients, xla_options
 from torchtpu_core.runtime.current import target
 
 #: Below `torchtpu_core`: what decides how a trace is lowered and priced.
@@ -71,6 +71,7 @@ def host() -> str:
 def executable_key(stablehlo: str) -> str:
     """Key of the executable of a StableHLO module on this platform, for any one device."""
     options = [str(getattr(jax.config, name, None)) for name in _CONFIG]
+    options.append(repr(xla_options.for_platform(clients.devices()[0].platform)))
     return digest("executable", host(), *options, stablehlo)
 
 

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How XLA compiles our programs, by platform; the user's own JAX keeps XLA's defaults."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+_CPU = MappingProxyType(
+    {
+        # Kernels of microseconds are not worth waking other threads for; large ones are
+        # parallel by themselves.
+        "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
+    }
+)
+
+
+def for_platform(platform: str) -> dict[str, bool | int | float | str]:
+    """XLA's options for programs of a platform, as ``Lowered.compile`` takes them.
+
+    >>> for_platform("tpu")
+    {}
+    """
+    return dict(_CPU) if platform == "cpu" else {}
