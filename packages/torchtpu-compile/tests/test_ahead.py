@@ -62,8 +62,13 @@ def test_loaded_model_equals_cpu_eager_and_traces_nothing(made) -> None:
 
 
 def test_simulated_target_is_priced_by_the_simulator(tmp_path: Path) -> None:
-    model = nn.Linear(64, 64)
-    report = aot(model, (torch.ones(8, 64),), path=tmp_path / "m", target="v5p:2x2x1")
+    report = aot(
+        nn.Linear(64, 64),
+        (torch.ones(8, 64),),
+        path=tmp_path / "m",
+        target="v5p:2x2x1",
+        compiler="simulator",
+    )
     assert report["priced_by"] == "simulator"
     assert report["simulated_run_ps"] > 0
 

@@ -125,3 +125,18 @@ def test_changed_metadata_of_an_input_is_the_callers() -> None:
     assert torch.equal(torch.compile(turn, backend="tpu")(y).cpu(), turn(x))
     assert y.shape == x.shape == (1, 3, 4)
     assert not y.cpu().any()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_parts_of_a_complex_result_lie_in_it(dynamic: bool) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y, z = torch.view_as_complex(x) * 2, torch.polar(x, x)
+        return y, y.imag, y.t().real, z.real
+
+    x = torch.randn(3, 4, 2)
+    actual = torch.compile(function, backend="tpu", fullgraph=True, dynamic=dynamic)(x.to("tpu"))
+    for a, e in zip(actual, function(x), strict=True):
+        assert (a.stride(), a.storage_offset()) == (e.stride(), e.storage_offset())
+        torch.testing.assert_close(a.cpu(), e)
+    actual[1].zero_()
+    assert not actual[0].imag.any()

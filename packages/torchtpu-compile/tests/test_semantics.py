@@ -209,3 +209,15 @@ def test_every_lookup_of_a_graph_is_checked_with_its_own_message() -> None:
         arguments[position] = bad
         with pytest.raises(IndexError, match=r"test_semantics\.py"):
             run(*arguments).cpu()
+
+
+def test_wait_inside_a_graph_says_where_it_belongs() -> None:
+    def function(x: Tensor) -> Tensor:
+        torch.tpu.synchronize()
+        return x + 1
+
+    x = torch.ones(2, device="tpu")
+    assert torch.compile(function, backend="tpu")(x).tolist() == [2, 2]
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"(?s)before or after the compiled .*test_semantics\.py"):
+        torch.compile(function, backend="tpu", fullgraph=True)(x)

@@ -67,12 +67,22 @@ def tpu(
         bw_compiler=compiler("backward"),
         inference_compiler=inference,
         partition_fn=_partition,
-        decompositions=missing_rows(tables.current()),
+        decompositions=missing_rows(tables.current(), open_sizes=_is_open(module)),
         keep_inference_input_mutations=True,
     )(module, example_inputs)
     if len(inferences) == 1:
         return shortcut.direct(module, example_inputs, wrapped, inferences[0])
     return wrapped
+
+
+def _is_open(module: GraphModule) -> bool:
+    """Whether a size of Dynamo's graph is a symbol."""
+    values = (n.meta.get("example_value") for n in module.graph.nodes)
+    return any(
+        isinstance(size, torch.SymInt)
+        for value in values
+        for size in (value.shape if isinstance(value, torch.Tensor) else (value,))
+    )
 
 
 def _partition(joint: GraphModule, inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:

@@ -29,9 +29,9 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import rng_states
-from torchtpu_compile.errors import GraphError, describe, scope_of
+from torchtpu_compile.errors import GraphError, describe, require_true, scope_of
 from torchtpu_compile.padded import Padded, Sizes, is_padded, padded_size, same_dim, true_size
-from torchtpu_compile.placement import is_number, is_subgraph
+from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
 from torchtpu_compile.symbols import Unbounded, expression, is_static, same
 
 #: A rule gets the call and returns one value, or a list where the op returns several.
@@ -182,7 +182,7 @@ class BoundedInterpreter:
             collected.conditions, collected.messages, strict=True
         ):
             checks.require(condition, error_type, f"{message}, in {describe(node)}")
-        return _checked(call, value, node.meta["val"])
+        return _checked(call, value, node.meta.get("val"))
 
 
 def _value(source: Node, env: Mapping[Node, Any], sizes: Sizes) -> Any:
@@ -204,6 +204,8 @@ def _apply(call: Call) -> Any:
     from torchtpu_compile.bounded_rules import RULES
 
     target = rng_states.random_op(call.node)
+    if target in ASSERTIONS:
+        return _asserted(call)
     if not isinstance(target, torch._ops.OpOverload):
         raise Unbounded(f"{describe(call.node)} has no rule for padded sizes")
     if call.node.target is not target:
@@ -216,6 +218,11 @@ def _apply(call: Call) -> Any:
     if _touches_padding(call):
         raise Unbounded(f"{describe(call.node)} has no rule for padded sizes")
     return call.run()
+
+
+def _asserted(call: Call) -> None:
+    condition = call.sizes.filled(call.args[0], True).array
+    require_true(condition, *call.args[1:])
 
 
 def _touches_padding(call: Call) -> bool:
@@ -311,7 +318,11 @@ class _TrueRng(Rng):
         value = node.meta["val"]
         tensor = value[0] if isinstance(value, (tuple, list)) else value
         self._sizes = sizes
-        self._exprs = [expression(s) for s in tensor.shape]
+        self.place_at([expression(s) for s in tensor.shape])
+
+    def place_at(self, exprs: Sequence[sympy.Expr]) -> None:
+        """State the true sizes of what is drawn."""
+        self._exprs = list(exprs)
 
     def bits(self, shape: tuple[int, ...], dtype: np.dtype = _WORD) -> jax.Array:
         """Uniform random bits, `shape`."""

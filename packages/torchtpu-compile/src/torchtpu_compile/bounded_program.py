@@ -31,6 +31,7 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_compile import numbers
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
+from torchtpu_compile.output_views import viewed
 from torchtpu_compile.padded import Padded, Sizes
 from torchtpu_compile.result_layout import Layout, dense_strides
 from torchtpu_compile.symbols import Unbounded, expression, is_static, quotient
@@ -238,12 +239,29 @@ def _layout(node: Node, interface: Any, inside: set[Node]) -> Layout | None:
         return None
     if node in interface.saved:
         return Layout.with_padding(exprs)
-    value = node.meta["val"]
+    strides = [expression(s) for s in node.meta["val"].stride()]
+    return _layout_in_input(node, inside) or Layout.of(exprs, strides)
+
+
+def _layout_in_input(node: Node, inside: set[Node]) -> Layout | None:
+    """The layout of a result that AOTAutograd will make anew, as a view of an input."""
+    if any(user.op != "output" and user not in inside for user in node.users):
+        return None
+    if not _is_view_of_input(node):
+        return None
+    value, exprs = node.meta["val"], _exprs(node)
     strides = [expression(s) for s in value.stride()]
-    is_read = any(user.op != "output" and user not in inside for user in node.users)
-    if not is_read and _is_view_of_input(node):
-        return Layout(exprs, strides, range(len(exprs)), expression(value.storage_offset()))
-    return Layout.of(exprs, strides)
+    return Layout(exprs, strides, range(len(exprs)), expression(value.storage_offset()))
+
+
+def views_of_inputs(interface: Any, nodes: Sequence[Node]) -> dict[int, Layout]:
+    """Results of open size that are views of inputs, by their index."""
+    inside, found = set(nodes), {}
+    for index, node in enumerate(interface.outputs):
+        layout = None if all(map(is_static, _exprs(node))) else _layout_in_input(node, inside)
+        if layout is not None and node not in interface.saved:
+            found[index] = layout
+    return found
 
 
 def _is_view_of_input(node: Node) -> bool:
@@ -251,11 +269,8 @@ def _is_view_of_input(node: Node) -> bool:
     inputs = (n.name for n in node.graph.nodes if n.op == "placeholder")
     if any(name.startswith("tangents") for name in inputs):
         return False
-    while node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-        returns = node.target._schema.returns
-        if not returns or returns[0].alias_info is None:
-            return False
-        node = node.args[0]  # type: ignore[assignment]
+    while (source := viewed(node)) is not None:
+        node = source
     return node.op == "placeholder"
 
 

@@ -11,34 +11,48 @@ from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
 
 #: What `missing_rows` found, for tables of so many rows: rows are added, never removed.
-_found: dict[int, dict[Any, Callable[..., Any]]] = {}
+_found: dict[tuple[int, bool], dict[Any, Callable[..., Any]]] = {}
 
 
-def missing_rows(tables: Mapping[str, Lowering]) -> dict[Any, Callable[..., Any]]:
+def missing_rows(
+    tables: Mapping[str, Lowering], *, open_sizes: bool = False
+) -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of the overloads that no program can hold.
 
     What has a row is lowered from that row; only the rest is taken apart while the
-    graph is traced. Batch norm in training is too: what follows its statistics is cheap, and
-    the backward pass computes it again instead of keeping it (`backend._partition`).
+    graph is traced. In a graph with `open_sizes` a row also needs a rule for padding, unless
+    it draws random numbers, which have to be those of eager mode. Batch norm in training is
+    taken apart too: what follows its statistics is cheap, and the backward pass computes it
+    again instead of keeping it (`backend._partition`).
     Collecting PyTorch's takes 40 ms, so it is done once.
     """
-    if len(tables) not in _found:
-        _found.clear()
-        _found[len(tables)] = _collect(tables)
-    return _found[len(tables)]
+    key = len(tables), open_sizes
+    if key not in _found:
+        _found[key] = _collect(tables, open_sizes)
+    return _found[key]
 
 
-def _collect(tables: Mapping[str, Lowering]) -> dict[Any, Callable[..., Any]]:
+def _collect(tables: Mapping[str, Lowering], open_sizes: bool) -> dict[Any, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions, decomposition_table
 
+    has_place = _in_bounded_program if open_sizes else _in_program
     taken_apart = torch.ops.aten._native_batch_norm_legit_functional.default
     return {
         op: function
         for op, function in core_aten_decompositions().items()
-        if isinstance(op, torch._ops.OpOverload) and not _in_program(op, tables)
+        if isinstance(op, torch._ops.OpOverload) and not has_place(op, tables)
     } | {taken_apart: decomposition_table[taken_apart]}
 
 
 def _in_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:
     row = tables.get(overload_name(op))
     return row is not None and row.kind in (Kind.NATIVE, Kind.DECOMPOSITION)
+
+
+def _in_bounded_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:
+    from torchtpu_compile.bounded_rules import RULES
+
+    if not _in_program(op, tables):
+        return False
+    name = overload_name(op)
+    return name in RULES or torch.Tag.pointwise in op.tags or tables[name].random

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+import jax
 import torch
 from torchtpu_core.errors import TorchTPUError, did_you_mean
+from torchtpu_core.lowering import checks
 
 _TORCH = str(Path(torch.__file__).parent)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
@@ -81,3 +83,10 @@ def describe(node: torch.fx.Node) -> str:
     """A node's op and the user's line."""
     line = user_line(node)
     return f"{node.target} in a compiled graph" + (f" (called at {line})" if line else "")
+
+
+def require_true(
+    condition: jax.Array, message: str = "Expected Tensor with single nonzero value, but got zero"
+) -> None:
+    """Let the program report a condition of the graph that does not hold."""
+    checks.require(condition != 0, RuntimeError, message)

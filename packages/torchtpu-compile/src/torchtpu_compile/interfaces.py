@@ -52,8 +52,31 @@ def hook_compiler() -> None:
 #: What to do as soon as a module of torch is there.
 _AFTER_IMPORT: Mapping[str, Callable[[ModuleType], None]] = {
     "torch._inductor.codegen.common": inductor.register,
-    "torch._dynamo": lambda module: flex_attention.admit_device(),
+    "torch._dynamo": lambda module: _prepare_dynamo(),
 }
+
+#: Functions of ``torch.tpu`` that act on the device and have no tensors.
+_OUTSIDE_OF_GRAPHS = (
+    "counters",
+    "empty_cache",
+    "memory_stats",
+    "reset_counters",
+    "set_eager_mode",
+    "set_target",
+    "synchronize",
+    "wait_for_compiles",
+)
+
+
+def _prepare_dynamo() -> None:
+    flex_attention.admit_device()
+    for name in _OUTSIDE_OF_GRAPHS:
+        reason = (
+            f"torch.tpu.{name}() acts on the device, not on tensors; call it before or after "
+            "the compiled function"
+        )
+        kept_out = torch.compiler.disable(getattr(torch.tpu, name), reason=reason)
+        setattr(torch.tpu, name, kept_out)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -35,20 +35,22 @@ class OutputView:
         stride: its strides.
         offset: of its first element.
         is_open: whether they depend on sizes of the call.
+        is_part: whether it is the real or imaginary part of a complex tensor.
     """
 
     size: tuple[sympy.Expr, ...]
     stride: tuple[sympy.Expr, ...]
     offset: sympy.Expr
     is_open: bool
+    is_part: bool
 
     @classmethod
-    def of(cls, value: torch.Tensor) -> OutputView:
-        """The place of a tensor as the tracer saw it."""
+    def of(cls, value: torch.Tensor, root: torch.Tensor) -> OutputView:
+        """The place of a tensor, as the tracer saw it, in the storage of another one."""
         size, stride = (tuple(map(expression, given)) for given in (value.shape, value.stride()))
         offset = expression(value.storage_offset())
         is_open = any(e.free_symbols for e in (*size, *stride, offset))
-        return cls(size, stride, offset, is_open)
+        return cls(size, stride, offset, is_open, root.is_complex() and not value.is_complex())
 
     def place(self, known: Mapping[sympy.Symbol, int]) -> tuple[list[int], list[int], int]:
         """Sizes, strides and offset for given symbols."""
@@ -81,7 +83,9 @@ class OutputViews:
             with torch.no_grad():
                 for index, view in self.views.items():
                     place = fixed[index] if index in fixed else view.place(known)
-                    results[index] = results[index].as_strided(*place)
+                    root = results[index]
+                    root = torch.view_as_real(root) if view.is_part else root
+                    results[index] = root.as_strided(*place)
             return results
 
         return restored
@@ -103,8 +107,8 @@ def share(module: GraphModule) -> OutputViews | None:
     for index, (node, root) in enumerate(zip(results, roots, strict=True)):
         if root is None or root is node:
             continue
-        view = OutputView.of(node.meta["val"])
-        if len(groups[root]) > 1 or _is_expanded(view):
+        view = OutputView.of(node.meta["val"], root.meta["val"])
+        if len(groups[root]) > 1 or view.is_part or _is_expanded(view):
             views[index] = view
             results[index] = root
     if not views:
@@ -133,14 +137,16 @@ def _root(node: Any, sources: Mapping[sympy.Symbol, Source]) -> Node | None:
     if not isinstance(node, Node) or not _is_known(node, sources):
         return None
     dtype, flags = node.meta["val"].dtype, _lazy_flags(node.meta["val"])
-    while (source := _viewed(node)) is not None:
+    while (source := viewed(node)) is not None:
         node = source
     if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
         return None
     value = node.meta["val"]
-    if not _is_known(node, sources) or value.dtype is not dtype or flags != _lazy_flags(value):
+    if not _is_known(node, sources) or flags != _lazy_flags(value):
         return None
-    return node if _fills_its_storage(OutputView.of(value)) else None
+    if value.dtype is not dtype and not (value.is_complex() and dtype is value.dtype.to_real()):
+        return None
+    return node if _fills_its_storage(OutputView.of(value, value)) else None
 
 
 def _fills_its_storage(view: OutputView) -> bool:
@@ -157,7 +163,7 @@ def _lazy_flags(value: torch.Tensor) -> tuple[bool, bool]:
     return value.is_conj(), value.is_neg()
 
 
-def _viewed(node: Node) -> Node | None:
+def viewed(node: Node) -> Node | None:
     """The tensor that a node is a view of."""
     if node.target is operator.getitem and isinstance(node.args[0], Node):
         node = node.args[0]

@@ -27,9 +27,13 @@ from torchtpu_compile.symbols import (
     expression,
     grows,
     is_static,
+    largest,
     quotient,
     same,
 )
+
+#: Up to this padded size, all values of a symbol are tried for the largest of an expression.
+_SEARCHED = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +113,31 @@ class Sizes:
         self.true_values = true
 
     def padded(self, expr: sympy.Expr) -> int:
-        """The padded size of an expression.
+        """The padded size of an expression: no true value is larger.
 
         Raises:
-            Unbounded: the expression may shrink when a symbol grows.
+            Unbounded: the expression may shrink when one of several symbols grows.
         """
-        if not grows(expr):
+        if grows(expr):
+            return int(evaluate(expr, self.padded_values))
+        bound = self._largest(expr)
+        if bound is None:
             raise Unbounded(f"the size {expr} does not grow with its symbols")
-        return int(evaluate(expr, self.padded_values))
+        return bound
+
+    def _largest(self, expr: sympy.Expr) -> int | None:
+        """The largest value of a product of sizes, each of one symbol."""
+        factored = sympy.factor(expr)
+        product = 1
+        for factor in factored.args if factored.is_Mul else (factored,):
+            symbols = [s for s in factor.free_symbols if s in self.padded_values]
+            if factor.is_number and factor >= 0:
+                product *= int(factor)
+            elif len(symbols) == 1 and (most := self.padded_values[symbols[0]]) <= _SEARCHED:
+                product *= largest(factor, most)
+            else:
+                return None
+        return product
 
     def true(self, expr: sympy.Expr) -> jax.Array:
         """The true value of an expression, an int64 scalar of the program."""
@@ -166,6 +187,11 @@ class Sizes:
         if dims is not None:
             return Padded(x.array.reshape([padded_size(d) for d in dims]), dims)
         return self._gathered(x, exprs)
+
+    def flat(self, x: Padded) -> Padded:
+        """`x` with one dimension, its true data in front, in row-major order."""
+        size = sympy.Mul(*(true_size(dim) for dim in x.dims))
+        return self.compact(self.reshaped(x, [size]))
 
     def compact(self, x: Padded) -> Padded:
         """`x` with one factor per dimension."""

@@ -41,6 +41,10 @@ _FREE_ASSERTIONS = frozenset(
 )
 
 
+#: What checks a tensor: the program reports it as it reports an index out of range.
+ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
+
+
 @dataclass(slots=True)
 class Step:
     """Nodes that run together.
@@ -137,6 +141,8 @@ class Placement:
             if source in self._small:
                 self._small.add(node)
             return self.groups.get(source)
+        if node.target in ASSERTIONS:
+            return self._group_of_assertion(node)
         if not self._has_row(node):
             return None
         devices = {t.device for t in tensors_of(node)}
@@ -153,6 +159,13 @@ class Placement:
         if device.type != "tpu" or not all(self._readable(i, device) for i in _inputs(node)):
             return None
         return device
+
+    def _group_of_assertion(self, node: Node) -> torch.device | None:
+        source = node.args[0]
+        assert isinstance(source, Node)
+        (tensor,) = tensors_of(source)
+        inside = tensor.device.type == "tpu" and self._readable(source, tensor.device)
+        return tensor.device if inside else None
 
     def _has_row(self, node: Node) -> bool:
         if control_flow.is_control_flow(node):
@@ -251,6 +264,8 @@ def dependencies(node: Node) -> Iterator[Node]:
 
 def _is_barrier(node: Node) -> bool:
     target = node.target
+    if target in ASSERTIONS:
+        return False
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.is_mutable or (
             node.is_impure(impure_random=False) and target._schema.name not in _FREE_ASSERTIONS

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import sympy
 import torch
 from torch.fx import Node
 from torchtpu_core.calls import DeviceCall, OutSpec, device_call
@@ -31,11 +32,11 @@ from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import control_flow, numbers, rng_states
 from torchtpu_compile.bounded import BoundedInterpreter
-from torchtpu_compile.bounded_program import BoundedProgram, reasons
+from torchtpu_compile.bounded_program import BoundedProgram, reasons, views_of_inputs
 from torchtpu_compile.buckets import BucketPolicy
-from torchtpu_compile.errors import GraphError, describe, scope_of
+from torchtpu_compile.errors import GraphError, describe, require_true, scope_of
 from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
-from torchtpu_compile.placement import is_number, is_subgraph
+from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
 from torchtpu_compile.result_layout import memory_order
 from torchtpu_compile.step_key import step_key
 from torchtpu_compile.symbols import Unbounded, expression
@@ -92,6 +93,7 @@ class Program:
         self.random_ops = sum(_draws(node, tables) for node in nodes)
         self._written = [index for index, _ in interface.writes]
         self._static_specs = _static_specs(interface.outputs)
+        self._views = {} if self._static_specs is not None else views_of_inputs(interface, nodes)
         self._calls: dict[tuple[Any, ...], DeviceCall] = {}
         self.bounded = self._bounded_form(policy)
 
@@ -108,7 +110,28 @@ class Program:
             except Unbounded as error:
                 self._give_up_bounds(error)
         specs = self._specs_of(tensors, values)
-        return self._call_for(values)(tensors, scalars, self._written, specs)
+        results = self._call_for(values)(tensors, scalars, self._written, specs)
+        if self._views:
+            known = self._known(tensors, values)
+            for index, layout in self._views.items():
+                results[index] = layout.cut(results[index], known)
+        return results
+
+    def _known(
+        self, tensors: Sequence[torch.Tensor], values: tuple[Any, ...]
+    ) -> dict[sympy.Symbol, int]:
+        """The symbols that sizes of operands and numbers tell."""
+        interface = self.interface
+        sizes = [
+            *zip((n.meta["val"] for n in interface.numbers), values, strict=True),
+            *(
+                size
+                for node, tensor in zip(interface.tensors, tensors, strict=True)
+                for size in zip(node.meta["val"].shape, tensor.shape, strict=True)
+            ),
+        ]
+        pairs = ((expression(e), n) for e, n in sizes if isinstance(e, torch.SymInt))
+        return {e: n for e, n in pairs if isinstance(e, sympy.Symbol)}
 
     def bind(
         self, operands: Sequence[int], returns: Sequence[tuple[bool, int | None]], *, boxed: bool
@@ -249,7 +272,7 @@ def run_node(
         collected.conditions, collected.messages, strict=True
     ):
         checks.require(condition, error_type, f"{message}, in {describe(node)}")
-    return _conformed(node, value, node.meta["val"])
+    return _conformed(node, value, node.meta.get("val"))
 
 
 def _run_op(
@@ -259,6 +282,8 @@ def _run_op(
     tables: Mapping[str, Lowering],
     rng: Rng | None,
 ) -> Any:
+    if node.target in ASSERTIONS:
+        return require_true(*args)
     if control_flow.is_control_flow(node):
         return control_flow.lower(node, args, lambda n, env: run_node(n, env, tables))
     if node.target is rng_states.SAVES:

@@ -81,7 +81,7 @@ class Layout:
             value = Padded(jnp.transpose(value.array, order), tuple(value.dims[d] for d in order))
         if self.strides is None or not any(map(is_padded, value.dims[1:])):
             return sizes.compact(value).array
-        return sizes.compact(sizes.reshaped(value, [sympy.Mul(*self.exprs)])).array
+        return sizes.flat(value).array
 
     def cut(self, tensor: torch.Tensor, known: Mapping[sympy.Symbol, int]) -> torch.Tensor:
         """The tensor of true sizes on the storage of a padded result.

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import sympy
 import torch
+from torch.utils._sympy.functions import FloorDiv
 
 
 class Unbounded(Exception):
@@ -28,17 +29,22 @@ def expression(size: Any) -> sympy.Expr:
     """The expression of a number as the tracer saw it: plain, symbolic, or an expression."""
     is_symbolic = isinstance(size, (torch.SymInt, torch.SymFloat))
     expr = size.node.expr if is_symbolic else sympy.sympify(size)
-    return expr.replace(_is_division, _whole) if expr.has(sympy.Function) else expr
+    return (
+        expr.replace(_is_division, lambda e: _whole(*e.args)) if expr.has(sympy.Function) else expr
+    )
 
 
 def _is_division(expr: sympy.Expr) -> bool:
     return type(expr).__name__ in ("FloorDiv", "CleanDiv")
 
 
-def _whole(expr: sympy.Expr) -> sympy.Expr:
-    """A division without its rounding where it leaves no rest: ``(s*s)//s``."""
-    exact = quotient(*expr.args)
-    return expr if exact is None else exact
+def _whole(dividend: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+    """A division in lowest terms, without its rounding where it leaves no rest: ``(s*s)//s``."""
+    rounded_up = quotient(dividend - divisor + 1, divisor)  # (k*d + d - 1) // d
+    if rounded_up is not None:
+        return rounded_up
+    numerator, denominator = sympy.cancel(dividend / divisor).as_numer_denom()
+    return numerator if denominator == 1 else FloorDiv(numerator, denominator)
 
 
 def is_static(expr: sympy.Expr) -> bool:
@@ -101,9 +107,13 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "OpaqueUnaryFn_sqrt": _choice(math.sqrt, lambda a: jnp.sqrt(_as_float(a))),
     "CeilToInt": _choice(math.ceil, lambda a: jnp.ceil(a).astype(np.int64)),
     "FloorToInt": _choice(math.floor, lambda a: jnp.floor(a).astype(np.int64)),
+    "TruncToInt": _choice(math.trunc, lambda a: jnp.trunc(a).astype(np.int64)),
+    "RoundToInt": _choice(round, lambda a: jnp.round(a).astype(np.int64)),
 }
 #: Kinds of expressions that grow with all their arguments.
-_GROWING = frozenset({"Add", "Max", "Min", "ToFloat", "CeilToInt", "FloorToInt"})
+_GROWING = frozenset(
+    {"Add", "Max", "Min", "ToFloat", "CeilToInt", "FloorToInt", "RoundToInt", "TruncToInt"}
+)
 #: Quotients: they grow with the first argument if the second is a positive number.
 _QUOTIENTS = frozenset({"FloorDiv", "CleanDiv", "CeilDiv", "IntTrueDiv", "FloatTrueDiv"})
 
@@ -128,6 +138,13 @@ def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
     if isinstance(expr, sympy.Pow) and not is_static(expr.exp):
         raise Unbounded(f"the size {expr} has a variable exponent")
     return function(*(evaluate(argument, values) for argument in expr.args))
+
+
+@functools.lru_cache(maxsize=1024)
+def largest(expr: sympy.Expr, most: int) -> int:
+    """The largest value of an expression of one symbol that is at least 1 and at most `most`."""
+    (symbol,) = expr.free_symbols
+    return max(0, *(int(evaluate(expr, {symbol: n})) for n in range(1, most + 1)))
 
 
 def grows(expr: sympy.Expr) -> bool:

@@ -8,15 +8,21 @@ from collections.abc import Mapping
 from torchtpu_compile.bounded import Rule
 from torchtpu_compile.bounded_rules import (
     adaptive_pooling,
+    bags,
     contractions,
+    elementwise,
     factories,
+    fft,
     indexing,
     joining,
     linalg,
     losses,
     normalization,
+    order_statistics,
+    pieces,
     pooling,
     reductions,
+    scattering,
     sequences,
     views,
 )
@@ -25,8 +31,11 @@ from torchtpu_compile.bounded_rules import (
 RULES: Mapping[str, Rule] = {
     **views.RULES,
     **factories.RULES,
+    **fft.RULES,
     **reductions.RULES,
     **contractions.RULES,
+    **elementwise.RULES,
+    **pieces.RULES,
     **normalization.RULES,
     **indexing.RULES,
     **joining.RULES,
@@ -35,4 +44,7 @@ RULES: Mapping[str, Rule] = {
     **pooling.RULES,
     **adaptive_pooling.RULES,
     **linalg.RULES,
+    **bags.RULES,
+    **order_statistics.RULES,
+    **scattering.RULES,
 }

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -58,6 +58,11 @@ def highest(dtype: np.dtype) -> Any:
     return True if dtype == np.bool_ else jnp.iinfo(dtype).max
 
 
+def behind_all(dtype: np.dtype) -> Any:
+    """A value that sorts behind every element, upwards."""
+    return jnp.nan if jnp.issubdtype(dtype, jnp.floating) else highest(dtype)
+
+
 def zeroed(call: Call, *names: str) -> None:
     """Put zeros in all padding of the named arguments."""
     for name in names:
@@ -71,3 +76,10 @@ def moved(call: Call, x: Padded, dim: int, start: jax.Array, room: int) -> jax.A
     widths = [(0, 0)] * x.array.ndim
     widths[dim] = (0, room)
     return jax.lax.dynamic_slice_in_dim(jnp.pad(x.array, widths), start, room, dim)
+
+
+def fitted(array: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """The front part of an array, continued by zeros where `shape` is larger."""
+    front = array[tuple(slice(0, n) for n in shape)]
+    widths = [(0, n - m) for n, m in zip(shape, front.shape, strict=True)]
+    return jnp.pad(front, widths) if any(w for _, w in widths) else front

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded import Call, Rule, align, joint_dims
 from torchtpu_compile.bounded_rules.common import refuse, zeroed
 from torchtpu_compile.padded import Dim, Padded, is_padded, same_dim, true_size
 from torchtpu_compile.symbols import same
@@ -115,11 +115,11 @@ def _attention_backward(call: Call) -> Any:
 
 def _convolution(call: Call) -> Padded:
     x, w = call.sizes.compact(call.args[0]), call.args[1]
-    if w.padded_dims or call.arg("transposed"):
-        raise refuse(call, "is transposed or has a weight of open size")
+    if w.padded_dims:
+        raise refuse(call, "has a weight of open size")
     call.args[0] = call.sizes.filled(x, 0, range(1, len(x.dims)))
     exprs = call.exprs()
-    dims = [x.dims[0], w.dims[0]]
+    dims = [x.dims[0], call.sizes.dim(exprs[1])]
     for d in range(2, len(x.dims)):
         same_size = same(true_size(x.dims[d]), exprs[d])
         dims.append(x.dims[d] if same_size else call.sizes.dim(exprs[d]))
@@ -127,15 +127,37 @@ def _convolution(call: Call) -> Padded:
 
 
 def _convolution_backward(call: Call) -> Any:
-    if call.arg("transposed"):
-        raise refuse(call, "is transposed")
     for name in ("grad_output", "input"):
         call.set(name, call.sizes.compact(call.arg(name)))
     zeroed(call, "grad_output", "input")
     x, w = call.arg("input"), call.arg("weight")
     results = call.run()
-    dims = (x.dims, w.dims, w.dims[:1])
+    dims = (x.dims, w.dims, call.arg("grad_output").dims[1:2])
     return [None if r is None else Padded(r, d) for r, d in zip(results, dims, strict=True)]
+
+
+def _distances(call: Call) -> Padded:
+    # aten::_cdist_forward(x1, x2, p, compute_mode): coordinates in the padding do not differ
+    x, y = (call.sizes.compact(a) for a in call.args[:2])
+    call.args[:2] = [_filled_last(call, x), _filled_last(call, y)]
+    lead = joint_dims(align(call.sizes, [_leading(x), _leading(y)]))
+    return Padded(call.run(), (*lead, x.dims[-2], y.dims[-2]))
+
+
+def _leading(x: Padded) -> Padded:
+    """The batch dimensions of `x` alone."""
+    return Padded(x.array[..., 0, 0], x.dims[:-2])
+
+
+def _filled_last(call: Call, x: Padded) -> Padded:
+    return call.sizes.filled(x, 0, [len(x.dims) - 1])
+
+
+def _distances_backward(call: Call) -> Padded:
+    # aten::_cdist_backward(grad, x1, x2, p, cdist)
+    for i in (0, 1, 2, 4):
+        call.args[i] = call.sizes.filled(call.sizes.compact(call.args[i]), 0)
+    return Padded(call.run(), call.args[1].dims)
 
 
 _ATTENTION = "aten::_scaled_dot_product_fused_attention_overrideable"
@@ -145,6 +167,8 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), _added_product),
     _ATTENTION: _attention,
     f"{_ATTENTION}_backward": _attention_backward,
+    "aten::_cdist_forward": _distances,
+    "aten::_cdist_backward": _distances_backward,
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
 }

@@ -19,7 +19,7 @@ from torchtpu_compile.bounded_rules.common import dim_of, refuse
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size
 
 
-def _clean(call: Call, index: Padded, dim: Dim, *, negative: bool, by_row: bool = True) -> Padded:
+def clean(call: Call, index: Padded, dim: Dim, *, negative: bool, by_row: bool = True) -> Padded:
     """Indices into a dimension: 0 in the padding, non-negative and checked.
 
     Of a dimension without padding the op's row does the latter, if it runs (`by_row`).
@@ -37,7 +37,7 @@ def _clean(call: Call, index: Padded, dim: Dim, *, negative: bool, by_row: bool 
 
 def _embedding(call: Call) -> Padded:
     weight, indices = call.args[0], call.args[1]
-    call.args[1] = _clean(call, indices, weight.dims[0], negative=False)
+    call.args[1] = clean(call, indices, weight.dims[0], negative=False)
     return Padded(call.run(), (*indices.dims, *weight.dims[1:]))
 
 
@@ -65,7 +65,7 @@ def _index(call: Call) -> Padded:
     aligned = align(call.sizes, [indices[d] for d in used])
     cleaned: list[Any] = [None] * len(indices)
     for d, index in zip(used, aligned, strict=True):
-        cleaned[d] = _clean(call, index, x.dims[d], negative=True)
+        cleaned[d] = clean(call, index, x.dims[d], negative=True)
     joint = joint_dims(aligned)
     call.args[:2] = [x, cleaned]
     rest = [dim for d, dim in enumerate(x.dims) if d not in used]
@@ -77,28 +77,15 @@ def _index(call: Call) -> Padded:
 def _index_select(call: Call) -> Padded:
     x, index = call.sizes.compact(call.args[0]), call.args[2]
     dim = dim_of(x, call.args[1])
-    call.args[0], call.args[2] = x, _clean(call, index, x.dims[dim], negative=False)
+    call.args[0], call.args[2] = x, clean(call, index, x.dims[dim], negative=False)
     return Padded(call.run(), (*x.dims[:dim], *index.dims, *x.dims[dim + 1 :]))
 
 
 def _gather(call: Call) -> Padded:
     x, index = call.sizes.compact(call.args[0]), call.sizes.compact(call.args[2])
     dim = dim_of(x, call.args[1])
-    call.args[0], call.args[2] = x, _clean(call, index, x.dims[dim], negative=False)
+    call.args[0], call.args[2] = x, clean(call, index, x.dims[dim], negative=False)
     return Padded(call.run(), index.dims)
-
-
-def _adding_scatter(call: Call) -> Padded:
-    """Adds of zero where the source is padding."""
-    x = call.args[0] = call.sizes.compact(call.args[0])
-    index, source = call.sizes.compact(call.args[2]), call.sizes.compact(call.args[3])
-    dim = dim_of(x, call.args[1])
-    like = source.dims if len(index.dims) == len(source.dims) else (source.dims[dim],)
-    if not all(same_dim(a, b) for a, b in zip(index.dims, like, strict=True)):
-        raise refuse(call, "has an index and a source of different sizes")
-    call.args[2] = _clean(call, index, x.dims[dim], negative=False)
-    call.args[3] = call.sizes.filled(source, 0)
-    return Padded(call.run(), x.dims)
 
 
 def _index_put(call: Call) -> Padded:
@@ -111,7 +98,7 @@ def _index_put(call: Call) -> Padded:
     aligned = align(call.sizes, [indices[d] for d in used])
     places: list[Any] = [slice(None)] * len(x.dims)
     for d, index in zip(used, aligned, strict=True):
-        place = _clean(call, index, x.dims[d], negative=True, by_row=False).array
+        place = clean(call, index, x.dims[d], negative=True, by_row=False).array
         inside = call.sizes.valid(index, range(len(index.dims)))
         if inside is not None:  # what is written from the padding goes beyond the end
             place = jnp.where(inside, place, x.array.shape[d])
@@ -143,16 +130,6 @@ def _spread(values: Padded, x: Padded, used: list[int], joint: tuple[Dim, ...]) 
     return jnp.broadcast_to(values.array, shape)
 
 
-def _index_copy(call: Call) -> Padded:
-    x, index = call.sizes.compact(call.args[0]), call.args[2]
-    dim = dim_of(x, call.args[1])
-    if index.padded_dims:
-        raise refuse(call, "writes through an index of open size")
-    call.args[0], call.args[3] = x, call.sizes.compact(call.args[3])
-    call.args[2] = _clean(call, index, x.dims[dim], negative=False)
-    return Padded(call.run(), x.dims)
-
-
 RULES: Mapping[str, Rule] = {
     "aten::embedding": _embedding,
     "aten::embedding_dense_backward": _embedding_backward,
@@ -160,9 +137,6 @@ RULES: Mapping[str, Rule] = {
     "aten::_unsafe_index.Tensor": _index,
     "aten::index_select": _index_select,
     "aten::gather": _gather,
-    "aten::scatter_add": _adding_scatter,
-    "aten::index_add": _adding_scatter,
     "aten::index_put": _index_put,
     "aten::_unsafe_index_put": _index_put,
-    "aten::index_copy": _index_copy,
 }

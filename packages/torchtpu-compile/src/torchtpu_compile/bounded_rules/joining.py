@@ -13,6 +13,7 @@ from torchtpu_core.lowering.promotion import cast
 
 from torchtpu_compile.bounded import Call, Rule, align
 from torchtpu_compile.bounded_rules.common import dim_of, refuse
+from torchtpu_compile.bounded_rules.pieces import first_of
 from torchtpu_compile.padded import Padded, is_padded, padded_size, same_dim, true_size
 from torchtpu_compile.symbols import expression
 
@@ -66,24 +67,41 @@ def _pad(call: Call) -> Padded:
     return Padded(array, tuple(dims))
 
 
+def _replicated_backward(call: Call) -> Padded:
+    # aten::replication_pad2d_backward(grad_output, self, padding): each place of the border
+    # adds to the true place it was copied from
+    x = call.sizes.compact(call.args[1])
+    grad = call.sizes.filled(call.sizes.compact(call.args[0]), 0).array
+    for i in range(len(call.args[2]) // 2):
+        dim = len(x.dims) - 1 - i
+        before = call.sizes.true(expression(call.args[2][2 * i]))
+        last = call.sizes.true(true_size(x.dims[dim])) - 1
+        source = jnp.clip(lax.iota(np.int64, grad.shape[dim]) - before, 0, last)
+        lines = jnp.moveaxis(grad, dim, 0)
+        summed = jnp.zeros((x.array.shape[dim], *lines.shape[1:]), grad.dtype).at[source].add(lines)
+        grad = jnp.moveaxis(summed, 0, dim)
+    return Padded(grad, x.dims)
+
+
 def _slice_scatter(call: Call) -> Padded:
     x, source = call.sizes.compact(call.args[0]), call.sizes.compact(call.args[1])
     dim = dim_of(x, call.arg("dim"))
+    begin = first_of(call, x, dim, call.arg("start"))
+    place = lax.broadcasted_iota(np.int64, x.array.shape, dim) - begin
+    count = call.sizes.true(true_size(source.dims[dim]))
     if call.arg("step") != 1:
-        raise refuse(call, "writes every n-th element")
-    start = call.arg("start")
-    begin = call.sizes.true(expression(0 if start is None else start))
-    size = call.sizes.true(true_size(x.dims[dim]))
-    begin = jnp.clip(jnp.where(begin < 0, begin + size, begin), 0, size)
-    room = source.array.shape[dim]
+        step = call.sizes.true(expression(call.arg("step")))
+        written = (place >= 0) & (place % step == 0) & (place // step < count)
+        line = (jnp.arange(x.array.shape[dim]) - begin) // step
+        placed = jnp.take(source.array, line, axis=dim, mode="clip")
+        return Padded(jnp.where(written, placed.astype(x.array.dtype), x.array), x.dims)
     shape = list(x.array.shape)
-    shape[dim] += room
+    shape[dim] += source.array.shape[dim]
     placed = lax.dynamic_update_slice_in_dim(
         jnp.zeros(shape, x.array.dtype), source.array.astype(x.array.dtype), begin, dim
     )
-    index = lax.broadcasted_iota(np.int64, x.array.shape, dim)
-    written = (index >= begin) & (index < begin + call.sizes.true(true_size(source.dims[dim])))
     placed = lax.slice_in_dim(placed, 0, x.array.shape[dim], axis=dim)
+    written = (place >= 0) & (place < count)
     return Padded(jnp.where(written, placed, x.array), x.dims)
 
 
@@ -105,6 +123,7 @@ RULES: Mapping[str, Rule] = {
     "aten::cat": _cat,
     "aten::stack": _stack,
     "aten::constant_pad_nd": _pad,
+    **{f"aten::replication_pad{n}d_backward": _replicated_backward for n in (1, 2, 3)},
     "aten::slice_scatter": _slice_scatter,
     "aten::select_scatter": _select_scatter,
 }

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from torchtpu_compile.bounded import Call, Rule
-from torchtpu_compile.bounded_rules.common import dim_of, refuse, require_plain
+from torchtpu_compile.bounded_rules.common import refuse, require_plain
 from torchtpu_compile.padded import Padded, padded_size, same_dim
 
 
@@ -48,6 +48,15 @@ def _of_one_matrix(call: Call) -> Any:
         raise refuse(call, "takes a matrix of open size that is not square")
     call.args[0] = _continued(call, x)
     return _results(call, x, call.run())
+
+
+def _exponential(call: Call) -> Padded:
+    """Zeros around a matrix are an identity beside its exponential."""
+    x = call.sizes.compact(call.args[0])
+    if x.padded_dims and not same_dim(x.dims[-1], x.dims[-2]):
+        raise refuse(call, "takes a matrix of open size that is not square")
+    call.args[0] = call.sizes.filled(x, 0)
+    return Padded(call.run(), x.dims)
 
 
 def _of_fixed_matrices(call: Call) -> Any:
@@ -93,18 +102,6 @@ def _eye(call: Call) -> Padded:
     return Padded(jnp.eye(rows, columns), dims)
 
 
-def _diagonal(call: Call) -> Padded:
-    x = call.sizes.compact(call.args[0])
-    first, second = dim_of(x, call.arg("dim1")), dim_of(x, call.arg("dim2"))
-    if call.arg("offset") != 0 or not same_dim(x.dims[first], x.dims[second]):
-        if x.padded_dims:
-            raise refuse(call, "takes a diagonal that is not the main one of a square")
-        return call.result(call.run())
-    rest = [dim for d, dim in enumerate(x.dims) if d not in (first, second)]
-    values = jnp.diagonal(x.array, axis1=first, axis2=second)
-    return Padded(values, (*rest, x.dims[first]))
-
-
 def _diag_embed(call: Call) -> Padded:
     x = call.sizes.compact(call.args[0])
     rank = len(x.dims) + 1
@@ -123,6 +120,7 @@ RULES: Mapping[str, Rule] = {
             "aten::_linalg_slogdet",
             "aten::linalg_inv_ex",
             "aten::linalg_cholesky_ex",
+            "aten::cholesky",
             "aten::linalg_lu_factor_ex",
         ),
         _of_one_matrix,
@@ -132,7 +130,7 @@ RULES: Mapping[str, Rule] = {
     ),
     **dict.fromkeys(("aten::eye", "aten::eye.m"), _eye),
     **dict.fromkeys(("aten::_linalg_solve_ex", "aten::linalg_solve_triangular"), _solve),
+    "aten::linalg_matrix_exp": _exponential,
     "aten::linalg_lu_solve": _solve_factored,
-    "aten::diagonal": _diagonal,
     "aten::diag_embed": _diag_embed,
 }

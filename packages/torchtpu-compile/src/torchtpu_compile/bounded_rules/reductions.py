@@ -49,10 +49,12 @@ def _arg_reduction(fill: Fill) -> Rule:
 
     def rule(call: Call) -> Any:
         x = call.args[0]
-        if call.arg("dim") is None and x.padded_dims:
-            raise refuse(call, "numbers the elements of a tensor of open size")
-        call.args[0] = call.sizes.compact(x)
-        return plain(call)
+        if call.arg("dim") is not None or not x.padded_dims:
+            call.args[0] = call.sizes.compact(x)
+            return plain(call)
+        flat = call.args[0] = call.sizes.flat(x)
+        call.args[0] = call.sizes.filled(flat, fill(x.array.dtype))
+        return Padded(jnp.reshape(call.run(), (1,) * len(call.exprs())), ((),) * len(call.exprs()))
 
     return rule
 

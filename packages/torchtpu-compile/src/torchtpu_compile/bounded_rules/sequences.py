@@ -9,8 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from torchtpu_compile.bounded import Call, Rule
-from torchtpu_compile.bounded_rules.common import dim_of, highest, lowest, refuse
-from torchtpu_compile.padded import Padded, is_padded
+from torchtpu_compile.bounded_rules.common import behind_all, dim_of, lowest
+from torchtpu_compile.padded import Padded, is_padded, padded_size
 
 
 def _cumulative(call: Call) -> Any:
@@ -37,10 +37,7 @@ def _sort(call: Call) -> Any:
 
 
 def _last(x: Padded, descending: bool) -> Any:
-    if descending:
-        return lowest(x.array.dtype)
-    floating = jnp.issubdtype(x.array.dtype, jnp.floating)
-    return jnp.nan if floating else highest(x.array.dtype)
+    return lowest(x.array.dtype) if descending else behind_all(x.array.dtype)
 
 
 def _stable(call: Call, x: Padded, dim: int, descending: bool) -> tuple[Any, Any]:
@@ -56,15 +53,13 @@ def _stable(call: Call, x: Padded, dim: int, descending: bool) -> tuple[Any, Any
 def _topk(call: Call) -> Any:
     x = call.sizes.compact(call.args[0])
     dim, largest = dim_of(x, call.arg("dim")), bool(call.arg("largest"))
-    count = call.arg("k")
-    if not isinstance(count, int):
-        raise refuse(call, "asks for an open number of elements")
+    size = call.sizes.dim(call.arg("k"))
     if is_padded(x.dims[dim]):
         x = call.sizes.filled(x, _last(x, largest), [dim])
     values, indices = _stable(call, x, dim, largest)
     front = [slice(None)] * x.array.ndim
-    front[dim] = slice(0, count)
-    dims = (*x.dims[:dim], call.sizes.dim(count), *x.dims[dim + 1 :])
+    front[dim] = slice(0, padded_size(size))
+    dims = (*x.dims[:dim], size, *x.dims[dim + 1 :])
     return [Padded(values[tuple(front)], dims), Padded(indices[tuple(front)], dims)]
 
 

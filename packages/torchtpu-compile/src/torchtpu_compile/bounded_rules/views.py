@@ -4,19 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import sympy
 
 from torchtpu_compile.bounded import Call, Rule
-from torchtpu_compile.bounded_rules.common import dim_of, moved, refuse
+from torchtpu_compile.bounded_rules.common import dim_of, refuse
+from torchtpu_compile.bounded_rules.pieces import position
 from torchtpu_compile.padded import Padded, is_padded, normal, padded_size, true_size
-from torchtpu_compile.symbols import expression, is_static, same
-
-_NO_END = 2**62
+from torchtpu_compile.symbols import same
 
 
 def _reshape(call: Call) -> Padded:
@@ -76,60 +72,28 @@ def _select(call: Call) -> Padded:
         return Padded(jax.lax.index_in_dim(x.array, index, dim, keepdims=False), dims)
     x = call.sizes.compact(x)
     dims = (*x.dims[:dim], *x.dims[dim + 1 :])
-    place = _position(call, x, dim, index)
+    place = position(call, x, dim, index)
     return Padded(jax.lax.dynamic_index_in_dim(x.array, place, dim, keepdims=False), dims)
-
-
-def _position(call: Call, x: Padded, dim: int, index: Any) -> jax.Array:
-    """A run-time index along a dimension, negative ones counted from the true end."""
-    value = call.sizes.true(expression(index))
-    return jnp.where(value < 0, value + call.sizes.true(true_size(x.dims[dim])), value)
-
-
-def _slice(call: Call) -> Padded:
-    x = call.args[0]
-    dim = dim_of(x, call.arg("dim"))
-    start, end, step = call.arg("start"), call.arg("end"), call.arg("step")
-    expr = call.exprs()[dim]
-    size = true_size(x.dims[dim])
-    start = 0 if start is None else start
-    if same(expr, size) and step == 1:
-        return x
-    symbolic = [v for v in (start, end) if isinstance(v, sympy.Expr) and not is_static(v)]
-    if not is_padded(x.dims[dim]) and not symbolic:
-        return Padded(call.run(), (*x.dims[:dim], call.sizes.dim(expr), *x.dims[dim + 1 :]))
-    if step != 1:
-        raise refuse(call, "takes every n-th element of a dimension of open size")
-    x = call.sizes.compact(x)
-    room = padded_size(call.sizes.dim(expr))
-    if isinstance(start, int) and start == 0:
-        begin = jnp.zeros((), np.int64)
-    elif isinstance(start, int) and start > 0:
-        begin = jnp.minimum(np.int64(start), call.sizes.true(size))
-    else:
-        begin = jnp.maximum(_position(call, x, dim, start), 0)
-    array = moved(call, x, dim, begin, room)
-    return Padded(array, (*x.dims[:dim], call.sizes.dim(expr), *x.dims[dim + 1 :]))
-
-
-def _along_unpadded(call: Call) -> Any:
-    """Ops that cut a dimension in pieces; the dimension has no padding."""
-    x = call.args[0]
-    name = "dim"
-    dim = dim_of(x, call.arg(name))
-    if is_padded(x.dims[dim]):
-        raise refuse(call, "cuts a dimension of open size into pieces")
-    pieces = call.run()
-    unbind = call.node.target._schema.name.endswith("unbind")  # type: ignore[union-attr]
-    result = []
-    for piece in pieces:
-        middle = () if unbind else (call.sizes.dim(piece.shape[dim]),)
-        result.append(Padded(piece, (*x.dims[:dim], *middle, *x.dims[dim + 1 :])))
-    return result
 
 
 def _same_dims(call: Call) -> Padded:
     return Padded(call.run(), call.args[0].dims)
+
+
+def _complex_view(call: Call) -> Padded:
+    """Pairs of numbers as complex ones, or back; the last dimension holds the pair."""
+    x, values = call.args[0], call.run()
+    if values.ndim < len(x.dims):
+        return Padded(values, x.dims[:-1])
+    return Padded(values, (*x.dims, call.sizes.dim(2)))
+
+
+def _bits(call: Call) -> Padded:
+    x = call.args[0]
+    values = call.run()
+    if values.shape != x.array.shape:
+        raise refuse(call, "reads the bits of a tensor of open size as numbers of another width")
+    return Padded(values, x.dims)
 
 
 def _plain_last_two(call: Call) -> Padded:
@@ -177,10 +141,6 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"), _squeeze),
     "aten::expand": _expand,
     "aten::select.int": _select,
-    "aten::slice.Tensor": _slice,
-    **dict.fromkeys(
-        ("aten::split.Tensor", "aten::split_with_sizes", "aten::unbind.int"), _along_unpadded
-    ),
     **dict.fromkeys(
         (
             "aten::clone",
@@ -195,6 +155,8 @@ RULES: Mapping[str, Rule] = {
         _same_dims,
     ),
     **dict.fromkeys(("aten::tril", "aten::triu"), _plain_last_two),
+    **dict.fromkeys(("aten::view_as_complex", "aten::view_as_real"), _complex_view),
+    "aten::view.dtype": _bits,
     "aten::flip": _flip,
     "aten::repeat": _repeat,
     **dict.fromkeys(("aten::pixel_shuffle", "aten::pixel_unshuffle"), _shuffle),

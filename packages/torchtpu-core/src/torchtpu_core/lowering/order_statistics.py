@@ -56,7 +56,7 @@ def _value_of(key: jax.Array, dtype: np.dtype) -> jax.Array:
     return lax.bitcast_convert_type(key, dtype)
 
 
-def _select(x: jax.Array, rank: jax.Array | int, dim: int) -> Ranked:
+def by_rank(x: jax.Array, rank: jax.Array | int, dim: int) -> Ranked:
     """The element of 0-based `rank` along `dim` and the index of the first equal to it.
 
     Args:
@@ -87,7 +87,7 @@ def _kept(ranked: Ranked, self: jax.Array, dim: int, keepdim: bool) -> Ranked:
 def _kthvalue(self: jax.Array, k: int, dim: int = -1, keepdim: bool = False) -> Ranked:
     if self.ndim == 0:
         return self, jnp.zeros((), np.int64)
-    return _kept(_select(self, k - 1, dim % self.ndim), self, dim, keepdim)
+    return _kept(by_rank(self, k - 1, dim % self.ndim), self, dim, keepdim)
 
 
 def _median_along(ignore_nan: bool) -> Callable[..., Ranked]:
@@ -99,14 +99,14 @@ def _median_along(ignore_nan: bool) -> Callable[..., Ranked]:
         axis = dim % self.ndim
         last = self.shape[axis] - 1
         if not dtypes.is_floating(self.dtype):
-            return _kept(_select(self, last // 2, axis), self, dim, keepdim)
+            return _kept(by_rank(self, last // 2, axis), self, dim, keepdim)
         nans = lax.reduce_sum(isnan(self).astype(np.int32), (axis,))
         nans = jnp.expand_dims(nans, axis)
         if ignore_nan:
             rank = lax.max(last - nans, constant(0, nans)) // 2
         else:
             rank = jnp.where(nans > 0, last, last // 2).astype(np.int32)
-        return _kept(_select(self, rank, axis), self, dim, keepdim)
+        return _kept(by_rank(self, rank, axis), self, dim, keepdim)
 
     return median
 
@@ -124,22 +124,38 @@ def _median(ignore_nan: bool) -> Callable[[jax.Array], jax.Array]:
 
 
 def _mode(self: jax.Array, dim: int = -1, keepdim: bool = False) -> Ranked:
-    """The most frequent value along `dim`, the smallest of equally frequent ones."""
     if self.ndim == 0:
         return self, jnp.zeros((), np.int64)
-    axis = dim % self.ndim
-    index = lax.broadcasted_iota(np.int64, self.shape, axis)
-    keys, order = lax.sort((_key_of(self), index), dimension=axis, num_keys=1, is_stable=True)
-    before = lax.slice_in_dim(keys, 0, keys.shape[axis] - 1, axis=axis)
-    after = lax.slice_in_dim(keys, 1, keys.shape[axis], axis=axis)
-    starts = lax.concatenate([lax.slice_in_dim(index, 0, 1, axis=axis) == 0, before != after], axis)
-    run_start = lax.cummax(jnp.where(starts, index, constant(0, index)), axis=axis)
+    return _kept(most_frequent(self, dim % self.ndim), self, dim, keepdim)
+
+
+def most_frequent(x: jax.Array, dim: int, counted: jax.Array | None = None) -> Ranked:
+    """The most frequent value along `dim`, the smallest of equally frequent ones.
+
+    Args:
+        x: any real dtype, at least one dimension.
+        dim: non-negative; it is removed from the results.
+        counted: bool, broadcastable to `x`: which elements there are; None: all.
+    """
+    index = lax.broadcasted_iota(np.int64, x.shape, dim)
+    keys = [_key_of(x)]
+    if counted is not None:
+        keys.insert(0, jnp.broadcast_to(~counted, x.shape))
+    *keys, order = lax.sort((*keys, index), dimension=dim, num_keys=len(keys), is_stable=True)
+    key, size = keys[-1], x.shape[dim]
+    before = lax.slice_in_dim(key, 0, size - 1, axis=dim)
+    after = lax.slice_in_dim(key, 1, size, axis=dim)
+    starts = lax.concatenate([lax.slice_in_dim(index, 0, 1, axis=dim) == 0, before != after], dim)
+    run_start = lax.cummax(jnp.where(starts, index, constant(0, index)), axis=dim)
+    length = index - run_start
+    if counted is not None:  # absent elements are sorted behind all others
+        length = jnp.where(keys[0], constant(-1, length), length)
     # The last element of the first longest run.
-    best = jnp.expand_dims(position(index - run_start, axis, largest=True), axis)
+    best = jnp.expand_dims(position(length, dim, largest=True), dim)
     chosen = index == best
-    key = lax.reduce_max(jnp.where(chosen, keys, constant(0, keys)), (axis,))
-    place = lax.reduce_max(jnp.where(chosen, order, constant(0, order)), (axis,))
-    return _kept((_value_of(key, self.dtype), place), self, dim, keepdim)
+    found = lax.reduce_max(jnp.where(chosen, key, constant(0, key)), (dim,))
+    place = lax.reduce_max(jnp.where(chosen, order, constant(0, order)), (dim,))
+    return _value_of(found, x.dtype), place
 
 
 TABLE: tuple[Lowering, ...] = (

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops that compute each element on its own without PyTorch's tag `pointwise`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchtpu_compile.bounded import Rule, elementwise
+
+_NAMES = (
+    "_conj",
+    "_neg_view",
+    "_prelu_kernel",
+    "_prelu_kernel_backward",
+    "bernoulli.Tensor",
+    "complex",
+    "elu_backward",
+    "fill.Scalar",
+    "fill.Tensor",
+    "floor_divide",
+    "floor_divide.Scalar",
+    "hardshrink_backward",
+    "hardsigmoid_backward",
+    "hardswish",
+    "hardswish_backward",
+    "hardtanh_backward",
+    "leaky_relu_backward",
+    "lift",
+    "lift_fresh",
+    "log_sigmoid_backward",
+    "masked_fill.Tensor",
+    "mish_backward",
+    "normal.Tensor_Tensor",
+    "normal.Tensor_float",
+    "normal.float_Tensor",
+    "polar",
+    "rrelu_with_noise_backward",
+    "rsub.Tensor",
+    "softplus_backward",
+    "softshrink_backward",
+    "zero",
+)
+
+RULES: Mapping[str, Rule] = {f"aten::{name}": elementwise for name in _NAMES}

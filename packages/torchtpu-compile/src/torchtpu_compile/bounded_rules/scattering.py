@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for writes through an index along one dimension.
+
+What the padding of an index would write goes to one more place at the end of the
+dimension, which is cut off again: so every way to combine (add, multiply, mean) is the
+row's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from torchtpu_core.lowering import checks
+
+from torchtpu_compile.bounded import Call, Rule, align, joint_dims
+from torchtpu_compile.bounded_rules.common import dim_of, fitted
+from torchtpu_compile.bounded_rules.indexing import clean
+from torchtpu_compile.padded import Padded, true_size
+
+
+def _written(call: Call) -> Padded:
+    x, index = call.sizes.compact(call.args[0]), call.sizes.compact(call.args[2])
+    if not x.dims:
+        return Padded(call.run(), ())
+    dim = dim_of(x, call.args[1])
+    size = x.array.shape[dim]
+    inside = call.sizes.valid(index, range(len(index.dims)))
+    places = clean(call, index, x.dims[dim], negative=False, by_row=inside is None).array
+    room = list(x.array.shape)
+    if inside is not None:
+        room[dim] += 1
+        places = jnp.where(inside, places, size)
+    shape = [*room[:dim], places.size, *room[dim + 1 :]]
+    if "scatter" in str(call.node.target):  # an index for each element, not for each slice
+        shape = [
+            n if d == dim else min(n, m)
+            for d, (n, m) in enumerate(zip(places.shape, room, strict=True))
+        ]
+        places = fitted(places, shape)
+    source = call.args[3]
+    if isinstance(source, Padded) and source.dims:
+        source = Padded(fitted(call.sizes.compact(source).array, shape), source.dims)
+    call.args[0] = Padded(fitted(x.array, room), x.dims)
+    call.args[2:4] = [Padded(places, index.dims), source]
+    return Padded(lax.slice_in_dim(call.run(), 0, size, axis=dim), x.dims)
+
+
+def _masked(call: Call) -> Padded:
+    """``source`` in row-major order of its true data, at the true places of the mask."""
+    x, mask = align(call.sizes, call.args[:2])
+    source = call.sizes.flat(call.args[2])
+    mask = call.sizes.filled(mask, False)
+    wanted = jnp.sum(jnp.broadcast_arrays(x.array, mask.array)[1], dtype=np.int64)
+    checks.require(
+        wanted <= call.sizes.true(true_size(source.dims[0])),
+        RuntimeError,
+        "Number of elements of source < number of ones in mask",
+    )
+    call.args[:3] = [x, mask, source]
+    return Padded(call.run(), joint_dims([x, mask]))
+
+
+_NAMES = (
+    "scatter.src",
+    "scatter.value",
+    "scatter.reduce",
+    "scatter.value_reduce",
+    "scatter_add",
+    "scatter_reduce.two",
+    "index_add",
+    "index_copy",
+    "index_reduce",
+    "index_fill.int_Scalar",
+    "index_fill.int_Tensor",
+)
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys((f"aten::{name}" for name in _NAMES), _written),
+    "aten::masked_scatter": _masked,
+}
