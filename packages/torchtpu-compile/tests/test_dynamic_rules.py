@@ -40,6 +40,14 @@ def _sorted(x: Tensor) -> Tensor:
     return x.flatten().sort()[0]
 
 
+def _experts(x: Tensor) -> Tensor:
+    """Rows go to three experts in turn, in one product."""
+    expert = torch.arange(x.shape[0], device=x.device) % 3
+    ends = F.one_hot(expert, 3).sum(0).cumsum(0).to(torch.int32)
+    weights = torch.linspace(-1, 1, 48, device=x.device).reshape(3, 4, 4)
+    return F.grouped_mm(x[expert.argsort(stable=True)], weights, offs=ends)
+
+
 Case = tuple[Callable[[Tensor], Any], Callable[[int], Tensor]]
 CASES: dict[str, Case] = {
     "median": (lambda x: (x.median(), x.median(0), x.median(1, True), x.nanmedian(0)), _rows),
@@ -51,6 +59,7 @@ CASES: dict[str, Case] = {
     "argmax": (lambda x: (x.argmax(), x.t().argmin(), x.argmax(keepdim=True)), _rows),
     "topk of open count": (lambda x: x.topk(x.shape[0] // 2, 0), _rows),
     "histc": (lambda x: (x.histc(4, -3, 3), x.histc(5)), _rows),
+    "grouped products": (_experts, lambda n: torch.randn(n, 4)),
     "roll": (lambda x: (x.roll(2, 0), x.roll((1, -1), (0, 1)), x.roll(3)), _rows),
     "every n-th": (lambda x: (x[::2], x[1::3] * 2, x[-5::2], x.t()[:, : x.shape[0] : 4]), _rows),
     "pieces": (lambda x: (x.sin().chunk(3), x.cos().split(x.shape[0] // 2 + 1)), _rows),
@@ -159,6 +168,7 @@ def test_one_program_is_right_at_every_size(name: str) -> None:
 
 #: Losses whose gradients have ops of their own.
 GRADIENTS: dict[str, Case] = {
+    "grouped products": (lambda x: _experts(x).square().sum(), lambda n: torch.randn(n, 4)),
     "mse": (lambda x: F.mse_loss(x.sin(), x * 2), _rows),
     "smooth_l1": (lambda x: F.smooth_l1_loss(x.sin(), x * 2), _rows),
     "huber": (lambda x: F.huber_loss(x.sin(), x * 2), _rows),

@@ -179,6 +179,23 @@ def test_result_whose_shape_depends_on_data() -> None:
         assert torch.equal(a.cpu(), e)
 
 
+def test_kernels_in_python_are_not_traced_between_graphs() -> None:
+    torch._dynamo.reset()
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    def function(x: Tensor) -> Tensor:
+        y = x * 2
+        return y.sum() + torch.nonzero(y > 0).sum()
+
+    x = torch.tensor([1.0, -1.0, 2.0], device="tpu")
+    assert torch.compile(function, backend=keep)(x).item() == 6.0
+    assert len(graphs) == 2
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_cond_takes_the_branch_of_its_predicate(sign: float) -> None:
     def function(x: Tensor) -> Tensor:

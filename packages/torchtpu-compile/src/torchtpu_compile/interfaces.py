@@ -68,8 +68,17 @@ _OUTSIDE_OF_GRAPHS = (
 )
 
 
+#: Functions in Python that serve operators: not the user's code, and not for Dynamo to trace
+#: when an operator runs between two graphs.
+_KERNELS = ("torchtpu_core.lowering", "torchtpu_core.runtime", "torchtpu_eager")
+
+
 def _prepare_dynamo() -> None:
+    from torch._dynamo import trace_rules
+
     flex_attention.admit_device()
+    for package in _KERNELS:
+        trace_rules.add(package)
     for name in _OUTSIDE_OF_GRAPHS:
         reason = (
             f"torch.tpu.{name}() acts on the device, not on tensors; call it before or after "

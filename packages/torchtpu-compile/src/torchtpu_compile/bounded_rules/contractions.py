@@ -54,6 +54,28 @@ def _added_product(call: Call) -> Padded:
     return Padded(call.run(), dims)
 
 
+def _grouped_product(call: Call) -> Padded:
+    """Products of groups: the last group ends at the true size, so padding is in none.
+
+    What a group does not hold is still multiplied by zero, and must not be NaN.
+    """
+    ends = call.arg("offs")
+    if ends is None:
+        return _product(call)
+    if ends.padded_dims:
+        raise refuse(call, "has an open number of groups")
+    a, b = _contract(call, 0, 1, -1, -2)
+    if len(a.dims) == 2 and len(b.dims) == 3:
+        call.args[0] = a = call.sizes.filled(a, 0, [0])
+        return Padded(call.run(), (a.dims[0], b.dims[2]))
+    if len(a.dims) == 3 and len(b.dims) == 2:
+        call.args[1] = b = call.sizes.filled(b, 0, [1])
+        return Padded(call.run(), (a.dims[1], b.dims[1]))
+    if len(a.dims) == 2:
+        return Padded(call.run(), ((), a.dims[0], b.dims[1]))
+    return Padded(call.run(), (_batch(call, a, b), a.dims[1], b.dims[2]))
+
+
 def _attention(call: Call) -> Any:
     """Fused attention: keys in the padding are hidden by a bias, their values are zero."""
     q, k, v = (call.sizes.compact(call.args[i]) for i in range(3))
@@ -164,6 +186,7 @@ _ATTENTION = "aten::_scaled_dot_product_fused_attention_overrideable"
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot"), _product),
+    "aten::_grouped_mm": _grouped_product,
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), _added_product),
     _ATTENTION: _attention,
     f"{_ATTENTION}_backward": _attention_backward,
