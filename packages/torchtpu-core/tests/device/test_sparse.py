@@ -119,3 +119,19 @@ def test_function_without_a_kernel_for_sparse_tensors_runs_on_the_host_and_is_co
     made = torch.sparse.softmax(_coo("tpu"), 1)
     torch.testing.assert_close(made.cpu(), torch.sparse.softmax(_coo("cpu"), 1))
     assert fallbacks.counts["aten::_sparse_softmax"] == before + 1
+
+
+@pytest.mark.parametrize("maker", _MAKERS.values(), ids=_MAKERS)
+def test_sparse_tensor_lives_and_is_computed_on_a_device_that_is_not_the_current_one(maker):
+    x = maker("tpu:1")
+    assert {x.device, (x * 2).device, x.cpu().to("tpu:1").device} == {torch.device("tpu:1")}
+    assert torch.equal((x * 2).cpu().to_dense(), (maker("cpu") * 2).to_dense())
+    torch.testing.assert_close((x @ _RIGHT.to("tpu:1")).cpu(), maker("cpu").to_dense() @ _RIGHT)
+
+
+def test_sparse_gradient_of_an_embedding_lives_on_its_device():
+    weight = torch.ones(4, 2, device="tpu:1", requires_grad=True)
+    rows = torch.tensor([2, 0, 2], device="tpu:1")
+    torch.nn.functional.embedding(rows, weight, sparse=True).sum().backward()
+    assert weight.grad.device == torch.device("tpu:1")
+    assert weight.grad.cpu().to_dense().tolist() == [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0], [0.0, 0.0]]
