@@ -71,6 +71,21 @@ with torch.inference_mode():
         x = model(x)
     print(x.sum(dim=1)[:4].tolist(), x.is_inference())
 """
+CHECKPOINT = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+blocks = (nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)) for _ in range(3))
+layers = nn.ModuleList(blocks).to("tpu")
+optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+for _ in range(2):
+    x = torch.randn(64, 256, device="tpu")
+    for layer in layers:
+        x = checkpoint(layer, x, use_reentrant=False)
+    x.sum().backward()
+    optimizer.step()
+"""
 TENSOR_PARALLEL = """
 import os
 import torch
@@ -157,6 +172,14 @@ def test_inference_mode_is_planned(tmp_path) -> None:
     # Three passes of two matrix products, and little else.
     flops = 3 * 2 * 2 * 8 * 256 * 1024
     assert plan["mfu"] * plan["step_s"] * 197e12 == pytest.approx(flops, rel=0.01)
+
+
+def test_what_a_library_recomputes_has_the_line_that_called_it(tmp_path) -> None:
+    done = _run(tmp_path, CHECKPOINT, "--target", "v5e:1x1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "recompute: matmul" in done.stdout
+    assert "script.py:12" in done.stdout
+    assert "no line of the script" not in done.stdout
 
 
 def test_tensor_parallel_ranks_have_devices_of_their_own(tmp_path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -48,10 +49,16 @@ class UserLines:
         self._latest = ""
 
     def forward(self) -> str:
-        """The line that runs now; its autograd node, if one was made, is remembered."""
+        """The line that runs now; its autograd node, if one was made, is remembered.
+
+        What a library recomputes has no line of its own: it has that of the node that asks for it.
+        """
         line = self._find(sys._getframe(2))
+        in_pass = _backward_pass()
+        if line == NO_LINE and in_pass != NO_PASS:
+            line = self._of_node(self._forward) or self._latest or line
         if torch.is_grad_enabled():
-            number, in_pass = torch.autograd._get_sequence_nr() - 1, _backward_pass()
+            number = torch.autograd._get_sequence_nr() - 1
             if in_pass == NO_PASS:
                 self._recomputed.clear()
                 self._forward[number] = line
@@ -62,19 +69,23 @@ class UserLines:
 
     def backward(self) -> str:
         """The forward line of the autograd node that runs now, else the line of the call."""
-        node = torch._C._current_autograd_node()
-        if node is not None:
-            inner = self._recomputed and _backward_pass() != self._outer_pass
-            known = self._recomputed if inner else self._forward
-            number = node._sequence_nr()
-            # A function of Python's takes a number of its own, after its operators'.
-            for earlier in range(number, number - FARTHEST, -1):
-                if earlier in known:
-                    self._latest = known[earlier]
-                    return self._latest
+        inner = self._recomputed and _backward_pass() != self._outer_pass
+        known = self._of_node(self._recomputed if inner else self._forward)
+        if known:
+            self._latest = known
+            return known
         line = self._find(sys._getframe(2))
         # Gradients that are added up, or sent, have no node: they are those of the last one.
         return self._latest if line == NO_LINE and self._latest else line
+
+    def _of_node(self, known: Mapping[int, str]) -> str:
+        """The line of the forward operator of the autograd node that runs now, or nothing."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return ""
+        number = node._sequence_nr()
+        # A function of Python's takes a number of its own, after its operators'.
+        return next((known[n] for n in range(number, number - FARTHEST, -1) if n in known), "")
 
     def _find(self, frame: FrameType | None) -> str:
         while frame is not None:
