@@ -145,10 +145,11 @@ def lerp(self: Operand, end: Operand, weight: Operand) -> jax.Array:
     """``self + weight * (end - self)``, computed from the nearer end so that both ends are met."""
     (x, y, w), _ = promote(self, end, weight)
     result = result_type(self, end)
-    size = lax.abs(w)
-    near = size < constant(0.5, size) if dtypes.is_complex(w.dtype) else w < constant(0.5, w)
-    gap = y - x
-    return cast(jnp.where(near, x + w * gap, y - gap * (constant(1, w) - w)), result)
+    size = lax.abs(w) if dtypes.is_complex(w.dtype) else w
+    near = size < constant(0.5, size)
+    # One product: foreach ops of an optimizer make this for every parameter.
+    start, part = lax.select(near, x, y), lax.select(near, w, w - constant(1, w))
+    return cast(start + part * (y - x), result)
 
 
 def addcmul(self: Operand, tensor1: Operand, tensor2: Operand, *, value: Operand = 1) -> jax.Array:

@@ -39,22 +39,26 @@ class Scalar:
         words: `(SCALAR_WORDS,)` uint32, see `SCALAR_WORDS`.
         dtype: the torch dtype if it came from a 0-d CPU tensor, None if it was a
             Python number.
+        single: its float32, where whoever made the scalar has taken it already, once for
+            all who use it.
     """
 
     kind: type
     words: jax.Array
     dtype: torch.dtype | None = None
+    single: jax.Array | None = None
 
     def to(self, dtype: np.dtype) -> jax.Array:
         """The scalar as a 0-d array of `dtype`, converted as PyTorch converts numbers."""
         dtype = np.dtype(dtype)
         if dtype == np.bool_:
             return self._exact() != 0
-        if self.kind is float and dtypes.opmath(dtype) == np.float32:
-            return lax.bitcast_convert_type(self.words[2], np.float32).astype(dtype)
-        if self.kind is not float and dtypes.opmath(dtype) == np.float32:
-            return lax.bitcast_convert_type(self.words[2], np.float32).astype(dtype)
-        return self._exact().astype(dtype)
+        if dtypes.opmath(dtype) != np.float32:
+            return self._exact().astype(dtype)
+        single = self.single
+        if single is None:
+            single = lax.bitcast_convert_type(self.words[2], np.float32)
+        return single if dtype == np.float32 else single.astype(dtype)
 
     def _exact(self) -> jax.Array:
         low, high = self.words[0].astype(np.uint64), self.words[1].astype(np.uint64)

@@ -85,8 +85,9 @@ def read(
         flat = reinterpret(_flat(value, base), dtype)
         return flat.at[_addresses(view, starts[0])].get(mode="promise_in_bounds")
     boxed = _boxed(value, base, plan, dtype)
-    box = lax.dynamic_slice(boxed, starts, plan.extents, allow_negative_indices=False)
-    return _from_box(box, view, plan)
+    if plan.extents != boxed.shape:
+        boxed = lax.dynamic_slice(boxed, starts, plan.extents, allow_negative_indices=False)
+    return _from_box(boxed, view, plan)
 
 
 def write(
@@ -120,7 +121,8 @@ def write(
         flat = flat.at[_addresses(view, starts[0])].set(update, mode="promise_in_bounds")
         return _unflat(reinterpret(flat, dtypes.to_numpy(base.dtype)), base)
     boxed = _boxed(value, base, plan, dtype)
-    boxed = _replaced(boxed, _to_box(update, plan), starts, in_place)
+    box = _to_box(update, plan)
+    boxed = box if box.shape == boxed.shape else _replaced(boxed, box, starts, in_place)
     count = math.prod(base.sizes) * base.dtype.itemsize // view.dtype.itemsize
     flat = lax.slice(boxed.reshape(-1), (0,), (count,)) if boxed.size != count else boxed
     return _unflat(reinterpret(flat.reshape(-1), dtypes.to_numpy(base.dtype)), base)

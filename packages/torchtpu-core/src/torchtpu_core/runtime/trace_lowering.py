@@ -61,27 +61,53 @@ class TraceFunction:
 
 
 class _Words:
-    """Hands out the scalar operands of a trace in recording order."""
+    """The scalar operands of a trace, handed out in recording order."""
 
     def __init__(self, words: jax.Array | None) -> None:
         self.words = words
         self.next = 0
+        self._singles = None if words is None else lax.bitcast_convert_type(words, np.float32)
 
-    def take(self, count: int) -> list[jax.Array]:
-        """The next `count` scalars, `(SCALAR_WORDS,)` uint32 each."""
-        taken = []
-        for i in range(self.next, self.next + count):
-            assert self.words is not None
-            taken.append(self.words[i * SCALAR_WORDS : (i + 1) * SCALAR_WORDS])
+    def take(self, count: int) -> range:
+        """Which scalars the next `count` are."""
+        taken = range(self.next, self.next + count)
         self.next += count
         return taken
 
+    def of(self, index: int) -> jax.Array:
+        """A scalar's words, `(SCALAR_WORDS,)` uint32."""
+        assert self.words is not None
+        return lax.slice_in_dim(self.words, index * SCALAR_WORDS, (index + 1) * SCALAR_WORDS)
+
+    def scalar(self, index: int, kind: str, dtype: Any = None) -> Scalar:
+        """A scalar as an argument of a lowering."""
+        assert self._singles is not None
+        single = lax.index_in_dim(self._singles, index * SCALAR_WORDS + 2, keepdims=False)
+        return Scalar(_KINDS[kind], self.of(index), dtype, single)
+
     def starts(self, plan: tuple[Any, ...]) -> list[jax.Array]:
-        """The next view starts, as many as the plan has: int32 where its box is that small."""
-        kind, radix, _, _, count = plan
-        if kind == "slice" and math.prod(radix) <= np.iinfo(np.int32).max:
-            return [lax.bitcast_convert_type(w[0], np.int32) for w in self.take(count)]
-        return [Scalar(int, w).to(np.dtype(np.int64)) for w in self.take(count)]
+        """The next view starts, as many as the plan has: int32 where its box is that small.
+
+        A box that reaches along all of a dimension starts at 0 there.
+        """
+        kind, radix, extents, _, count = plan
+        taken = self.take(count)
+        if kind != "slice":
+            return [self._start(i) for i in taken]
+        small = math.prod(radix) <= np.iinfo(np.int32).max
+        read = self._small_start if small else self._start
+        zero = np.dtype(np.int32 if small else np.int64).type(0)
+        return [
+            zero if whole == part else read(i)
+            for i, whole, part in zip(taken, radix, extents, strict=True)
+        ]
+
+    def _small_start(self, index: int) -> jax.Array:
+        low = lax.index_in_dim(self.of(index), 0, keepdims=False)
+        return lax.bitcast_convert_type(low, np.int32)
+
+    def _start(self, index: int) -> jax.Array:
+        return Scalar(int, self.of(index)).to(np.dtype(np.int64))
 
 
 def trace_function(trace: Description) -> TraceFunction:
@@ -249,7 +275,7 @@ def _lower_node(
     in_place: bool,
 ) -> list[jax.Array]:
     scalars = words.take(node["scalars"])
-    args, kwargs = _arguments(node, values, scalars)
+    args, kwargs = _arguments(node, values, words, scalars)
     with mxu.using(node.get("precision")):
         returned = run_row(node["row"], args, kwargs, tables.current())
     fresh, written = _split_returns(node, returned)
@@ -263,7 +289,7 @@ def _lower_node(
 
 
 def _arguments(
-    node: dict[str, Any], values: Sequence[Any], scalars: Sequence[jax.Array]
+    node: dict[str, Any], values: Sequence[Any], words: _Words, scalars: range
 ) -> tuple[list[Any], dict[str, Any]]:
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -274,9 +300,10 @@ def _arguments(
             value = [None if i < 0 else values[i] for i in payload]
         elif kind == "scalar":
             position, scalar_kind, dtype = payload
-            value = Scalar(_KINDS[scalar_kind], scalars[position], dtype)
+            value = words.scalar(scalars[position], scalar_kind, dtype)
         elif kind == "scalars":
-            value = [Scalar(_KINDS[k], scalars[i]) for i, k in zip(*payload, strict=True)]
+            made = {i: words.scalar(scalars[i], k) for i, k in zip(*payload, strict=True)}
+            value = [made[i] for i in payload[0]]
         else:
             value = payload
         if keyword:
@@ -284,7 +311,7 @@ def _arguments(
         else:
             args.append(value)
     if node["random"]:
-        kwargs["rng"] = Rng(_bits(scalars[-2]), _bits(scalars[-1]))
+        kwargs["rng"] = Rng(_bits(words.of(scalars[-2])), _bits(words.of(scalars[-1])))
     if node["only_out"]:
         sizes, _, dtype = node["written"][0]
         kwargs["out"] = jax.ShapeDtypeStruct(sizes, dtypes.to_numpy(dtype))

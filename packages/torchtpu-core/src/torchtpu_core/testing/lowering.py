@@ -133,7 +133,7 @@ def lower(row: Lowering, args: Sequence[Any], kwargs: dict[str, Any], seed: int 
     return to_cpu(result)
 
 
-for _type, _fields in ((Scalar, ("words",)), (Rng, ("seed", "offset"))):
+for _type, _fields in ((Scalar, ("words", "single")), (Rng, ("seed", "offset"))):
     _meta = ["kind", "dtype"] if _type is Scalar else ["draws"]
     jax.tree_util.register_dataclass(_type, data_fields=list(_fields), meta_fields=_meta)
 
