@@ -165,9 +165,7 @@ class Reader {
       return;
     }
     if (op_.uploads && tensor.device().is_cpu() && !arg.written) {
-      c10::Device device(kTpu, call_.device < 0 ? current_device() : call_.device);
-      call_.uploaded.push_front(tensor.to(device));
-      read_tensor(arg, call_.uploaded.front(), spec);
+      read_tensor(arg, uploaded(tensor), spec);
       return;
     }
     bool host_scalar = tensor.device().is_cpu() && tensor.dim() == 0 && !arg.written;
@@ -190,6 +188,19 @@ class Reader {
     read_scalar(tensor.item(), wrapped ? -1 : static_cast<int>(tensor.scalar_type()), spec);
   }
 
+  const at::Tensor& uploaded(const at::Tensor& tensor) {
+    c10::Device device(kTpu, call_.device < 0 ? current_device() : call_.device);
+    call_.uploaded.push_front(tensor.to(device));
+    return call_.uploaded.front();
+  }
+
+  // A list function takes numbers on the host as its elementwise one does: an optimizer's step
+  // sizes, where its learning rate is a tensor.
+  bool is_number_of_list_function(const OpArg& arg, const at::Tensor& tensor) const {
+    return tensor.device().is_cpu() && tensor.dim() == 0 && !arg.written &&
+           op_.name.rfind("aten::_foreach_", 0) == 0;
+  }
+
   void read_list(const OpArg& arg, const c10::IValue& value, ArgSpec* spec) {
     set_kind(spec, ArgSpec::kTensorList);
     const auto list = value.toListRef();
@@ -203,7 +214,8 @@ class Reader {
         continue;
       }
       size_t index = call_.tensors.size();
-      read_tensor(arg, item.toTensor(), nullptr);
+      const at::Tensor& tensor = item.toTensor();
+      read_tensor(arg, is_number_of_list_function(arg, tensor) ? uploaded(tensor) : tensor, nullptr);
       TORCH_CHECK(call_.tensors.size() == index + 1,
                   "Expected all tensors to be on the same device, but found a cpu tensor in '",
                   arg.name, "' of ", op_.name, ". Move it with .to('tpu').");

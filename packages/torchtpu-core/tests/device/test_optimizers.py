@@ -153,3 +153,28 @@ def test_state_follows_the_parameters_device():
     optimizer.step()
     state = copy.deepcopy(optimizer.state_dict())["state"]
     assert all(v["exp_avg"].device.type == "tpu" for v in state.values())
+
+
+def _after_steps_with_a_tensor_as_learning_rate(optimizer, device):
+    parameters = [torch.arange(1.0, 4, device=device), torch.ones(2, 2, device=device)]
+    parameters = [torch.nn.Parameter(p) for p in parameters]
+    rule = optimizer(parameters, lr=torch.tensor(0.1), foreach=True)
+    for _ in range(3):
+        rule.zero_grad()
+        (parameters[0].sum() ** 2 + (parameters[1] * 3).pow(2).sum()).backward()
+        rule.step()
+    return [p.detach().cpu() for p in parameters]
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "ASGD", "NAdam", "RAdam", "SGD"])
+def test_learning_rate_that_is_a_tensor_on_the_host_gives_what_cpu_gives(name):
+    steps = _after_steps_with_a_tensor_as_learning_rate
+    optimizer = getattr(torch.optim, name)
+    torch.testing.assert_close(steps(optimizer, "tpu"), steps(optimizer, "cpu"))
+
+
+def test_list_function_refuses_host_tensors_that_are_not_numbers():
+    x, y = [torch.ones(2, device="tpu")], [torch.ones(2)]
+    with pytest.raises(RuntimeError, match="same device"):
+        torch._foreach_mul(x, y)
+    assert torch._foreach_mul(x, [torch.tensor(3.0)])[0].tolist() == [3.0, 3.0]
