@@ -105,6 +105,7 @@ void bind_ops(py::module_& m) {
         info->random_draws = static_cast<uint64_t>(random);
         info->structural = true;  // a compiled graph needs no execution mode
         info->prepare = py::none().release();
+        info->expanded = py::none().release();
         info->uid = next_uid.fetch_add(1);
         return info.release();
       }), py::arg("name"), py::arg("row"), py::arg("random") = 0, py::arg("alone") = false)

@@ -31,6 +31,11 @@ Sharing sharing_of(const std::string& name) {
   return kinds->at(name);
 }
 
+// Never released, as a row.
+py::handle option_or_none(const py::dict& options, const char* name) {
+  return (options.contains(name) ? py::object(options[name]) : py::none()).release();
+}
+
 OpArg make_arg(const c10::Argument& argument, py::handle row, bool out_variant) {
   OpArg arg;
   arg.name = argument.name();
@@ -101,9 +106,13 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
   if (options.contains("sharing")) {
     info->sharing = sharing_of(options["sharing"].cast<std::string>());
   }
+  if (options.contains("apart")) {
+    info->sharing = Sharing::kApart;
+  }
   info->uploads = options.contains("uploads");
   info->only_out = options.contains("only_out");
-  info->prepare = (options.contains("prepare") ? py::object(options["prepare"]) : py::none()).release();
+  info->prepare = option_or_none(options, "prepare");
+  info->expanded = option_or_none(options, "expanded");
 
   const auto& schema = handle.schema();
   auto mutates = info->row.attr("mutates").cast<std::vector<std::string>>();

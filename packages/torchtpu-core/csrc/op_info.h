@@ -28,7 +28,8 @@ enum class Sharing : int8_t {
   kAny,        // with operands; not among their own elements
   kExact,      // with an operand that is the same view, element for element
   kItself,     // with no operand but the written tensor itself
-  kNothing,    // with no operand
+  kNothing,    // with no operand, before and after an out= is resized
+  kApart,      // likewise, nor among their own elements before that
   kRepeats,    // anything, their own elements too: each gets the same value
 };
 
@@ -61,6 +62,8 @@ struct OpInfo {
   // None, or called when a list argument holds masks or host tensors: the result of the
   // op in another form, or None to record it as it is.
   py::handle prepare;
+  // None, or called when the written tensor has elements that are one in memory.
+  py::handle expanded;
   bool unstated = false;    // PyTorch's meta kernel refuses calls that the row serves
   bool uploads = false;     // host tensors among its operands are copied to the device
   int64_t uid = 0;

@@ -39,19 +39,32 @@ bool holds_mask_or_host_tensor(c10::ArrayRef<c10::IValue> args) {
 }
 
 // True if the op was replayed in another form; else it is to be recorded as it is.
-bool run_prepared(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::Stack* stack) {
+bool run_prepared(const OpInfo& op, py::handle prepare, c10::ArrayRef<c10::IValue> args,
+                  torch::jit::Stack* stack) {
   py::gil_scoped_acquire gil;
   py::list python_args;
   for (const c10::IValue& value : args) {
     python_args.append(torch::jit::toPyObject(value));
   }
-  py::object result = op.prepare(op.name, *python_args);
+  py::object result = prepare(op.name, *python_args);
   if (result.is_none()) {
     return false;
   }
   torch::jit::drop(*stack, op.args.size());
   stack->push_back(torch::jit::toIValue(result, op.handle->schema().returns()[0].type()));
   return true;
+}
+
+// Whether the op writes a tensor with elements that are one in memory, such as an expanded one.
+bool writes_expanded(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  for (int index : op.written) {
+    const c10::IValue& value = args[static_cast<size_t>(index)];
+    if (value.isTensor() &&
+        at::has_internal_overlap(value.toTensor()) == at::MemOverlap::Yes) {
+      return true;
+    }
+  }
+  return false;
 }
 
 // Refuses what CPU's kernels refuse: a written tensor that shares memory with an operand.
@@ -161,7 +174,12 @@ void add_to_trace(const OpInfo& op, const Signature& signature, const Call& call
 c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
   resolve_bits(stack, op.args.size());
   auto args = torch::jit::last(*stack, op.args.size());
-  if (!op.prepare.is_none() && holds_mask_or_host_tensor(args) && run_prepared(op, args, stack)) {
+  if (!op.prepare.is_none() && holds_mask_or_host_tensor(args) &&
+      run_prepared(op, op.prepare, args, stack)) {
+    return -1;
+  }
+  if (!op.expanded.is_none() && writes_expanded(op, args) &&
+      run_prepared(op, op.expanded, args, stack)) {
     return -1;
   }
   if (op.random) {
@@ -176,7 +194,13 @@ c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
     if (op.sharing != Sharing::kAny && op.sharing != Sharing::kRepeats) {
       check_sharing(op.sharing, written, call.tensors);
     }
+    if (op.sharing == Sharing::kApart) {
+      at::assert_no_internal_overlap(written[0]);
+    }
     resize_outs(op, written, signature);
+    if (op.sharing == Sharing::kApart || op.sharing == Sharing::kNothing) {  // has it grown?
+      check_sharing(op.sharing, written, call.tensors);
+    }
   }
   Results results;
   if (!run_again(signature, call, results)) {

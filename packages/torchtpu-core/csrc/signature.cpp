@@ -134,8 +134,8 @@ bool is_fill(const OpInfo& op) {
 // These write their numbers to an out= of as many elements in order, whatever its shape.
 bool keeps_shape_of_out(const OpInfo& op) {
   static const auto* names = new std::unordered_set<std::string>{
-      "aten::arange.start_out", "aten::linspace.out", "aten::logspace.out", "aten::range.out"};
-  return names->count(op.name) != 0;
+      "aten::arange", "aten::linspace", "aten::logspace", "aten::range"};
+  return op.only_out && names->count(op.name.substr(0, op.name.find('.'))) != 0;
 }
 
 // Runs the op on meta tensors; errors are those of CPU, from the same checks.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -91,3 +92,19 @@ def test_factory_with_out_fills_it_as_cpu(case: tuple[Any, ...]) -> None:
 def test_kaiser_window_gives_cpu_values(args: tuple[Any, ...]) -> None:
     assert_close(factories._kaiser_window(*args), torch.kaiser_window(*args))
     assert_close(factories._kaiser_window(*args, dtype=F64), torch.kaiser_window(*args, dtype=F64))
+
+
+@pytest.mark.parametrize("space", [torch.linspace, torch.logspace])
+@pytest.mark.parametrize("ends", [(0, 1), (0.0, torch.tensor(1.0)), (torch.tensor(0.0), 1)])
+@pytest.mark.parametrize("steps", [0, 6])
+@pytest.mark.parametrize("shape", [(2, 0), (3, 2), (4,)])
+def test_range_into_out_of_as_many_elements_keeps_its_shape(space, ends, steps, shape) -> None:
+    results = []
+    for device in ("cpu", "tpu"):
+        moved = [e.to(device) if isinstance(e, torch.Tensor) else e for e in ends]
+        whole = torch.zeros(shape, device=device)
+        out = whole.permute(*reversed(range(whole.ndim)))
+        with warnings.catch_warnings(action="ignore"):
+            space(*moved, steps, out=out)
+        results.append(out.cpu())
+    torch.testing.assert_close(results[1], results[0])

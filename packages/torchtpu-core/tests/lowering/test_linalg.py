@@ -127,3 +127,10 @@ MATRICES = {"contiguous": A, "transposed": A.mT, "complex": COMPLEX}
 def test_determinants_give_cpu_values_and_factors(x: torch.Tensor) -> None:
     torch.testing.assert_close(linalg_lu._det(x), tuple(torch.ops.aten._linalg_det(x)))
     torch.testing.assert_close(linalg_lu._slogdet(x), tuple(torch.ops.aten._linalg_slogdet(x)))
+
+
+def test_singular_values_of_nan_are_refused_as_on_cpu() -> None:
+    x = torch.tensor([[float("nan"), 1.0], [2.0, 3.0]])
+    for device in ("cpu", "tpu"):
+        with pytest.raises(torch.linalg.LinAlgError, match="contained non-finite values"):
+            torch.linalg.svdvals(x.to(device)).cpu()

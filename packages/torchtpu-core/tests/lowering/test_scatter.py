@@ -91,6 +91,15 @@ def test_bincount_gives_cpu_counts(minlength: int, weighted: torch.dtype | None)
     torch.testing.assert_close(actual, torch.bincount(x, weights, minlength))
 
 
+@pytest.mark.parametrize("x", [torch.tensor([1.0]), torch.tensor([True])])
+def test_bincount_of_other_than_integers_raises_cpus_error(x: torch.Tensor) -> None:
+    with pytest.raises(NotImplementedError) as expected:
+        torch.bincount(x)
+    with pytest.raises(NotImplementedError) as raised:
+        scatter._bincount(x)
+    assert str(raised.value) == str(expected.value)
+
+
 def test_bincount_of_negative_numbers_raises() -> None:
     with pytest.raises(RuntimeError, match="non-negative"):
         scatter._bincount(torch.tensor([-1]))

@@ -363,6 +363,9 @@ _CONSTANTS: tuple[tuple[str, Any], ...] = (
     ("new_empty_strided", _new(0)),
 )
 
+#: Overloads by what the ends are, numbers or tensors.
+_OUT_ENDS = (".", ".Tensor_Tensor_", ".Tensor_Scalar_", ".Scalar_Tensor_")
+
 TABLE: tuple[Lowering, ...] = (
     native("aten::arange", _arange, static=("end",)),
     native("aten::arange.start", _arange_start, static=_ENDS),
@@ -376,12 +379,12 @@ TABLE: tuple[Lowering, ...] = (
     native("aten::linspace.Tensor_Tensor", _linspace),
     native("aten::linspace.Tensor_Scalar", _linspace),
     native("aten::linspace.Scalar_Tensor", _linspace),
-    native("aten::linspace.out", _linspace_out),
+    *(native(f"aten::linspace{ends}out", _linspace_out) for ends in _OUT_ENDS),
     native("aten::logspace", _logspace, static=_ENDS),
     native("aten::logspace.Tensor_Tensor", _logspace),
     native("aten::logspace.Tensor_Scalar", _logspace),
     native("aten::logspace.Scalar_Tensor", _logspace),
-    native("aten::logspace.out", _logspace_out),
+    *(native(f"aten::logspace{ends}out", _logspace_out) for ends in _OUT_ENDS),
     native("aten::eye", _eye),
     native("aten::eye.m", _eye_m),
     native("aten::eye.out", _eye_out),

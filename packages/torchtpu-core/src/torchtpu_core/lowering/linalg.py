@@ -172,6 +172,12 @@ def _svd(
             values,
             jnp.broadcast_to(identity(wide[1], n, A.dtype), (*A.shape[:-2], wide[1], n)),
         )
+    checks.require(
+        ~jnp.isnan(A),
+        LinAlgError,
+        "linalg.svd: The algorithm failed to converge because the input matrix contained "
+        "non-finite values.",
+    )
     if not compute_uv:
         return empty(A), lax.linalg.svd(A, compute_uv=False), empty(A)
     u, s, vh = lax.linalg.svd(A, full_matrices=full_matrices)

@@ -54,7 +54,9 @@ def _inside_storage(arguments: Arguments) -> None:
         )
 
 
-def _padding(arguments: Arguments) -> None:
+def _window(arguments: Arguments) -> None:
+    if any(d <= 0 for d in arguments["dilation"]):
+        raise RuntimeError("dilation should be greater than zero")
     padding = arguments["padding"]
     if isinstance(padding, (list, tuple)) and any(p < 0 for p in padding):
         raise RuntimeError("negative padding is not supported")
@@ -175,9 +177,9 @@ def _fits_diagonal(arguments: Arguments) -> None:
 CHECKS: dict[str, Callable[[Arguments], None]] = {
     "aten::as_strided_scatter": _inside_storage,
     "aten::diagonal_scatter": _fits_diagonal,
-    "aten::convolution": _padding,
-    "aten::_convolution": _padding,
-    "aten::convolution_overrideable": _padding,
+    "aten::convolution": _window,
+    "aten::_convolution": _window,
+    "aten::convolution_overrideable": _window,
     "aten::multilabel_margin_loss_forward": _multilabel_target,
     "aten::index_add": _index_add_source,
     "aten::multinomial": _multinomial,

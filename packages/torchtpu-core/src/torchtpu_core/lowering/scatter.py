@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import addressing, checks, dims, dtypes, promotion
+from torchtpu_core.lowering import addressing, checks, dims, dtypes, promotion, refused_shapes
 from torchtpu_core.lowering.promotion import Operand
 from torchtpu_core.lowering.table import Lowering, composite, native
 
+#: Dtypes whose values `bincount` counts.
+_COUNTED = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _LEGACY_NAMES = {"add": "sum", "multiply": "prod"}
 
 
@@ -110,6 +112,9 @@ def _bincount(
     self: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
 ) -> torch.Tensor:
     message = "bincount only supports 1-d non-negative integral inputs."
+    if self.dtype not in _COUNTED:
+        name = refused_shapes.dtype_name(self.dtype)
+        raise NotImplementedError(f"\"bincount_cpu\" not implemented for '{name}'")
     if self.numel() == 0 and self.dim() == 1:
         return torch.zeros(minlength, dtype=torch.int64, device=self.device)
     if self.dim() != 1:
@@ -117,6 +122,8 @@ def _bincount(
     low, high = torch.stack([self.min(), self.max()]).tolist()
     if low < 0:
         raise RuntimeError(message)
+    if minlength < 0:
+        raise RuntimeError("minlength should be >= 0")
     if weights is not None and weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
     length = max(high + 1, minlength)

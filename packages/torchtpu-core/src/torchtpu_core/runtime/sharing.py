@@ -23,6 +23,8 @@ _ITSELF = (
 )
 #: Refused for every operand, as an ``out=``.
 _NOTHING = ("cat", "gather", "index_select", "kthvalue", "linalg_cross", "take")
+#: Of these, what refuses an expanded ``out=`` even if it is to be resized.
+APART = ("aten::index_select", "aten::take")
 #: Every element gets the same value, so elements may share memory too.
 _REPEATS = ("fill", "zero")
 #: Pointwise by their tag, and not looked at by CPU: the value to fill with is read first.

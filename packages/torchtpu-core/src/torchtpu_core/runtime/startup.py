@@ -15,9 +15,17 @@ from torchtpu_core.errors import EnvironmentVariableError, LoweringTableError
 from torchtpu_core.lowering import memory_formats, mxu
 from torchtpu_core.lowering.indexing import check_masks, expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
-from torchtpu_core.runtime import clients, fake_results, modes, recurrent_layers, sparse, tables
+from torchtpu_core.runtime import (
+    clients,
+    expanded,
+    fake_results,
+    modes,
+    recurrent_layers,
+    sparse,
+    tables,
+)
 from torchtpu_core.runtime.current import TargetKind, target
-from torchtpu_core.runtime.sharing import sharing_of
+from torchtpu_core.runtime.sharing import APART, sharing_of
 from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schemas_of
 
 #: Ops that work without an execution mode: core can create, copy and print tensors.
@@ -131,12 +139,16 @@ def register(row: Lowering) -> None:
         base = name.partition(".")[0].rstrip("_")
         if base in _TAKES_MASKS:
             options["prepare"] = _with_integer_indices
+        if name.partition(".")[0] in expanded.KERNELS:
+            options["expanded"] = expanded.write
         if base in _RANGES and row.overload == name:
             options["ranged"] = True
         if _contracts(row):
             options["contracts"] = True
         if schema.is_mutable and (sharing := sharing_of(name)):
             options["sharing"] = sharing
+        if base in APART:
+            options["apart"] = True
         if base in _UNSTATED or name in memory_formats.RULES:
             options["unstated"] = True
         if base in _UPLOADS:

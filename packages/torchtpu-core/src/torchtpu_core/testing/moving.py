@@ -10,9 +10,13 @@ from torch.utils import _pytree as pytree
 
 
 class Mover:
-    """Copies the tensors of one call; strides, offsets and shared storages are kept."""
+    """Copies the tensors of one call; strides, offsets and shared storages are kept.
+
+    A tensor that is passed twice is one on the device too: an ``out=`` may be an operand.
+    """
 
     def __init__(self) -> None:
+        self._seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def move(self, value: Any) -> Any:
@@ -36,6 +40,11 @@ class Mover:
             return torch.device("tpu") if value.type == "cpu" else value
         if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
             return value
+        if id(value) not in self._seen:
+            self._seen[id(value)] = value, self._copied(value)  # `value` keeps its id
+        return self._seen[id(value)][1]
+
+    def _copied(self, value: torch.Tensor) -> torch.Tensor:
         if value.layout != torch.strided or value.is_conj() or value.is_neg():
             return value.detach().to("tpu").requires_grad_(value.requires_grad)
         flat = self._storage(value)
