@@ -201,7 +201,11 @@ def try_out(architecture: Architecture, mode: str) -> Outcome:
         def in_double() -> Tensors:
             if not exact:
                 wide = moved(batch, torch.float64)
-                exact.append(run(copies[1].double(), wide, steps))
+                torch.set_default_dtype(torch.float64)  # losses make tensors of their own
+                try:
+                    exact.append(run(copies[1].double(), wide, steps))
+                finally:
+                    torch.set_default_dtype(torch.float32)
             return exact[0]
 
         if found := differences(actual, expected, in_double):
