@@ -115,6 +115,10 @@ def test_mistake_raises_cpus_class(call):
         (lambda: _t(2, dtype=L).exp_(), "result type Float can't be cast"),
         (lambda: _t(0).max(), "Expected reduction dim to be specified"),
         (lambda: F.conv2d(_t(1, 2, 4, 4), _t(1, 3, 2, 2)), "to have 3 channels, but got 2"),
+        (
+            lambda: torch.embedding_bag(_t(2, 2, 2), _index("tpu"), _index("tpu", 0)),
+            "weight has to be a 2D Tensor",
+        ),
     ],
 )
 def test_mistake_is_worded_as_on_cpu(call, message):

@@ -111,6 +111,9 @@ def embedding_bag(
     padding_idx: int = -1,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """`(V, D)`, `(L,)`, `(B,)` -> output `(B, D)`, bag of each index, bag sizes, max rows."""
+    if weight.ndim != 2:
+        message = f"weight has to be a 2D Tensor, but got Tensor of dimension {weight.ndim}"
+        raise RuntimeError(message)
     bags, length = offsets.shape[0] - int(include_last_offset), indices.shape[0]
     each = _common_size(offsets, bags, length)
     _check(indices, None if each else offsets, weight.shape[0])
