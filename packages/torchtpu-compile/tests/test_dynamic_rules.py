@@ -142,6 +142,15 @@ def _bagged(x: Tensor, mode: str) -> Tensor:
     return of_pairs.sum(0) + F.embedding_bag(x[:, 0].long() % 4, table, starts, mode=mode)[-1]
 
 
+def _masked_attention(x: Tensor) -> Tensor:
+    """A bias for each pair, and one for each query that is the same for all keys."""
+    q = x.sin()[None, None]
+    far = torch.ones(x.shape[0], x.shape[0], device=x.device, dtype=torch.bool).tril(-3)
+    bias = (x @ x.t() * 0.1).masked_fill(far, -torch.inf)
+    first = F.scaled_dot_product_attention(q, q, q, attn_mask=bias[None, None])
+    return first + F.scaled_dot_product_attention(q, q, q, attn_mask=x[:, :1].cos()[None, None])
+
+
 def _write_every_other(x: Tensor) -> Tensor:
     y = x.clone()
     y[1::2] = y[: y.shape[0] // 2] * 3
@@ -207,6 +216,7 @@ GRADIENTS: dict[str, Case] = {
         lambda x: sum(_bagged(x, mode).square().sum() for mode in ("mean", "sum", "max")) * 1e-6,
         _rows,
     ),
+    "masked attention": (lambda x: _masked_attention(x).square().sum() * 1e-3, _rows),
     "scattered": (
         lambda x: (
             torch.zeros(3, 4, device=x.device).index_add(0, _chosen(x), x.sin()).square().sum()

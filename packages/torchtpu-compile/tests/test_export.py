@@ -72,3 +72,14 @@ def test_module_is_written_as_text_or_as_portable_bytecode(tmp_path: Path) -> No
 def test_file_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="mlirbc"):
         export_stablehlo(nn.ReLU(), (torch.ones(3),), path="model.pt")
+
+
+def test_branch_on_values_is_an_error_with_the_line_and_the_fix() -> None:
+    class Branch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.sum() > 0:
+                return x
+            return -x
+
+    with pytest.raises(GraphError, match=r"test_export\.py:\d+ in forward.*torch\.where"):
+        export_stablehlo(Branch(), (torch.ones(2),))

@@ -297,7 +297,11 @@ def _checked(call: Call, value: Any, expected: Any) -> Any:
     if len(exprs) != len(value.dims) or not all(
         same(true_size(d), e) for d, e in zip(value.dims, exprs, strict=True)
     ):
-        raise Unbounded(f"{describe(call.node)} has a size that its rule does not foresee")
+        found = ", ".join(str(true_size(d)) for d in value.dims)
+        raise Unbounded(
+            f"{describe(call.node)} has sizes ({', '.join(map(str, exprs))}), and its rule for "
+            f"padded sizes makes ({found})"
+        )
     if array.shape != shape:
         if array.size != 1:
             raise Unbounded(f"{describe(call.node)} has a padded size its rule does not foresee")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
@@ -14,6 +15,7 @@ from torchtpu_core.errors import TorchTPUError, did_you_mean
 from torchtpu_core.lowering import checks
 
 _TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parent)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -71,6 +73,16 @@ def user_line(node: torch.fx.Node) -> str:
     own = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
     last = (own or frames)[-1]
     return f"{last['file']}:{last['line']} in {last['function']}"
+
+
+def line_of(error: BaseException) -> str:
+    """`` (at file:line in function)``, the user's innermost frame under an error, or nothing."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_TORCH, _HERE)) and frame.filename[:1] != "<"
+    ]
+    return f" (at {own[-1].filename}:{own[-1].lineno} in {own[-1].name})" if own else ""
 
 
 def scope_of(node: torch.fx.Node) -> str:

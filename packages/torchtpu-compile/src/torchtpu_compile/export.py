@@ -16,7 +16,7 @@ from torchtpu_core.runtime import clients, tables
 from torchtpu_core.tpu import init
 
 from torchtpu_compile.decompositions import missing_rows
-from torchtpu_compile.errors import GraphError, describe
+from torchtpu_compile.errors import GraphError, describe, line_of
 from torchtpu_compile.executable import EagerStep, Executable
 from torchtpu_compile.program import Program
 
@@ -100,12 +100,26 @@ def _capture(
     if any(t.device.type != "tpu" for t in state):
         model = copy.deepcopy(model).to("tpu")
     with torch.no_grad():
-        exported = torch.export.export(model, _moved(args), _moved(kwargs))
+        try:
+            exported = torch.export.export(model, _moved(args), _moved(kwargs))
+        except Exception as error:
+            raise _not_one_graph(name, error) from error
         exported = exported.run_decompositions(missing_rows(tables.current()))
     with _disable_current_modes():
         executable = Executable(name, exported.graph_module, tables.current())
     executable.module.meta[EXPORTED] = exported
     return executable
+
+
+def _not_one_graph(name: str, error: Exception) -> GraphError:
+    """What torch.export could not do, with the user's line and the fix if it asks for values."""
+    text = f"the model {name!r} cannot be captured as one graph{line_of(error)}: "
+    if "data-dependent" in str(error):
+        return GraphError(
+            text + "the line asks for the values of a tensor, in a branch or by .item(). Use "
+            "torch.where or torch.cond there, or torch.compile, which breaks the graph."
+        )
+    return GraphError(f"{text}{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
 def _moved(tree: Any) -> Any:

@@ -115,9 +115,6 @@ def _hide_keys(call: Call, q: Padded, k: Padded) -> None:
 
 def _attention_backward(call: Call) -> Any:
     """Zeros in all padding, and the keys hidden as in the forward pass."""
-    mask = call.arg("grad_input_mask")
-    if mask is not None and len(mask) > 3 and mask[3]:
-        raise refuse(call, "needs the gradient of an attention mask")
     names = ("grad_out", "query", "key", "value", "out", "logsumexp")
     for name in names:
         call.set(name, call.sizes.compact(call.arg(name)))
@@ -130,9 +127,22 @@ def _attention_backward(call: Call) -> Any:
     call.set("query", _scaled(call, q))
     results = list(call.run())
     results[0] = _scaled(call, Padded(results[0], q.dims)).array
-    if not had_bias and len(results) > 3:
-        results[3] = None
+    if len(results) > 3:
+        results[3] = _bias_gradient(call, results[3]) if had_bias else None
     return [Padded(r, x.dims) for r, x in zip(results, (q, k, v), strict=False)] + results[3:]
+
+
+def _bias_gradient(call: Call, gradient: jax.Array | None) -> Padded | None:
+    """Scores in the padding have no gradient; a bias that was widened to hide keys is summed."""
+    if gradient is None:
+        return None
+    dims = [call.sizes.dim(e) for e in call.exprs(3)]
+    widened = [
+        d
+        for d, (n, dim) in enumerate(zip(gradient.shape, dims, strict=True))
+        if n > 1 and dim == ()
+    ]
+    return Padded(jnp.sum(gradient, axis=tuple(widened), keepdims=True), tuple(dims))
 
 
 def _convolution(call: Call) -> Padded:
