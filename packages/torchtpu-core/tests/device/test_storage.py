@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from multiprocessing.reduction import ForkingPickler
-
 import pytest
 import torch
 
@@ -47,13 +45,6 @@ def test_distinct_tensors_have_distinct_addresses():
     assert x.data_ptr() != y.data_ptr()
     assert x.data_ptr() == x.view(2, 2).data_ptr()
     assert x[1:].data_ptr() == x.data_ptr() + 4
-
-
-def test_tensor_cannot_be_sent_to_another_process():
-    import torch.multiprocessing
-
-    with pytest.raises(RuntimeError, match="only available on CPU"):
-        ForkingPickler.dumps(torch.zeros(4, device="tpu"))
 
 
 def test_freed_storage_is_an_error_to_read_and_usable_after_it_is_written():
