@@ -46,6 +46,8 @@ _MISTAKES = {
     "mean of integers": lambda o, d: o(2, t=L).mean(),
     "softmax of integers": lambda o, d: o(2, t=L).softmax(0),
     "gelu of integers": lambda o, d: F.gelu(o(2, t=L)),
+    "adaptive average of integers": lambda o, d: F.adaptive_avg_pool2d(o(1, 4, 4, t=L), 2),
+    "adaptive maximum of integers": lambda o, d: F.adaptive_max_pool3d(o(1, 4, 4, 4, t=L), 2),
     "bits of floats": lambda o, d: o(2) & o(2),
     "shift of floats": lambda o, d: o(2) << 1,
     "order of complex numbers": lambda o, d: o(2, t=C) < 1,

@@ -322,6 +322,10 @@ _OPERANDS: dict[str, Check] = {
     "aten::min": _all(
         _no_kernel("self", _is_complex, "min_all"), _reduces_nothing("min", whole=True)
     ),
+    "aten::_adaptive_avg_pool2d": _no_kernel("self", _not_real, "adaptive_avg_pool2d"),
+    "aten::_adaptive_avg_pool3d": _no_kernel("self", _not_real, "adaptive_avg_pool3d_cpu"),
+    "aten::adaptive_max_pool2d": _no_kernel("self", _not_real, "adaptive_max_pool2d"),
+    "aten::adaptive_max_pool3d": _no_kernel("self", _not_real, "adaptive_max_pool3d_cpu"),
     "aten::amax": _reduces_nothing("amax", whole=True),
     "aten::amin": _reduces_nothing("amin", whole=True),
     "aten::median": _reduces_nothing("median", whole=False),
