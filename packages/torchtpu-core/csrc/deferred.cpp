@@ -3,6 +3,7 @@
 
 #include "value.h"
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 
@@ -13,6 +14,7 @@ struct Check {
   py::object flags;
   py::object program;
   std::vector<UserLine> lines;
+  bool over = false;  // known to be computed
 };
 
 struct Deferred {
@@ -57,7 +59,28 @@ void defer(c10::DeviceIndex device, py::object flags, py::object program,
   }
 }
 
-bool has_deferred() { return deferred().pending.load() != 0; }
+bool are_checks_over(c10::DeviceIndex device) {
+  while (deferred().pending.load() != 0) {
+    py::object flags;  // of the first that may be under way; asked about without the lock
+    {
+      std::lock_guard<std::mutex> guard(deferred().mutex);
+      auto& checks = deferred().checks[device];
+      auto it = std::find_if(checks.begin(), checks.end(), [](const Check& check) { return !check.over; });
+      if (it == checks.end()) {
+        return true;
+      }
+      flags = it->flags;
+    }
+    if (!is_over(flags)) {
+      return false;
+    }
+    std::lock_guard<std::mutex> guard(deferred().mutex);
+    for (Check& check : deferred().checks[device]) {
+      check.over = check.over || check.flags.is(flags);
+    }
+  }
+  return true;
+}
 
 void raise_deferred(c10::DeviceIndex device) {
   if (deferred().pending.load() == 0) {

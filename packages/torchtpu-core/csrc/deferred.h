@@ -17,8 +17,12 @@ namespace torchtpu {
 void defer(c10::DeviceIndex device, py::object flags, py::object program,
            std::vector<UserLine> lines);
 
-// Whether flags of any device have not been read.
-bool has_deferred();
+// Whether the program behind an array has ended well; if not, a synchronisation will tell.
+// The GIL is held.
+bool is_over(const py::object& array);
+
+// Whether the programs are over whose flags have not been read. The GIL is held.
+bool are_checks_over(c10::DeviceIndex device);
 
 // Reads the flags of `device` and raises the first failure. Takes the GIL if there
 // is anything to read.

@@ -117,7 +117,14 @@ void raise_late_error(c10::DeviceIndex device) {
   }
 }
 
-// Whether the program behind an array has ended well; if not, a synchronisation will tell.
+void after_fork_in_child() {
+  if (started.load()) {
+    bad_fork.store(true);
+  }
+}
+
+}  // namespace
+
 bool is_over(const py::object& array) {
   if (!bridge("is_ready")(array).cast<bool>()) {
     return false;
@@ -130,14 +137,6 @@ bool is_over(const py::object& array) {
   Py_DECREF(done);
   return true;
 }
-
-void after_fork_in_child() {
-  if (started.load()) {
-    bad_fork.store(true);
-  }
-}
-
-}  // namespace
 
 c10::DeviceIndex device_count() noexcept {
   int known = count.load();
@@ -300,7 +299,7 @@ void synchronize(c10::DeviceIndex device) {
 
 bool is_settled(c10::DeviceIndex device) {
   auto& list = launched(device);
-  while (!has_deferred()) {
+  while (are_checks_over(device)) {
     Value* value = nullptr;
     py::object array;
     {

@@ -105,7 +105,7 @@ bool Direct::ready_for(const Request& request) const {
   if (request.operand == nullptr) {
     return device >= 0;
   }
-  bool shared = request.operand != request.result &&
+  bool shared = !request.in_place && request.operand != request.result &&
                 request.operand->storage().is_alias_of(request.result->storage());
   return request.operand->device().index() == device && request.result->device().index() == device &&
          request.operand->numel() > 0 && request.result->numel() > 0 && !shared;

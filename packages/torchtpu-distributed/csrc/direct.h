@@ -39,6 +39,7 @@ struct Request {
   const at::Tensor* result = nullptr;
   bool reads = true;             // whether this rank's operand is sent as it is,
   bool writes = true;            // and whether it gets a result
+  bool in_place = false;         // the operand is part of the result, and not changed by it
 };
 
 class Direct : public std::enable_shared_from_this<Direct> {

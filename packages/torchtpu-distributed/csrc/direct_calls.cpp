@@ -2,6 +2,7 @@
 #include "direct_calls.h"
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
@@ -82,11 +83,14 @@ void fold(const at::Tensor& pieces, Op op, const at::Tensor& target) {
   }
 }
 
+// Without a source it is this rank's row of the target already.
 std::vector<WorkPtr> gather(c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, int rank,
                             int size) {
   at::Tensor rows = target.view({size, -1});
-  if (source.nbytes() > kGatherByCopyBytes) {
-    rows[rank].copy_(source);
+  if (rows[rank].nbytes() > kGatherByCopyBytes) {
+    if (source.defined()) {
+      rows[rank].copy_(source);
+    }
     std::vector<WorkPtr> works;
     for (int i = 0; i < size; ++i) {
       works.push_back(broadcast_of(gloo, rows[i], i));
@@ -97,8 +101,14 @@ std::vector<WorkPtr> gather(c10d::Backend& gloo, const at::Tensor& source, const
   for (int i = 0; i < size; ++i) {
     outputs[0].push_back(as_bytes(rows[i]));
   }
-  Tensors inputs{as_bytes(source)};
+  Tensors inputs{as_bytes(source.defined() ? source : rows[rank].clone())};
   return {gloo.allgather(outputs, inputs)};
+}
+
+// Whether a tensor is one rank's piece of another, as FSDP gathers.
+bool is_piece(const at::Tensor& piece, const at::Tensor& whole, int rank) {
+  return piece.storage().is_alias_of(whole.storage()) && piece.is_contiguous() && whole.is_contiguous() &&
+         piece.storage_offset() == whole.storage_offset() + rank * piece.numel();
 }
 
 WorkPtr exchange(c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target) {
@@ -152,7 +162,8 @@ WorkPtr all_gather(Direct& direct, const at::Tensor& output, const at::Tensor& i
   if (opts.asyncOp || !is_multiple(output, input, direct.size())) {
     return nullptr;
   }
-  Request request{"all_gather", "", -1, &input, &output};
+  bool in_place = is_piece(input, output, direct.rank());
+  Request request{"all_gather", "", -1, &input, &output, !in_place, true, in_place};
   return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
     return gather(gloo, source, target, direct.rank(), direct.size());
   });

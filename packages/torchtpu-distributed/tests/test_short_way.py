@@ -65,6 +65,14 @@ def test_rows_of_a_matrix_are_reduced_in_place_and_the_others_stay(pair):
         assert torch.equal(found, wanted) and long_ways == 0
 
 
+@pytest.mark.parametrize("repeat", [4, 10000])  # gloo gathers small pieces in another way
+def test_gather_in_place_after_a_lookup_takes_the_short_way(pair, repeat):
+    each = drawn(4, 3)
+    rows = torch.arange(repeat).flip(0) % 4
+    for found, long_ways in pair("short_way.gathered_as_in_training", repeat, each=each):
+        assert torch.equal(found, torch.cat([x[rows] for x in each])) and long_ways == 0
+
+
 def test_ranks_may_go_different_ways(pair):
     each = drawn(4, 3)
     found = pair("short_way.reduced_by_different_ways", each=each)
