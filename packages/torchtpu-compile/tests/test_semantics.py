@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -119,6 +120,38 @@ def test_output_strides_are_those_of_eager() -> None:
     y = compiled(function)(x.to("tpu"))
     assert y.stride() == function(x).stride()
     assert torch.equal(y.cpu(), function(x))
+
+
+def _windows(x: Tensor) -> Tensor:
+    """Overlapping rows of a transposed tensor."""
+    y = (x * 2).transpose(0, 1)
+    return y.as_strided((2, 5, 4), (4, 8, 1))
+
+
+def _behind_a_slice(x: Tensor) -> Tensor:
+    y = x.exp()[2:5, 1:]
+    return y.as_strided((3, 3), (8, 2), 18) + y.as_strided((3, 3), (1, 1), 0)
+
+
+def _written(x: Tensor) -> Tensor:
+    fixed = x.detach()
+    y = (fixed + 1).t().as_strided_scatter(fixed[0, :4] * 3, (4,), (9,), 0)
+    return y.as_strided_scatter(x[:2, :3].exp(), (2, 3), (8, 1), 5)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [_windows, _behind_a_slice, _written])
+def test_as_strided_sees_the_memory_of_a_view(
+    function: Callable[[Tensor], Tensor], dynamic: bool
+) -> None:
+    x, weights = torch.randn(8, 8), torch.rand(8, 8)
+    expected_in, actual_in = (x.to(d).detach().requires_grad_() for d in ("cpu", "tpu"))
+    expected = function(expected_in * weights)
+    actual = compiled(lambda y, w: function(y * w), dynamic=dynamic)(actual_in, weights.to("tpu"))
+    torch.testing.assert_close(actual.detach().cpu(), expected.detach())
+    expected.square().sum().backward()
+    actual.square().sum().backward()
+    torch.testing.assert_close(actual_in.grad.cpu(), expected_in.grad)
 
 
 def test_constants_and_host_tensors_mix_with_device_tensors() -> None:

@@ -28,7 +28,7 @@ from torchtpu_core.lowering.promotion import Scalar, cast
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
 
-from torchtpu_compile import rng_states
+from torchtpu_compile import rng_states, strided
 from torchtpu_compile.errors import GraphError, describe, require_true, scope_of
 from torchtpu_compile.padded import Padded, Sizes, is_padded, padded_size, same_dim, true_size
 from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
@@ -213,6 +213,8 @@ def _apply(call: Call) -> Any:
     rule = RULES.get(overload_name(target))
     if rule is not None:
         return rule(call)
+    if strided.is_strided(call.node) and not strided.is_plain(call.node):
+        raise Unbounded(f"{describe(call.node)} addresses the memory of a view")
     if torch.Tag.pointwise in target.tags:
         return elementwise(call)
     if _touches_padding(call):

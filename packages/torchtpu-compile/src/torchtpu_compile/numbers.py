@@ -8,6 +8,7 @@ combination of numbers is a program.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from torch.fx import Node
 
 from torchtpu_compile.placement import is_number
+from torchtpu_compile.symbols import evaluate as evaluate_expression
+from torchtpu_compile.symbols import expression
 
 _READS_TENSOR = frozenset(
     {"aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset"}
@@ -43,8 +46,25 @@ def evaluate(node: Node, lookup: Callable[[Node], Any]) -> Any:
         (node.args, node.kwargs), lambda source: evaluate(source, lookup)
     )
     if reads_tensor(node):
-        return _property(node.target._schema.name, *args)  # type: ignore[union-attr]
+        name = node.target._schema.name  # type: ignore[union-attr]
+        in_memory = name in ("aten::sym_stride", "aten::sym_storage_offset")
+        if in_memory and node.all_input_nodes[0].op != "placeholder" and "val" in node.meta:
+            return _of_trace(node, lookup)
+        return _property(name, *args)
     return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _of_trace(node: Node, lookup: Callable[[Node], Any]) -> Any:
+    """Where an intermediate lies in memory, as the tracer saw it: its value does not say."""
+    known: dict[Any, int] = {}
+    for source in node.graph.find_nodes(op="placeholder"):
+        with contextlib.suppress(KeyError):
+            traced, value = source.meta.get("val"), lookup(source)
+            is_tensor = isinstance(traced, torch.Tensor)
+            sizes = zip(traced.shape, value.shape, strict=True) if is_tensor else [(traced, value)]
+            known |= {expression(e): n for e, n in sizes if isinstance(e, torch.SymInt)}
+    found = node.meta["val"]
+    return found if isinstance(found, int) else evaluate_expression(expression(found), known)
 
 
 def _property(name: str, value: Any, dim: int | None = None) -> Any:

@@ -30,7 +30,7 @@ from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar, cast
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
 
-from torchtpu_compile import control_flow, numbers, rng_states
+from torchtpu_compile import control_flow, numbers, rng_states, strided
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.bounded_program import BoundedProgram, reasons, views_of_inputs
 from torchtpu_compile.buckets import BucketPolicy
@@ -265,7 +265,10 @@ def run_node(
         return args[0][args[1]]
     try:
         with checks.collecting() as collected, jax.named_scope(scope_of(node)):
-            value = _run_op(node, args, kwargs, tables, rng)
+            if strided.is_strided(node) and not strided.is_plain(node):
+                value = strided.lower(node, args, env)
+            else:
+                value = _run_op(node, args, kwargs, tables, rng)
     except Exception as error:
         raise GraphError.at_node(node, error) from error
     for condition, (error_type, message, _) in zip(
