@@ -71,7 +71,7 @@ _OUTSIDE_OF_GRAPHS = (
 #: Functions in Python that serve operators: not the user's code, and not for Dynamo to trace
 #: when an operator runs between two graphs.
 _KERNELS = (
-    *("torchtpu_core.lowering", "torchtpu_core.runtime", "torchtpu_eager"),
+    *("torchtpu_core.lowering", "torchtpu_core.runtime"),
     "torchtpu_compile.interfaces",  # the finder below, where the code imports something
 )
 
