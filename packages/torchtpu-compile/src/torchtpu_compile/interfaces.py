@@ -88,7 +88,9 @@ def _prepare_dynamo() -> None:
             "the compiled function"
         )
         kept_out = torch.compiler.disable(getattr(torch.tpu, name), reason=reason)
-        setattr(torch.tpu, name, kept_out)
+        for module in (torch.tpu, sys.modules.get("torch_tpu")):  # the facade, if it is there
+            if hasattr(module, name):
+                setattr(module, name, kept_out)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

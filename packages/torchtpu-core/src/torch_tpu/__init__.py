@@ -12,8 +12,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from torchtpu_core.tpu.devices import device_count, is_available, set_target, synchronize
-from torchtpu_core.tpu.eager import EagerMode, debug, set_eager_mode
+from torchtpu_core.tpu import (
+    EagerMode,
+    debug,
+    device_count,
+    is_available,
+    set_eager_mode,
+    set_target,
+    synchronize,
+)
 
 if TYPE_CHECKING:
     from torch_tpu import compile, distributed, pallas
