@@ -37,7 +37,7 @@ from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import GraphError, describe, require_true, scope_of
 from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
 from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
-from torchtpu_compile.result_layout import memory_order
+from torchtpu_compile.result_layout import strides_like
 from torchtpu_compile.step_key import step_key
 from torchtpu_compile.symbols import Unbounded, expression
 
@@ -224,7 +224,7 @@ class Program:
         operands = [jax.ShapeDtypeStruct(tuple(t.shape), dtypes.to_numpy(t.dtype)) for t in tensors]
         results = self.shapes(operands, values)
         return [
-            (list(r.shape), _strides_like(node.meta["val"], r.shape), node.meta["val"].dtype)
+            (list(r.shape), strides_like(node.meta["val"], r.shape), node.meta["val"].dtype)
             for node, r in zip(self.interface.outputs, results, strict=False)
         ]
 
@@ -358,23 +358,5 @@ def _static_specs(outputs: Sequence[Node]) -> list[OutSpec] | None:
         value = node.meta["val"]
         if not all(isinstance(s, int) for s in (*value.shape, *value.stride())):
             return None
-        specs.append((list(value.shape), _strides_like(value, value.shape), value.dtype))
+        specs.append((list(value.shape), strides_like(value, value.shape), value.dtype))
     return specs
-
-
-def _strides_like(value: torch.Tensor, shape: Sequence[int]) -> list[int]:
-    """Dense strides for `shape`, dimensions ordered in memory as those of `value`."""
-    strides = value.stride()
-    is_fixed = all(isinstance(s, int) for s in (*value.shape, *strides))
-    if is_fixed:
-        order = sorted(range(len(shape)), key=lambda d: -strides[d])
-    else:
-        exprs, steps = ([expression(n) for n in given] for given in (value.shape, strides))
-        order = memory_order(exprs, steps) or list(range(len(shape)))
-    dense, step = [0] * len(shape), 1
-    for d in reversed(order):
-        dense[d] = step
-        step *= max(int(shape[d]), 1)
-    known = zip(dense, strides, shape, strict=True)
-    same = is_fixed and all(a == b or size <= 1 for a, b, size in known)
-    return list(strides) if same else dense

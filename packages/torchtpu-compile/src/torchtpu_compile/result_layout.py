@@ -12,7 +12,7 @@ import sympy
 import torch
 
 from torchtpu_compile.padded import Padded, Sizes, is_padded
-from torchtpu_compile.symbols import evaluate, same
+from torchtpu_compile.symbols import evaluate, expression, same
 
 
 def dense_strides(
@@ -40,6 +40,24 @@ def memory_order(exprs: Sequence[sympy.Expr], strides: Sequence[sympy.Expr]) -> 
         inner.append(found)
         step = step * exprs[found]
     return [d for d, size in enumerate(exprs) if size == 1] + inner[::-1]
+
+
+def strides_like(value: torch.Tensor, shape: Sequence[int]) -> list[int]:
+    """Dense strides for `shape`, dimensions ordered in memory as those of `value`."""
+    strides = value.stride()
+    is_fixed = all(isinstance(s, int) for s in (*value.shape, *strides))
+    if is_fixed:
+        order = sorted(range(len(shape)), key=lambda d: -strides[d])
+    else:
+        exprs, steps = ([expression(n) for n in given] for given in (value.shape, strides))
+        order = memory_order(exprs, steps) or list(range(len(shape)))
+    dense, step = [0] * len(shape), 1
+    for d in reversed(order):
+        dense[d] = step
+        step *= max(int(shape[d]), 1)
+    known = zip(dense, strides, shape, strict=True)
+    same = is_fixed and all(a == b or size <= 1 for a, b, size in known)
+    return list(strides) if same else dense
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ its strides say, and the lowering is given that storage, contiguous.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from jax import lax
 from torch.fx import Node
 from torchtpu_core.lowering import view_ops
 
-from torchtpu_compile.result_layout import memory_order
+from torchtpu_compile.result_layout import memory_order, strides_like
 from torchtpu_compile.symbols import expression
 
 _READS = torch.ops.aten.as_strided.default
@@ -26,11 +27,10 @@ _WRITES = torch.ops.aten.as_strided_scatter.default
 
 
 class _Block(NamedTuple):
-    """Elements that lie densely in memory: in `order` of dimensions, the first at `start`."""
+    """Elements that lie densely in memory, in this order, the first at `start`."""
 
     flat: jax.Array
     start: int
-    order: Sequence[int]
 
 
 def is_strided(node: Node) -> bool:
@@ -59,7 +59,13 @@ def lower(node: Node, args: Sequence[Any], env: Mapping[Node, Any]) -> jax.Array
     operand = _operand(node).meta["val"]
     at = 2 if node.target is _WRITES else 1
     size, stride, offset = (*args[at:], None)[:3]
-    offset = operand.storage_offset() if offset is None else offset
+    own = operand.storage_offset()
+    offset = own if offset is None else offset
+    if not isinstance(offset, int):
+        raise ValueError(
+            "where its operand begins in memory depends on open sizes: give storage_offset, or use "
+            "slices or unfold() in place of as_strided()"
+        )
     reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     empty = not all(size)
     for block in _blocks(node, env):
@@ -71,8 +77,7 @@ def lower(node: Node, args: Sequence[Any], env: Mapping[Node, Any]) -> jax.Array
         where = view_ops.strided_positions(size, stride, offset - block.start)
         source = args[1].astype(block.flat.dtype)
         written = block.flat if empty else block.flat.at[where].set(source)
-        own = operand.storage_offset() - block.start
-        return view_ops.as_strided(written, args[0].shape, _strides(operand, args[0].shape), own)
+        return _view(written, operand, args[0].shape, block.start)
     raise ValueError(
         f"it addresses places {offset} to {offset + reach} of memory, which no tensor of the "
         "graph holds: use slices or unfold() in place of as_strided()"
@@ -103,7 +108,7 @@ def _dense(value: jax.Array, meta: torch.Tensor) -> _Block | None:
     order = memory_order(sizes, strides)
     if order is None or not isinstance(start, int):
         return None
-    return _Block(lax.reshape(jnp.transpose(value, order), (value.size,)), start, order)
+    return _Block(lax.reshape(jnp.transpose(value, order), (value.size,)), start)
 
 
 def _base(node: Node) -> Node | None:
@@ -120,12 +125,14 @@ def _is_node(args: Sequence[Any]) -> bool:
     return bool(args) and isinstance(args[0], Node)
 
 
-def _strides(meta: torch.Tensor, shape: Sequence[int]) -> list[int]:
-    """The operand's strides, as numbers."""
-    if all(isinstance(n, int) for n in meta.stride()):
-        return list(meta.stride())
-    sizes, strides = ([expression(n) for n in given] for given in (meta.shape, meta.stride()))
-    dense, step = [0] * len(shape), 1
-    for d in reversed(memory_order(sizes, strides) or range(len(shape))):
-        dense[d], step = step, step * max(int(shape[d]), 1)
-    return dense
+def _view(flat: jax.Array, meta: torch.Tensor, shape: Sequence[int], start: int) -> jax.Array:
+    """The operand, read from memory whose first element is at `start`."""
+    strides, offset = meta.stride(), meta.storage_offset()
+    if all(isinstance(n, int) for n in (*strides, offset)):
+        return view_ops.as_strided(flat, shape, strides, offset - start)
+    if flat.size != math.prod(shape):  # else it is the block itself, whatever the sizes
+        raise ValueError(
+            "it writes to a view whose strides depend on open sizes: use index_put or slices in "
+            "place of as_strided_scatter()"
+        )
+    return view_ops.as_strided(flat, shape, strides_like(meta, shape), 0)

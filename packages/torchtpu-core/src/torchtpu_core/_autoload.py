@@ -46,14 +46,14 @@ def register() -> None:
             "PyTorch has room for one. Uninstall one of the two packages."
         )
     torch.utils.rename_privateuse1_backend("tpu")
-    from torchtpu_core import _C, process_groups, sharing, tpu
+    from torchtpu_core import _C, interprocess, process_groups, tpu
 
     _C.register_backend()
     torch._register_device_module("tpu", tpu)
     _alias_submodules(tpu)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True, unsupported_dtype=None)
     torch.set_autocast_dtype("tpu", torch.bfloat16)  # PyTorch starts every backend with float16
-    sharing.register()
+    interprocess.register()
     process_groups.register()
     _registered = True
 

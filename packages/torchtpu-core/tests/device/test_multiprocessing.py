@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.multiprocessing import reductions
-from torchtpu_core import sharing
+from torchtpu_core import interprocess
 
 
 def sent(value: Any) -> Any:
@@ -23,8 +23,8 @@ def sent(value: Any) -> Any:
 def _told() -> None:
     """The warning of the first copy is in the past, but for the test of it."""
     with pytest.warns(UserWarning, match="as copies"):
-        sharing._tell_once.cache_clear()
-        sharing._tell_once()
+        interprocess._tell_once.cache_clear()
+        interprocess._tell_once()
 
 
 def test_tensor_and_its_view_arrive_on_their_device_and_alias() -> None:
@@ -56,7 +56,7 @@ def test_module_arrives_with_its_parameters() -> None:
 
 
 def test_first_copy_says_that_later_writes_are_not_seen() -> None:
-    sharing._tell_once.cache_clear()
+    interprocess._tell_once.cache_clear()
     with pytest.warns(UserWarning, match="the other does not see"):
         sent(torch.ones(2, device="tpu"))
 
