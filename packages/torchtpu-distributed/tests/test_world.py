@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from torch import distributed as dist
-from torchtpu_distributed import world
+from torchtpu_distributed import stores, world
 from torchtpu_distributed.errors import PeerLostError
 from torchtpu_distributed.processes import this_process
 
@@ -22,3 +22,13 @@ def test_ranks_that_come_are_known():
     store.set("who/1", this_process(1, "").encode())
     found = world.introduce(store, 0, 2, 5.0)
     assert [process.rank for process in found.values()] == [0, 1]
+
+
+def test_world_after_a_restart_has_a_name_of_its_own_on_all_its_ranks(monkeypatch) -> None:
+    store = dist.HashStore()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    before = stores.generation(store, 2)  # the other rank was killed before it came here
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    first, second, next_world = (stores.generation(store, 2) for _ in range(3))
+    assert first == second
+    assert len({before, first, next_world}) == 3

@@ -99,7 +99,9 @@ def make(
     group = Group(of, name, ranks, timeout_s, is_world=is_world)
 
     def connect(purpose: str, patience_s: float) -> dist.ProcessGroupGloo:
-        prefixed, limit = dist.PrefixStore(purpose, store), timedelta(seconds=patience_s)
+        # The store may hold addresses that ranks of an earlier start left there.
+        prefixed = dist.PrefixStore(f"{of.name}/{purpose}", store)
+        limit = timedelta(seconds=patience_s)
         return dist.ProcessGroupGloo(prefixed, group.rank, group.size, limit)
 
     try:

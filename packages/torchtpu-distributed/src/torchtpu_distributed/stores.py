@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 from torch import distributed as dist
 
 
-def generation(store: dist.Store, size: int) -> int:
-    """How many worlds of this store came before: a torchrun store outlives a process group."""
-    return (int(store.add("worlds", 1)) - 1) // size
+def generation(store: dist.Store, size: int) -> str:
+    """A name for this world that no earlier one of the same store has.
+
+    A store of torchrun outlives process groups, and may outlive a restart of the ranks, of which
+    some may have ended before they counted themselves: each start counts anew.
+    """
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    before = (int(store.add(f"worlds/{start}", 1)) - 1) // size
+    return f"world{start}.{before}"
 
 
 def address_seen_by_ranks(store: dist.Store) -> str:

@@ -40,6 +40,7 @@ class World:
     """The ranks of a job, seen from one.
 
     Attributes:
+        name: no earlier world that used the same store has it.
         rank: this rank.
         size: number of ranks.
         store: connection for calls of the user's threads.
@@ -51,6 +52,7 @@ class World:
         watch: the thread that looks for lost ranks.
     """
 
+    name: str
     rank: int
     size: int
     store: dist.Store
@@ -89,13 +91,14 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
         size: number of ranks.
         timeout_s: seconds a collective may take.
     """
-    prefix = f"world{stores.generation(store, size)}"
-    shared = dist.PrefixStore(prefix, store)
+    name = stores.generation(store, size)
+    shared = dist.PrefixStore(name, store)
     peers = introduce(shared, rank, size, timeout_s)
     by_gloo = _is_by_gloo()
     joined = joining.alone() if by_gloo else _join(shared, rank, size, peers, timeout_s)
     ledger = Ledger()
     world = World(
+        name=name,
         rank=rank,
         size=size,
         store=shared.clone(),
