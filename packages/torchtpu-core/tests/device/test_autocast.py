@@ -49,8 +49,9 @@ def test_disabled_inside_stays_off():
         assert (_x() @ _x()).dtype == torch.float32
 
 
-def test_unsupported_dtype_is_refused_with_a_warning():
-    with pytest.warns(UserWarning, match="autocast"), torch.autocast("tpu", dtype=torch.int32):
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+def test_unsupported_dtype_is_refused_with_a_warning(dtype):
+    with pytest.warns(UserWarning, match="autocast"), torch.autocast("tpu", dtype=dtype):
         assert not torch.is_autocast_enabled("tpu")
 
 

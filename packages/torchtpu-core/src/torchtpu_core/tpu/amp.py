@@ -7,8 +7,11 @@ import torch
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Dtypes that autocast may use on the device; the first is the usual choice."""
-    return [torch.bfloat16, torch.float16, torch.float32]
+    """Dtypes that autocast may use on the device; the first is the usual choice.
+
+    With another, float32 among them, PyTorch warns and leaves autocast off, as on CPU and CUDA.
+    """
+    return [torch.bfloat16, torch.float16]
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
