@@ -34,6 +34,12 @@ def cases(size: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any], Ca
     relu = jax.jit(lambda p: jax.numpy.maximum(p, 0))
     softmax = jax.jit(lambda p: jax.nn.softmax(p, axis=-1))
     total = jax.jit(lambda p: p.sum())
+    summed = [jx]
+
+    def add_to() -> jax.Array:  # as `add_` does, each call takes the last one's result
+        summed[0] = add(summed[0], jy)
+        return summed[0]
+
     return {
         "add": (lambda: a + b, lambda: add(jx, jy), lambda: x + y),
         "mul by scalar": (lambda: a * 0.5, lambda: scale(jx, half), lambda: x * 0.5),
@@ -41,7 +47,7 @@ def cases(size: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any], Ca
         "relu": (lambda: a.relu(), lambda: relu(jx), lambda: x.relu()),
         "softmax": (lambda: a.softmax(-1), lambda: softmax(jx), lambda: x.softmax(-1)),
         "sum": (lambda: a.sum(), lambda: total(jx), lambda: x.sum()),
-        "add_": (lambda: a.add_(b), lambda: add(jx, jy), lambda: x.add_(y)),
+        "add_": (lambda: a.add_(b), add_to, lambda: x.add_(y)),
     }
 
 

@@ -69,7 +69,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   void emptyCache(c10::MempoolId_t /*pool*/) override {}
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const MemoryCounters& counters = memory_counters(device);
+    const MemoryCounters& counters = settled_memory_counters(device);
     c10::CachingDeviceAllocator::DeviceStats stats;
     Statistic bytes = statistic(counters.allocated, counters.peak, counters.allocated_ever);
     stats.allocated_bytes[kAllPools] = bytes;
@@ -89,7 +89,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
     counters.failures = 0;
   }
   void resetPeakStats(c10::DeviceIndex device) override {
-    memory_counters(device).peak = memory_counters(device).allocated.load();
+    settled_memory_counters(device).peak = memory_counters(device).allocated.load();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     py::gil_scoped_acquire gil;
@@ -105,6 +105,17 @@ struct DeviceAllocator final : c10::DeviceAllocator {
 };
 
 }  // namespace
+
+MemoryCounters& settled_memory_counters(c10::DeviceIndex device) {
+  if (is_started()) {
+    std::optional<py::gil_scoped_release> release;
+    if (PyGILState_Check() != 0) {
+      release.emplace();
+    }
+    flush_device(device, FlushReason::kHostRead);
+  }
+  return memory_counters(device);
+}
 
 c10::DataPtr new_data_ptr(c10::DeviceIndex device, size_t nbytes) {
   void* address = nullptr;

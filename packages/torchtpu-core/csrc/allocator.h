@@ -42,6 +42,9 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes);
 // The values that storages of a device hold now: what uses its memory.
 std::vector<ValuePtr> live_values(c10::DeviceIndex device);
 
+// The figures of a device's memory once all recorded operators hold theirs: launches them.
+MemoryCounters& settled_memory_counters(c10::DeviceIndex device);
+
 // The device whose storage covers an address, or -1.
 c10::DeviceIndex device_of_address(const void* address);
 

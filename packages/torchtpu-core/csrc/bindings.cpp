@@ -157,7 +157,7 @@ void bind_device(py::module_& m) {
 
 void bind_memory(py::module_& m) {
   m.def("memory_counters", [](int device) {
-    auto& counters = memory_counters(static_cast<c10::DeviceIndex>(device));
+    auto& counters = settled_memory_counters(static_cast<c10::DeviceIndex>(device));
     py::dict values;
     values["allocated"] = counters.allocated.load();
     values["peak"] = counters.peak.load();
@@ -175,7 +175,7 @@ void bind_memory(py::module_& m) {
     return found;
   }, "(bytes, (sizes, strides, dtype), user's line) of each value a storage of the device holds.");
   m.def("reset_peak_memory", [](int device) {
-    auto& counters = memory_counters(static_cast<c10::DeviceIndex>(device));
+    auto& counters = settled_memory_counters(static_cast<c10::DeviceIndex>(device));
     counters.peak.store(counters.allocated.load());
   });
   m.def("set_memory_limit", [](int device, int64_t bytes) {

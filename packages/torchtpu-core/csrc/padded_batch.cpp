@@ -3,7 +3,7 @@
 //
 // XLA's shapes are static, so nothing is packed: the buffer of such a nested tensor is the
 // padded batch (B, T, D), of which row i is the first length[i] tokens of batch i. Only what
-// the encoder's fast path calls is served; other ops on nested tensors are refused by PyTorch.
+// the encoder's fast path calls is served here (packed nested tensors: nested.cpp).
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/ops/_transformer_encoder_layer_fwd.h>
 #include <ATen/ops/arange.h>
@@ -11,6 +11,7 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/to_padded_tensor_native.h>
 #include <torch/library.h>
 
 namespace torchtpu {
@@ -31,9 +32,19 @@ at::Tensor nested_of(const PaddedBatch& batch) {
       batch.tokens.contiguous().reshape(-1), sizes, strides, offsets);
 }
 
+// A user's own nested tensor: its rows fill its buffer, with no padding after the last either.
+bool is_packed(const at::native::NestedTensorImpl* nested) {
+  return at::native::nested_tensor_impl_is_contiguous(nested) &&
+         nested->get_unsafe_storage_as_tensor().numel() == nested->get_nested_sizes().prod(1).sum().item<int64_t>();
+}
+
+// Of a packed nested tensor too.
 PaddedBatch padded_of(const at::Tensor& nested) {
   const auto* impl = at::native::get_nested_tensor_impl(nested);
   const at::Tensor& sizes = impl->get_nested_sizes();
+  if (is_packed(impl)) {
+    return {at::native::NestedTensor_to_padded_tensor_generic(nested, 0), sizes.select(1, 0).contiguous()};
+  }
   at::Tensor buffer = impl->get_unsafe_storage_as_tensor();
   int64_t rows = sizes.size(0), width = impl->get_nested_strides().select(1, 0)[0].item<int64_t>();
   return {buffer.view({rows, buffer.numel() / (rows * width), width}), sizes.select(1, 0).contiguous()};
@@ -80,6 +91,9 @@ at::Tensor encoder_layer(
 }
 
 at::Tensor to_padded(const at::Tensor& nested, double padding, at::OptionalIntArrayRef size) {
+  if (nested.dim() != 3 || is_packed(at::native::get_nested_tensor_impl(nested))) {
+    return at::native::NestedTensor_to_padded_tensor_generic(nested.contiguous(), padding, size);
+  }
   PaddedBatch batch = padded_of(nested);
   int64_t longest = batch.lengths.max().item<int64_t>();
   int64_t wanted = size.has_value() ? (*size)[1] : longest;

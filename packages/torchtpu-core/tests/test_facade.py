@@ -27,7 +27,7 @@ def without(monkeypatch):
         for name in [n for n in sys.modules if n.partition(".")[0] == package]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.delitem(sys.modules, f"torch_tpu.{submodule}", raising=False)
-        monkeypatch.delattr(torch_tpu, submodule, raising=False)
+        monkeypatch.delitem(vars(torch_tpu), submodule, raising=False)  # no __getattr__
 
         class Hidden:
             @staticmethod

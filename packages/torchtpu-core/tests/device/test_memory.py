@@ -29,6 +29,16 @@ def test_allocated_grows_and_shrinks_with_a_tensor():
     assert torch.tpu.memory_allocated() == before
 
 
+def test_figures_count_what_fused_eager_has_only_recorded():
+    with torch.tpu.set_eager_mode("fused"):
+        before = torch.tpu.memory_allocated()
+        x = torch.ones(256, 64, device="tpu") + 1
+        assert torch.tpu.memory_allocated() - before == x.nbytes
+        y = x * 2
+        statistics = torch.accelerator.memory_stats()
+        assert statistics["allocated_bytes.all.current"] - before == x.nbytes + y.nbytes
+
+
 def test_view_adds_nothing():
     x = torch.ones(256, 64, device="tpu")
     before = torch.tpu.memory_allocated()
