@@ -98,6 +98,49 @@ def test_damaged_program_and_cut_off_file_are_refused(made) -> None:
         load(path)
 
 
+@pytest.mark.parametrize("place", [20, -1])
+def test_flipped_bit_in_the_weights_is_refused(made, place: int) -> None:
+    weights = made[0].with_name("pair.tpu.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[place] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(AOTFileError, match=r"pair\.tpu\.safetensors is"):
+        load(made[0])
+
+
+def test_weights_of_another_model_are_refused(made, tmp_path: Path) -> None:
+    other = tmp_path / "other.tpu"
+    aot(Pair().eval(), made[2], path=other)
+    Path(f"{other}.safetensors").replace(f"{made[0]}.safetensors")
+    with pytest.raises(AOTFileError, match="belongs to another program"):
+        load(made[0])
+
+
+def test_directory_of_the_file_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "one" / "m.tpu"
+    aot(nn.ReLU(), (torch.ones(3),), path=path)
+    assert torch.equal(load(path)(-torch.ones(3)).cpu(), torch.zeros(3))
+
+
+def test_path_that_cannot_be_written_is_refused_before_compiling(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "m.tpu"):
+        with pytest.raises(AOTFileError, match="cannot be written"):
+            aot(None, (), path=path)  # type: ignore[arg-type]
+
+
+def test_results_have_the_strides_of_the_model(tmp_path: Path) -> None:
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * 2).t()
+
+    x = torch.randn(2, 3)
+    aot(Turned(), (x,), path=tmp_path / "m")
+    y = load(tmp_path / "m")(x)
+    assert y.stride() == Turned()(x).stride()
+    assert torch.equal(y.cpu(), x.t() * 2)
+
+
 def test_arguments_of_other_sizes_are_refused(made) -> None:
     with pytest.raises(AOTFileError, match=r"\[6, 4\]"):
         load(made[0])(torch.randn(6, 4), torch.ones(1))

@@ -73,6 +73,53 @@ def test_expanded_result_has_the_strides_of_eager() -> None:
     check(lambda x: (x + 1)[:, :1].expand(3, 4), square, "tpu")
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_results_lie_in_memory_as_in_eager(dynamic: bool, with_gradients: bool) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y, z, w = x * 2, x.exp(), x.sin()
+        one = (y[:, 1], z.diagonal(), (x + 1)[::2, 1:], x.sum(0).expand(2, 3), (x - 1).t())
+        return (*one, *w.unbind(1))
+
+    x, on_tpu = torch.randn(3, 3), torch.empty(3, 3, device="tpu")
+    on_tpu.copy_(x)
+    x.requires_grad_(with_gradients)
+    on_tpu.requires_grad_(with_gradients)
+    expected = function(x)
+    actual = torch.compile(function, backend="tpu", dynamic=dynamic)(on_tpu)
+    for a, e in zip(actual, expected, strict=True):
+        assert (a.stride(), a.storage_offset()) == (e.stride(), e.storage_offset())
+        torch.testing.assert_close(a.detach().cpu(), e.detach())
+    assert shared(list(actual)) == shared(list(expected))
+    if with_gradients:
+        sum(a.square().sum() for a in actual).backward()
+        sum(e.square().sum() for e in expected).backward()
+        torch.testing.assert_close(on_tpu.grad.cpu(), x.grad)
+    before = actual[-1].detach().cpu()
+    actual[-2].detach().zero_()
+    assert not actual[-2].detach().any()
+    assert torch.equal(actual[-1].detach().cpu(), before)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_result_read_as_another_dtype_shares_memory(dynamic: bool) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y, z = x * 2, torch.complex(x, -x)
+        return y, y.view(torch.int32)[1:], y.view(torch.int16), z, z.conj()[:, 0]
+
+    x = torch.randn(3, 4)
+    expected = function(x)
+    actual = torch.compile(function, backend="tpu", dynamic=dynamic)(x.to("tpu"))
+    for tensors in (actual, expected):
+        tensors[1].zero_()
+        tensors[3].imag.fill_(2)
+    for a, e in zip(actual, expected, strict=True):
+        assert (a.stride(), a.storage_offset()) == (e.stride(), e.storage_offset())
+        assert a.is_conj() == e.is_conj()
+        torch.testing.assert_close(a.cpu(), e)
+    assert shared(list(actual)) == shared(list(expected))
+
+
 def test_result_viewed_as_another_dtype_keeps_its_values() -> None:
     y = torch.compile(lambda x: (x + 1).view(torch.int32), backend="tpu")(
         torch.zeros(2, device="tpu")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torchtpu_compile.errors import GraphError
 from torchtpu_core.runtime.fallbacks import FallbackWarning
 
 
@@ -152,6 +153,28 @@ def test_as_strided_sees_the_memory_of_a_view(
     expected.square().sum().backward()
     actual.square().sum().backward()
     torch.testing.assert_close(actual_in.grad.cpu(), expected_in.grad)
+
+
+def _from_an_open_place(x: Tensor) -> Tensor:
+    return (x * 2)[x.shape[0] // 2 :].as_strided((2,), (1,))
+
+
+def _into_a_view_of_open_rows(x: Tensor) -> Tensor:
+    return (x * 2)[:, :3].as_strided_scatter(x[0, :4], (4,), (1,), 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "fix"),
+    [(_from_an_open_place, "give storage_offset"), (_into_a_view_of_open_rows, "use index_put")],
+)
+def test_as_strided_where_memory_depends_on_open_sizes_is_refused(
+    function: Callable[[Tensor], Tensor], fix: str
+) -> None:
+    x = torch.randn(6, 8, device="tpu")
+    with pytest.raises(GraphError, match=rf"test_semantics\.py.*{fix}"):
+        compiled(function, dynamic=True)(x)
+    torch._dynamo.reset()
+    torch.testing.assert_close(compiled(function)(x).cpu(), function(x.cpu()))
 
 
 def test_constants_and_host_tensors_mix_with_device_tensors() -> None:

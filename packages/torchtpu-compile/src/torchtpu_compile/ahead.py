@@ -26,11 +26,12 @@ from torchtpu_core.targets import parse_target
 from torchtpu_core.tpu import init
 from torchtpu_core.xla_tpu import TIMEOUT_S
 
-from torchtpu_compile import ahead_report, export, numbers, weights_file
+from torchtpu_compile import ahead_report, export, weights_file
 from torchtpu_compile.errors import AOTFileError, GraphError
 from torchtpu_compile.executable import Executable
+from torchtpu_compile.result_layout import strides_like
 
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST, _PROGRAM, _HLO = "manifest.json", "program.bin", "optimized.hlo.txt"
 _VERSIONED = ("torchtpu-core", "jax")
 
@@ -96,7 +97,7 @@ def aot(
         model: a module that `torch.export` can capture, in the mode it shall run in.
         args: example inputs; their sizes and dtypes are the file's.
         kwargs: further example inputs.
-        path: of the program; None: ``<name>.tpu`` in the working directory.
+        path: of the program; None: ``<name>.tpu``. A missing directory is made.
         target: where it shall run, such as ``v5p:2x2x1``; None: the current target.
         name: the program's name.
         compiler: ``auto``, ``xla-tpu`` (an error without libtpu) or ``simulator``.
@@ -108,13 +109,14 @@ def aot(
         also ``memory``, ``largest_buffers`` and ``fusions``, with the model's lines.
 
     Raises:
+        AOTFileError: no file can be written there.
         GraphError: the model is not one program, or writes to its buffers.
         OutOfMemoryError: the program does not fit the target's memory.
         TPUCompileError: XLA's TPU compiler refused the program, such as a Pallas kernel.
         MissingExtraError: `compiler` is ``xla-tpu`` and libtpu is not installed.
         CompilerTargetError: XLA's TPU compiler does not know the target.
     """
-    path = Path(path if path is not None else f"{name}.tpu")
+    path = _writable(Path(path if path is not None else f"{name}.tpu"))
     init()
     chosen = parse_target(target or current.target().name)
     executable = export.one_program(model, args, kwargs, name)
@@ -148,12 +150,26 @@ def aot(
         "name": name,
         "target": chosen.name,
         "weights": list(weights),
+        "weights_sha256": weights_file.write(_weights_path(path), weights),
         "report": report,
         **_signature(executable, inputs[len(weights) :], outputs, serialized),
     }
-    weights_file.write(_weights_path(path), weights)
     _write(path, {_MANIFEST: json.dumps(manifest, indent=1), _PROGRAM: serialized, _HLO: hlo})
     return {"path": str(path), **report}
+
+
+def _writable(path: Path) -> Path:
+    """The path of a file whose directory exists now, before time is spent on compiling."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError("it is a directory")
+    except OSError as error:
+        raise AOTFileError(
+            f"{path} cannot be written: {error}. Give the path of a file in a directory that "
+            "exists or can be made."
+        ) from error
+    return path
 
 
 def _write(path: Path, parts: Mapping[str, str | bytes]) -> None:
@@ -177,7 +193,7 @@ def _signature(
         "outputs": [
             [
                 list(n.meta["val"].shape),
-                list(numbers.contiguous(n.meta["val"].shape)),
+                strides_like(n.meta["val"], n.meta["val"].shape),
                 _dtype_name(n.meta["val"].dtype),
             ]
             for n in outputs
@@ -208,7 +224,7 @@ def load(path: str | Path) -> AOTModel:
                 f"{path} was made with {package} {made_with}, but {version(package)} is "
                 "installed. Compile it anew with torch_tpu.compile.aot."
             )
-    found = weights_file.read(_weights_path(path))
+    found = weights_file.read(_weights_path(path), manifest["weights_sha256"])
     missing = [name for name in manifest["weights"] if name not in found]
     if missing:
         raise AOTFileError(

@@ -63,7 +63,7 @@ def tpu(
         return inferences[-1]
 
     wrapped = aot_autograd(
-        fw_compiler=compiler("forward"),
+        fw_compiler=compiler("forward", aliases=True),
         bw_compiler=compiler("backward"),
         inference_compiler=inference,
         partition_fn=_partition,

@@ -112,7 +112,7 @@ class Executable:
     ) -> None:
         rng_states.annotate(module)
         flex_attention.expand(module)
-        self.views = output_views.share(module) if aliases else None
+        self.views = output_views.share(module, module.meta.get(USER_OUTPUTS)) if aliases else None
         self.module = module
         self.policy = policy
         self.placement = Placement(module.graph, tables)

@@ -2,9 +2,11 @@
 """Results of a graph that share memory with each other, as they do in eager PyTorch.
 
 A program's results are arrays of their own. Where several results are views of one
-tensor of the graph, or one is expanded, the program returns that tensor once and the
-views are made of it after each call. Results that are views of inputs, and all results
-of a graph with gradients, are AOTAutograd's business, which makes them anew itself.
+tensor of the graph, or the elements of one do not fill its memory (``y[:, 0]``, an
+expanded tensor), the program returns that tensor once and the views are made of it after
+each call. Results that are views of inputs are AOTAutograd's business, which makes them
+anew itself. A single view whose elements do fill its memory (``y.t()``, ``y[1:]``) is a
+tensor of its own with the strides of eager, but no ``_base``: nobody else sees its memory.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchtpu_compile import numbers
-from torchtpu_compile.result_layout import dense_strides
-from torchtpu_compile.symbols import evaluate, expression, same
+from torchtpu_compile.result_layout import memory_order
+from torchtpu_compile.symbols import evaluate, expression
 
 #: Where the value of a symbol is: an argument, and which of its sizes; None: itself.
 Source = tuple[int, int | None]
@@ -35,14 +37,18 @@ class OutputView:
         stride: its strides.
         offset: of its first element.
         is_open: whether they depend on sizes of the call.
-        is_part: whether it is the real or imaginary part of a complex tensor.
+        dtype: what the memory is read as; None: as what it was written.
+        is_conj: whether it is the lazy conjugate of what lies there.
+        is_neg: whether it is the lazy negative of it.
     """
 
     size: tuple[sympy.Expr, ...]
     stride: tuple[sympy.Expr, ...]
     offset: sympy.Expr
     is_open: bool
-    is_part: bool
+    dtype: torch.dtype | None
+    is_conj: bool
+    is_neg: bool
 
     @classmethod
     def of(cls, value: torch.Tensor, root: torch.Tensor) -> OutputView:
@@ -50,12 +56,21 @@ class OutputView:
         size, stride = (tuple(map(expression, given)) for given in (value.shape, value.stride()))
         offset = expression(value.storage_offset())
         is_open = any(e.free_symbols for e in (*size, *stride, offset))
-        return cls(size, stride, offset, is_open, root.is_complex() and not value.is_complex())
+        dtype = None if value.dtype is root.dtype else value.dtype
+        return cls(size, stride, offset, is_open, dtype, value.is_conj(), value.is_neg())
 
     def place(self, known: Mapping[sympy.Symbol, int]) -> tuple[list[int], list[int], int]:
         """Sizes, strides and offset for given symbols."""
         size, stride = ([evaluate(e, known) for e in given] for given in (self.size, self.stride))
         return size, stride, evaluate(self.offset, known)
+
+    @property
+    def is_own_memory(self) -> bool:
+        """Whether its elements fill the memory between its first and its last one."""
+        if not self.is_open:
+            size, stride, _ = self.place({})
+            return numbers.is_dense(size, stride)
+        return memory_order(self.size, self.stride) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +80,18 @@ class OutputViews:
     Attributes:
         views: by the index of the result.
         sources: where the symbols of open ones are among the arguments.
+        with_gradients: whether autograd is to track the results. Of a view it would ask for
+            its base; these share memory only.
     """
 
     views: Mapping[int, OutputView]
     sources: Mapping[sympy.Symbol, Source]
+    with_gradients: bool
 
     def restoring(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
         """`run` with the views made of its results."""
         fixed = {i: v.place({}) for i, v in self.views.items() if not v.is_open}
+        make = _sharing if self.with_gradients else torch.as_strided
 
         def restored(arguments: list[Any]) -> list[Any]:
             known = {
@@ -83,39 +102,66 @@ class OutputViews:
             with torch.no_grad():
                 for index, view in self.views.items():
                     place = fixed[index] if index in fixed else view.place(known)
-                    root = results[index]
-                    root = torch.view_as_real(root) if view.is_part else root
-                    results[index] = root.as_strided(*place)
+                    results[index] = _flagged(make(_read_as(results[index], view), *place), view)
             return results
 
         return restored
 
 
-def share(module: GraphModule) -> OutputViews | None:
-    """Let a graph return what its results are views of; what to make of them, if anything."""
+def _read_as(root: torch.Tensor, view: OutputView) -> torch.Tensor:
+    """The memory of `root` as the dtype of a view."""
+    if view.dtype is None:
+        return root
+    if root.is_complex():
+        root = torch.view_as_real(root)
+    if root.dtype is view.dtype:
+        return root
+    return root.as_strided((root.numel(),), (1,)).view(view.dtype)
+
+
+def _sharing(
+    root: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int
+) -> torch.Tensor:
+    part = torch.empty(0, dtype=root.dtype, device=root.device)
+    return part.set_(root.untyped_storage(), offset, size, stride)
+
+
+def _flagged(value: torch.Tensor, view: OutputView) -> torch.Tensor:
+    value = value.conj() if view.is_conj else value
+    return torch._neg_view(value) if view.is_neg else value
+
+
+def share(module: GraphModule, count: int | None = None) -> OutputViews | None:
+    """Let a graph return what its results are views of; what to make of them, if anything.
+
+    Args:
+        module: the graph; its output node is changed.
+        count: how many of its results the user sees, the rest being for a backward graph;
+            None: all, and there is none.
+    """
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     if not isinstance(output.args[0], (list, tuple)):
         return None
     sources = _sources(module)
     results = list(output.args[0])
-    roots = [_root(node, sources) for node in results]
+    roots = [_root(node, sources) for node in results[:count]]
     groups: dict[Node, set[Node]] = {}
-    for node, root in zip(results, roots, strict=True):
+    for node, root in zip(results, roots, strict=False):
         if root is not None:
             groups.setdefault(root, set()).add(node)
     views: dict[int, OutputView] = {}
-    for index, (node, root) in enumerate(zip(results, roots, strict=True)):
+    for index, (node, root) in enumerate(zip(results, roots, strict=False)):
         if root is None or root is node:
             continue
         view = OutputView.of(node.meta["val"], root.meta["val"])
-        if len(groups[root]) > 1 or view.is_part or _is_expanded(view):
+        if len(groups[root]) > 1 or not view.is_own_memory:
             views[index] = view
             results[index] = root
     if not views:
         return None
     output.args = (results,)
     is_open = any(view.is_open for view in views.values())
-    return OutputViews(views, sources if is_open else {})
+    return OutputViews(views, sources if is_open else {}, count is not None)
 
 
 def _sources(module: GraphModule) -> dict[sympy.Symbol, Source]:
@@ -136,31 +182,14 @@ def _root(node: Any, sources: Mapping[sympy.Symbol, Source]) -> Node | None:
     """The tensor of the graph that a result is a view of; None: not ours to restore."""
     if not isinstance(node, Node) or not _is_known(node, sources):
         return None
-    dtype, flags = node.meta["val"].dtype, _lazy_flags(node.meta["val"])
     while (source := viewed(node)) is not None:
         node = source
-    if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
+    if node.op != "call_function" or not _is_known(node, sources):
         return None
     value = node.meta["val"]
-    if not _is_known(node, sources) or flags != _lazy_flags(value):
-        return None
-    if value.dtype is not dtype and not (value.is_complex() and dtype is value.dtype.to_real()):
-        return None
-    return node if _fills_its_storage(OutputView.of(value, value)) else None
-
-
-def _fills_its_storage(view: OutputView) -> bool:
-    """Whether a result lies in its storage as this tensor does in its own."""
-    if view.offset != 0:
-        return False
-    if not view.is_open:
-        size, stride, _ = view.place({})
-        return numbers.is_dense(size, stride)
-    return all(map(same, view.stride, dense_strides(view.size)))
-
-
-def _lazy_flags(value: torch.Tensor) -> tuple[bool, bool]:
-    return value.is_conj(), value.is_neg()
+    view = OutputView.of(value, value)
+    is_flagged = view.is_conj or view.is_neg
+    return node if view.offset == 0 and view.is_own_memory and not is_flagged else None
 
 
 def viewed(node: Node) -> Node | None:
@@ -169,6 +198,8 @@ def viewed(node: Node) -> Node | None:
         node = node.args[0]
     if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
         return None
+    if node.target is torch.ops.aten._unsafe_view.default:  # hides from autograd what it is
+        return node.args[0] if isinstance(node.args[0], Node) else None
     returns: Sequence[Any] = node.target._schema.returns
     if not returns or returns[0].alias_info is None or returns[0].alias_info.is_write:
         return None
@@ -184,9 +215,3 @@ def _is_known(node: Node, sources: Mapping[sympy.Symbol, Source]) -> bool:
     if all(isinstance(n, int) for n in numbers_):
         return True
     return all(symbol in sources for n in numbers_ for symbol in expression(n).free_symbols)
-
-
-def _is_expanded(view: OutputView) -> bool:
-    return any(
-        stride == 0 and size != 1 for size, stride in zip(view.size, view.stride, strict=True)
-    )

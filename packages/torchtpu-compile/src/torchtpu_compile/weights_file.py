@@ -7,6 +7,7 @@ Reference: https://github.com/huggingface/safetensors, section Format.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,8 +31,11 @@ _NAMES = {
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
-def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     """Write tensors of any device by name.
+
+    Returns:
+        The file's SHA-256, in hexadecimal.
 
     Raises:
         AOTFileError: a dtype the format has no name for.
@@ -53,14 +57,20 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         offset += len(blob)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(blobs))
+    content = len(text).to_bytes(8, "little") + text + b"".join(blobs)
+    path.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
 
 
-def read(path: Path) -> dict[str, torch.Tensor]:
+def read(path: Path, sha256: str | None = None) -> dict[str, torch.Tensor]:
     """The tensors of a file, on the CPU.
 
+    Args:
+        path: of the file.
+        sha256: what `write` returned; None: not known.
+
     Raises:
-        AOTFileError: the file is not of the format, or is cut off.
+        AOTFileError: the file is not of the format, is cut off, or is not what was written.
     """
     try:
         content = path.read_bytes()
@@ -76,9 +86,15 @@ def read(path: Path) -> dict[str, torch.Tensor]:
                 raise ValueError("the data of a tensor is missing")
             flat = torch.frombuffer(blob, dtype=torch.uint8) if blob else torch.empty(0)
             found[name] = flat.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, AttributeError, TypeError) as error:
         raise AOTFileError(
             f"{path} is not a readable safetensors file ({error}). Write it anew with "
             "torch_tpu.compile.aot."
         ) from error
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+        raise AOTFileError(
+            f"{path} is damaged, or belongs to another program: its checksum is not that of the "
+            "weights written with the program. Put the file that was written with it beside it, "
+            "or compile it anew with torch_tpu.compile.aot."
+        )
     return found
