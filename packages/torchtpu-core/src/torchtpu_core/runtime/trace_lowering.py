@@ -239,9 +239,13 @@ class Sources:
         return in_place
 
     def _is_apart(self, node: dict[str, Any], output: tuple[Any, ...]) -> bool:
-        base, plan = output[2], output[3]
-        if base < 0:
-            return base == _UNWRITTEN
+        base, plan, first = output[2], output[3], True
+        while base <= _OWN_OUTPUT:  # what the op has written itself, from results it had before
+            first, base = False, node["outputs"][_OWN_OUTPUT - base][2]
+        if base == _UNWRITTEN:
+            return True  # no operand can be part of it
+        if not first:
+            return False
         written = node["inputs"][base][0]
         own_reads = 0
         for place, _, view, read_plan in node["inputs"]:

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pieces of memory are written where they lie, unless what is written depends on the rest."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+import torch
+from torchtpu_core.runtime import programs
+
+
+@pytest.fixture
+def lowered(monkeypatch: pytest.MonkeyPatch, strict_on_device_0: None) -> list[str]:
+    """The operators of JAX in each program that is made."""
+    texts: list[str] = []
+    trace_function = programs.trace_function
+
+    def noted(description):
+        traced = trace_function(description)
+        texts.append(str(jax.make_jaxpr(traced.function)(*traced.avals)))
+        return traced
+
+    monkeypatch.setattr(programs, "trace_function", noted)
+    return texts
+
+
+def test_pieces_of_fresh_memory_are_written_in_place(lowered):
+    pieces = [torch.full((n,), float(n), device="tpu") for n in (17, 29, 41)]
+    whole = torch.empty(2 * 87, device="tpu")
+    lowered.clear()
+    torch._foreach_copy_(list(whole.narrow(0, 87, 87).split([17, 29, 41])), pieces)
+    (text,) = lowered
+    assert text.count("dynamic_update_slice") == 3
+    assert "select_n" not in text
+    torch.testing.assert_close(whole[87:].cpu(), torch.cat([p.cpu() for p in pieces]))
+
+
+def test_pieces_of_written_memory_that_are_read_too_keep_their_old_values_apart(lowered):
+    whole = torch.arange(37.0 * 3, device="tpu")
+    expected = whole.cpu()
+    torch._foreach_mul_(list(expected.split(37)), [2.0, 3.0, 4.0])
+    lowered.clear()
+    torch._foreach_mul_(list(whole.split(37)), [2.0, 3.0, 4.0])
+    assert "select_n" in lowered[-1]
+    torch.testing.assert_close(whole.cpu(), expected)
