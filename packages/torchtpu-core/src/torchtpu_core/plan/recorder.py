@@ -16,9 +16,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchtpu_core.errors import PlanError
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
-from torchtpu_core.plan import calls, collectives, foreach, op_work
+from torchtpu_core.plan import calls, collectives, foreach, op_work, placeholders
 from torchtpu_core.plan.records import HostRead, Op, Phase, Recording, Work
 from torchtpu_core.plan.storages import Storages
 from torchtpu_core.plan.user_lines import UserLines
@@ -27,6 +28,8 @@ from torchtpu_core.runtime import tables
 DEVICE = "tpu"
 #: Host tensors with more elements than this have no values either.
 LARGEST_HOST_TENSOR = 1 << 22
+#: Values that one line of the script reads in a plan; beyond it is an endless loop.
+MOST_READS = 10_000
 _DESUGARED = ("DTensor", "AsyncCollectiveTensor")
 _aten = torch.ops.aten
 
@@ -104,14 +107,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """The placeholder of a value that the host reads, or `_RUN`."""
         if func is _aten._local_scalar_dense.default:
             self._note_read("a number (.item(), float(), bool() or an if)")
-            kind = args[0].dtype
-            return 1.0 if kind.is_floating_point else (True if kind is torch.bool else 1)
+            return placeholders.of(args[0])
         if func is _aten.equal.default:
             self._note_read("whether two tensors are equal")
             return True
         if func is _aten._to_copy.default and _to_small_host(args[0], kwargs.get("device")):
             self._note_read("a tensor (.cpu(), .numpy() or .tolist())")
-            return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+            value = placeholders.of(args[0]) if placeholders.is_known(args[0]) else 0
+            return torch.full(args[0].shape, value, dtype=kwargs.get("dtype") or args[0].dtype)
         if func is _aten.copy_.default and not isinstance(args[0], FakeTensor):
             self._note_read("a tensor (copy_ into host memory)")
             return args[0]
@@ -121,11 +124,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         line = self.lines.forward()
         known = self.recording.reads.setdefault(line, HostRead(line, what, 0))
         known.times += 1
+        if known.times > MOST_READS:
+            raise PlanError(
+                f"{line} has read {what} {MOST_READS:,} times, and the script goes on. A loop that "
+                "ends by a value of the device never ends without values: a plan reads 1, and for "
+                "a tensor 0. End it by a count as well, such as `for _ in range(limit)`."
+            )
         self.recording.ops.append(Op("host read", Work.HOST, self._phase(), line))
 
     def _dynamic(self, func: Any) -> Exception:
-        from torchtpu_core.errors import PlanError
-
         return PlanError(
             f"{func} at {self.lines.forward()} has a result whose shape depends on values, which "
             "a plan does not have. Use an operator of fixed shape there, such as torch.where with "
@@ -152,6 +159,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     ) -> None:
         name = func._schema.name.partition("::")[2]
         outputs = [leaf for leaf in _leaves(out, []) if isinstance(leaf, FakeTensor)]
+        placeholders.follow(name, args, inputs, outputs)
         if name in op_work.FREE or func.is_view or not (outputs or inputs):
             self._touch(outputs, name)
             if self.keep_calls and not func.is_view:

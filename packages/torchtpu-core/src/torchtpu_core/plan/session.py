@@ -2,9 +2,9 @@
 """Runs a user's script as one rank that stands for others, on shapes alone.
 
 The script is not edited: the environment is that of `torchrun`, process groups are
-PyTorch's fake ones, data loaders work in the process, and the script is stopped after the
-second optimizer step, by which time the optimizer's state exists. Everything that is
-replaced is put back afterwards. A script without an optimizer runs to its end.
+PyTorch's fake ones, data loaders work in the process, checkpoints are not written, and the
+script is stopped after its second step, by which time the optimizers' states exist. Everything
+that is replaced is put back afterwards. A script without an optimizer runs to its end.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from torchtpu_core.errors import PlanError, TorchTPUError
 from torchtpu_core.ici.slices import Slice
-from torchtpu_core.plan import ddp, stand_ins
+from torchtpu_core.plan import checkpoints, ddp, stand_ins
 from torchtpu_core.plan.exchange import Alone, Mailbox
 from torchtpu_core.plan.ranks import Branches, watch
 from torchtpu_core.plan.recorder import Recorder
 from torchtpu_core.plan.records import Category, Phase, Recording
-
-STEPS = 2
+from torchtpu_core.plan.steps import Steps
 
 
 class _Enough(BaseException):
@@ -131,8 +130,8 @@ def _environment(
 def _replaced(recorder: Recorder) -> Iterator[None]:
     """What must not happen for real, replaced while the script runs."""
     swapped = torch.__future__.get_swap_module_params_on_conversion()
-    handles = [*_optimizer_hooks(recorder), _parameter_hook(recorder)]
     with contextlib.ExitStack() as stack:
+        handles = [*_optimizer_hooks(stack, recorder), _parameter_hook(recorder)]
         stack.enter_context(
             mock.patch.object(dist, "init_process_group", _fake_group(recorder.recording))
         )
@@ -142,6 +141,7 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
         _device_of_rank(stack, recorder.recording)
         stack.enter_context(_resizing(recorder))
         stand_ins.enter_all(stack)
+        checkpoints.keep_from_disk(stack, recorder)
         stack.enter_context(_data_assignable())
         stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", _swap))
         ddp.replace(stack)
@@ -253,13 +253,20 @@ def _data_assignable() -> Any:
     return mock.patch.object(torch.Tensor, "data", whole, create=True)
 
 
-def _optimizer_hooks(recorder: Recorder) -> list[Any]:
+def _optimizer_hooks(stack: contextlib.ExitStack, recorder: Recorder) -> list[Any]:
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
         register_optimizer_step_pre_hook,
     )
 
-    recording = recorder.recording
+    recording, steps = recorder.recording, Steps()
+    really_make = torch.optim.Optimizer.__init__
+
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        really_make(self, *args, **kwargs)
+        steps.made(self)
+
+    stack.enter_context(mock.patch.object(torch.optim.Optimizer, "__init__", make))
 
     def before(optimizer: Any, *_: Any) -> None:
         recorder.in_optimizer = True
@@ -275,8 +282,9 @@ def _optimizer_hooks(recorder: Recorder) -> list[Any]:
             for value in state.values():
                 if isinstance(value, torch.Tensor):
                     _mark(recorder, value, Category.OPTIMIZER)
-        recording.step_ends.append(len(recording.ops))
-        if len(recording.step_ends) >= STEPS:
+        enough = steps.done(optimizer, len(recording.ops))
+        recording.step_ends = steps.ends()
+        if enough:
             recorder.storages.close()
             raise _Enough
 

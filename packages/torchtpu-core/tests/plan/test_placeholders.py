@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts that read values and write checkpoints are planned without either."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODEL = """
+import torch
+from torch import nn
+
+model = nn.Linear(64, 64).to("tpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+"""
+SCALED = (
+    MODEL
+    + """
+scaler = torch.amp.GradScaler("tpu")
+for _ in range(3):
+    with torch.autocast("tpu", dtype=torch.bfloat16):
+        loss = model(torch.randn(8, 64, device="tpu")).square().mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+    if torch.isnan(loss) or not torch.isfinite(norm) or loss.isinf().any().item():
+        raise SystemExit("a plan has no infinities")
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+)
+SAVED = (
+    MODEL
+    + """
+for _ in range(3):
+    model(torch.randn(8, 64, device="tpu")).square().mean().backward()
+    torch.save({"model": model.state_dict(), "step": 7}, "best.pt")
+    best = torch.load("best.pt", map_location="cpu", weights_only=True)
+    assert best["step"] == 7
+    model.load_state_dict(best["model"])
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+)
+TWO_OPTIMIZERS = """
+import torch
+from torch import nn
+
+makes, judges = (nn.Linear(64, 64).to("tpu") for _ in range(2))
+of_makes, of_judges = (torch.optim.Adam(m.parameters()) for m in (makes, judges))
+unused = torch.optim.SGD(judges.parameters())
+for _ in range(30):
+    for optimizer, source in ((of_judges, makes(torch.randn(8, 64, device="tpu")).detach()),
+                              (of_makes, makes(torch.randn(8, 64, device="tpu")))):
+        optimizer.zero_grad()
+        judges(source).square().mean().backward()
+        optimizer.step()
+"""
+GENERATION = """
+import torch
+from torch import nn
+
+table, head = nn.Embedding(100, 64, device="tpu"), nn.Linear(64, 100, device="tpu")
+tokens = torch.zeros(2, 1, dtype=torch.long, device="tpu")
+going = torch.ones(2, dtype=torch.long, device="tpu")
+while going.max() != 0:
+    chosen = head(table(tokens[:, -1:])).argmax(-1)
+    tokens = torch.cat([tokens, chosen * going.unsqueeze(1)], 1)
+    ended = torch.full((2,), tokens.shape[1] >= 9, device="tpu") | (chosen[:, 0] == 3)
+    going = going & ~ended
+print("length", tokens.shape[1])
+seen = torch.zeros(3, device="tpu")
+seen[1] += 2
+print("changed", seen.sum().item())
+"""
+ENDLESS = """
+import torch
+
+x = torch.ones(4, device="tpu")
+while x.sum().item() < 100:
+    x = x * 2
+"""
+
+
+def _run(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    code = "from torchtpu_core.cli.app import main; main()"
+    options = ("--target", "v5e:1x1", "--json", "plan.json")
+    return subprocess.run(
+        [sys.executable, "-c", code, "plan", str(script), *options],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_values_are_taken_to_be_finite(tmp_path) -> None:
+    done = _run(tmp_path, SCALED)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no optimizer step was seen" not in done.stdout
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["hbm"]["at_peak"]["optimizer state"] >= 4 * (64 * 64 + 64)
+
+
+def test_step_of_two_optimizers_holds_both(tmp_path) -> None:
+    done = _run(tmp_path, TWO_OPTIMIZERS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    # Products of 8 x 64 by 64 x 64: forward twice each; backward two weights of the judge, its
+    # input's gradient once, one weight of the maker.
+    flops = (2 + 2 + 2 + 1 + 1) * 2 * 8 * 64 * 64
+    assert plan["mfu"] * plan["step_s"] * 197e12 == pytest.approx(flops, rel=0.01)
+    parameters = 2 * 4 * (64 * 64 + 64)
+    assert plan["hbm"]["at_peak"]["optimizer state"] == pytest.approx(2 * parameters, rel=0.02)
+
+
+def test_generation_ends_by_its_length(tmp_path) -> None:
+    done = _run(tmp_path, GENERATION)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "length 9" in done.stdout
+    assert "changed 1.0" in done.stdout  # not the zero it was filled with
+
+
+def test_checkpoint_is_not_written_over_the_users(tmp_path) -> None:
+    (tmp_path / "best.pt").write_bytes(b"the user's")
+    done = _run(tmp_path, SAVED)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "best.pt").read_bytes() == b"the user's"
+    assert "script.py:10 saves a checkpoint" in " ".join(done.stdout.split())
+
+
+def test_loop_that_waits_for_a_value_is_named(tmp_path) -> None:
+    done = _run(tmp_path, ENDLESS)
+    assert done.returncode == 1
+    assert "script.py:5 has read a number" in " ".join(done.stderr.split())
