@@ -85,11 +85,17 @@ def _range(
 
 
 def even_steps(start: Operand, end: Operand, steps: int, dtype: np.dtype) -> jax.Array:
-    """`(steps,)` from `start` to `end`, built from both ends so that both are exact."""
+    """`(steps,)` from `start` to `end`, built from both ends so that both are exact.
+
+    In integers the ends are whole, as the CPU rounds them, and what is between them is not.
+    """
     if dtypes.is_complex(dtype):
         compute = dtype
+    elif dtypes.is_integral(dtype):
+        compute = np.dtype(np.float64)
+        start, end = promotion.cast(start, dtype), promotion.cast(end, dtype)
     else:
-        compute = np.dtype(np.float64) if dtypes.is_integral(dtype) else dtypes.opmath(dtype)
+        compute = dtypes.opmath(dtype)
     first, last = promotion.cast(start, compute), promotion.cast(end, compute)
     first, last = lax.reshape(first, ()), lax.reshape(last, ())
     if steps <= 1:
