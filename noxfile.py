@@ -106,6 +106,8 @@ def op_database(session: nox.Session) -> None:
         command = ("python", "-m", "torchtpu_core.testing.op_database", *arguments)
         session.run(*command, "--json", str(part), *session.posargs)
         part.rename(target)
+    errors = str(raw / "error_inputs.json")
+    session.run("python", "-m", "torchtpu_core.testing.op_errors", "--json", errors)
     files = sorted(str(path) for path in raw.glob("*.json"))
     summary = ("--out", "benchmarks/results/op_database.json")
     allowed = ("--allowed", "packages/torchtpu-core/tests/op_database/allowed.json")

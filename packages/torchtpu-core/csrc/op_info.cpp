@@ -115,6 +115,10 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
   info->expanded = option_or_none(options, "expanded");
 
   const auto& schema = handle.schema();
+  if (options.contains("prepare_if")) {
+    auto argument = schema.argumentIndexWithName(options["prepare_if"].cast<std::string>());
+    info->prepare_if = argument.value();
+  }
   auto mutates = info->row.attr("mutates").cast<std::vector<std::string>>();
   auto condition = info->row.attr("mutates_if");
   std::vector<int> by_row;

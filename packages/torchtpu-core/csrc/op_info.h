@@ -59,9 +59,11 @@ struct OpInfo {
   bool alone = false;       // a program of its own in every mode: a compiled graph
   bool structural = false;  // allowed without an execution mode (copy, fill)
   bool only_out = false;    // the row itself is an out= overload: give it the out shape
-  // None, or called when a list argument holds masks or host tensors: the result of the
-  // op in another form, or None to record it as it is.
+  // None, or called when the argument `prepare_if` is true (without one: when a list argument
+  // holds masks or host tensors): the result of the op in another form, or None to record it
+  // as it is.
   py::handle prepare;
+  int prepare_if = -1;
   // None, or called when the written tensor has elements that are one in memory.
   py::handle expanded;
   bool unstated = false;    // PyTorch's meta kernel refuses calls that the row serves

@@ -38,6 +38,14 @@ bool holds_mask_or_host_tensor(c10::ArrayRef<c10::IValue> args) {
   return false;
 }
 
+bool needs_preparing(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  if (op.prepare.is_none()) {
+    return false;
+  }
+  return op.prepare_if < 0 ? holds_mask_or_host_tensor(args)
+                           : args[static_cast<size_t>(op.prepare_if)].toBool();
+}
+
 // True if the op was replayed in another form; else it is to be recorded as it is.
 bool run_prepared(const OpInfo& op, py::handle prepare, c10::ArrayRef<c10::IValue> args,
                   torch::jit::Stack* stack) {
@@ -174,8 +182,7 @@ void add_to_trace(const OpInfo& op, const Signature& signature, const Call& call
 c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
   resolve_bits(stack, op.args.size());
   auto args = torch::jit::last(*stack, op.args.size());
-  if (!op.prepare.is_none() && holds_mask_or_host_tensor(args) &&
-      run_prepared(op, op.prepare, args, stack)) {
+  if (needs_preparing(op, args) && run_prepared(op, op.prepare, args, stack)) {
     return -1;
   }
   if (!op.expanded.is_none() && writes_expanded(op, args) &&

@@ -7,6 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <unordered_map>
@@ -138,6 +139,37 @@ bool keeps_shape_of_out(const OpInfo& op) {
   return op.only_out && names->count(op.name.substr(0, op.name.find('.'))) != 0;
 }
 
+bool has_out(const OpInfo& op) {
+  return std::any_of(op.args.begin(), op.args.end(),
+                     [](const OpArg& arg) { return arg.role == ArgRole::kOut; });
+}
+
+// While it lives, warnings of PyTorch's C++ and Python kernels are dropped: the meta kernel of an
+// out= overload resizes a stand-in, and the user hears of it when their own tensor is resized.
+class WithoutWarnings {
+ public:
+  WithoutWarnings() : guard_(&handler_) {
+    py::gil_scoped_acquire gil;
+    filters_ = py::module_::import("warnings").attr("catch_warnings")().release();
+    filters_.attr("__enter__")();
+    py::module_::import("warnings").attr("simplefilter")("ignore");
+  }
+  ~WithoutWarnings() {
+    py::gil_scoped_acquire gil;
+    py::error_scope kept;  // of what the kernel raised
+    filters_.attr("__exit__")(py::none(), py::none(), py::none());
+    filters_.dec_ref();
+  }
+
+ private:
+  struct Handler final : c10::WarningHandler {
+    void process(const c10::Warning& /*warning*/) override {}
+  };
+  Handler handler_;
+  c10::WarningUtils::WarningHandlerGuard guard_;
+  py::handle filters_;
+};
+
 // Runs the op on meta tensors; errors are those of CPU, from the same checks.
 void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
   torch::jit::Stack stack;
@@ -153,6 +185,10 @@ void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature&
   torch::jit::Stack operands = stack;  // shares the tensors: sees out= resized
   {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
+    std::optional<WithoutWarnings> silent;
+    if (has_out(op)) {
+      silent.emplace();
+    }
     op.handle->callBoxed(&stack);
   }
   for (size_t i = 0; i < stack.size(); ++i) {

@@ -190,6 +190,26 @@ def test_ctc_loss_of_an_impossible_target_is_infinite() -> None:
     assert loss[2] == float("inf")
 
 
+@pytest.mark.parametrize(
+    ("targets", "steps", "lengths"),
+    [
+        (torch.tensor([[1, 2]]), torch.tensor([3]), torch.tensor([3])),
+        (torch.tensor([[1, 2]]), torch.tensor([4]), torch.tensor([1])),
+        (torch.tensor([[1, 2]]), torch.tensor([-1]), torch.tensor([1])),
+        (torch.tensor([[1, 2]]), torch.tensor([3]), torch.tensor([-1])),
+        (torch.tensor([1, 2]), torch.tensor([3]), torch.tensor([3])),
+        (torch.tensor([1, 2]), [3], [3]),
+        (torch.tensor([1, 2, 3]), [3], [2]),
+    ],
+)
+def test_ctc_loss_refuses_lengths_that_exceed_what_there_is(targets, steps, lengths) -> None:
+    for device in ("cpu", "tpu"):
+        log_probs = torch.zeros(3, 1, 4, device=device).log_softmax(2)
+        moved = (x.to(device) if isinstance(x, Tensor) else x for x in (targets, steps, lengths))
+        with pytest.raises(RuntimeError, match="Expected "):
+            torch.nn.functional.ctc_loss(log_probs, *moved).cpu()
+
+
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_ctc_loss_backward_equals_autograd(zero_infinity: bool) -> None:
     log_probs, targets = ctc_case()

@@ -11,7 +11,7 @@ from torchtpu_core.testing.lowering import check, lower
 TABLE = segments.TABLE
 NAN = float("nan")
 DATA = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-REDUCTIONS = ["sum", "mean", "max", "min", "prod"]
+REDUCTIONS = ["sum", "mean", "max", "min", "prod", "amax", "amin"]
 FORWARD, BACKWARD = "aten::segment_reduce", "aten::_segment_reduce_backward"
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import checks, dtypes
 from torchtpu_core.lowering.table import Lowering, composite, native
 
 _INF = np.inf
@@ -116,6 +116,21 @@ def _loss(alphas: jax.Array, steps: jax.Array, lengths: jax.Array) -> jax.Array:
     return jnp.where(steps == 0, nothing, -_log_sum(final, before))
 
 
+def _check(
+    log_probs: jax.Array, targets: jax.Array, input_lengths: jax.Array, target_lengths: jax.Array
+) -> None:
+    """A length is at least 0 and at most what there is."""
+    time, room = log_probs.shape[0], targets.shape[-1]
+    needed = target_lengths if targets.ndim == 2 else jnp.sum(target_lengths)
+    for legal, what in (
+        (input_lengths <= time, f"input_lengths to have value at most {time}"),
+        (input_lengths >= 0, "input_lengths to have value at least 0"),
+        (target_lengths >= 0, "target_lengths to have value at least 0"),
+        (needed <= room, f"target_lengths to need no more than the {room} targets there are"),
+    ):
+        checks.require(legal, RuntimeError, f"ctc_loss: Expected {what}")
+
+
 def ctc_loss(
     log_probs: jax.Array,
     targets: jax.Array,
@@ -125,6 +140,7 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """`(T, N, C)`, `(N, S)`, `(N,)`, `(N,)` -> losses `(N,)` and alphas `(N, T, L)`."""
+    _check(log_probs, targets, input_lengths, target_lengths)
     x = log_probs.astype(dtypes.opmath(log_probs.dtype))
     rows = _rows_of_targets(targets, target_lengths)
     labels, skip = _labels(rows, blank)
@@ -178,6 +194,11 @@ def _as_tensors(
     longest = max(target_lengths, default=0)
     if targets.dim() == 2:
         return targets[:, :longest], steps, lengths
+    if targets.shape[0] != sum(target_lengths):
+        raise RuntimeError(
+            f"Expected tensor to have size {sum(target_lengths)} at dimension 0, but got size "
+            f"{targets.shape[0]} for argument #2 'targets'"
+        )
     starts = torch.tensor([sum(target_lengths[:i]) for i in range(len(target_lengths))])
     places = starts[:, None] + torch.arange(longest)[None, :]
     places = places.clamp_max(max(targets.shape[0] - 1, 0)).to(device)

@@ -4,7 +4,7 @@
 Offsets are values, not shapes: the bag of each index comes from a search in them, and
 a bag's sum is a scatter-add. Where a program itself makes the offsets as a ramp, as for
 indices of two dimensions, bags are of one size and their sum is a reduction. Modes are
-PyTorch's numbers: 0 sum, 1 mean, 2 max. The sparse gradient is not supported.
+PyTorch's numbers: 0 sum, 1 mean, 2 max. Sparse gradients are in `runtime/sparse/gradients.py`.
 
 Legend: V rows of the table, D features, L indices, B bags.
 """
@@ -186,9 +186,9 @@ def embedding_bag_backward(
 ) -> jax.Array:
     if sparse:
         raise NotImplementedError(
-            "embedding_bag: a sparse gradient (sparse=True) is not made on device 'tpu'. Use "
+            "embedding_bag: a compiled graph has no sparse gradient (sparse=True). Use "
             "sparse=False: its gradient is dense, with zeros in the rows that were not looked up; "
-            "or torch.nn.functional.embedding(sparse=True) and a sum."
+            "or run the backward pass eagerly."
         )
     return embedding_bag_dense_backward(
         grad,

@@ -59,7 +59,11 @@ def _require_separate(out: torch.Tensor, *operands: torch.Tensor) -> None:
 
 
 def _nonzero_out(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    _same_dtype("nonzero", out, torch.int64)
+    if out.dtype != torch.int64:
+        raise RuntimeError(
+            "nonzero: Expected out tensor to have scalar type Long but got scalar type"
+            f"{dtype_name(out.dtype)}"
+        )
     return into(out, torch.nonzero(self))
 
 

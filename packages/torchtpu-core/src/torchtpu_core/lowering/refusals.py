@@ -71,6 +71,10 @@ def _not_real(dtype: torch.dtype) -> bool:
     return not dtype.is_floating_point
 
 
+def _not_whole(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def _not_in(*allowed: torch.dtype) -> Callable[[torch.dtype], bool]:
     return lambda dtype: dtype not in allowed
 
@@ -299,6 +303,21 @@ _OPERANDS: dict[str, Check] = {
     "aten::clamp_min": _CLAMP,
     "aten::clamp_max": _CLAMP,
     "aten::pow": _integer_power,
+    "aten::bitwise_not": _no_kernel("self", _not_whole, "bitwise_not_cpu"),
+    "aten::frac": _no_kernel("self", _not_real, "frac_cpu"),
+    "aten::round": _no_kernel("self", _is_complex, "round_vml_cpu"),
+    "aten::signbit": _refused(
+        "self",
+        _is_complex,
+        "signbit is not implemented for complex tensors.",
+        NotImplementedError,
+    ),
+    **{
+        f"aten::{op}": _refused(
+            "self", _is_complex, f"{op} is not supported for complex inputs", NotImplementedError
+        )
+        for op in ("ceil", "floor", "trunc")
+    },
     "aten::uniform": _no_kernel("self", _not_floating, "check_uniform_bounds"),
     "aten::random": _random,
     "aten::rand": _drawn_dtype("check_uniform_bounds"),

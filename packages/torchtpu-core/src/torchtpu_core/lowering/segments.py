@@ -20,6 +20,8 @@ from torchtpu_core.lowering.promotion import Operand, cast
 from torchtpu_core.lowering.table import Lowering, native
 
 _IDENTITY = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+#: PyTorch's second names of reductions.
+_SYNONYMS = {"amax": "max", "amin": "min"}
 
 
 class _Segments:
@@ -95,6 +97,7 @@ def segment_reduce(
     initial: Operand | None = None,
 ) -> jax.Array:
     """`(A, N, R)` -> `(A, S, R)`; an empty segment holds `initial`, and a mean of none NaN."""
+    reduce = _SYNONYMS.get(reduce, reduce)
     segments = _Segments(data, lengths, offsets, unsafe=unsafe)
     x = segments.rows(data).astype(dtypes.opmath(data.dtype))
     first = _initial(reduce, initial, np.dtype(x.dtype))
@@ -122,6 +125,7 @@ def segment_reduce_backward(
     initial: Operand | None = None,
 ) -> jax.Array:
     """The gradient `(A, N, R)` for the data; that of an extremum is shared by equal elements."""
+    reduce = _SYNONYMS.get(reduce, reduce)
     segments = _Segments(data, lengths, offsets, unsafe=True)
     x = segments.rows(data).astype(dtypes.opmath(data.dtype))
     shape = (segments.batches * segments.count, *segments.rest)

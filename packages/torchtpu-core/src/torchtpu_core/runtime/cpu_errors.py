@@ -9,6 +9,7 @@ mistakes through: `torchtpu_core.lowering.refusals` lists those.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,32 @@ def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
         check(arguments)
     if base.endswith("_") and is_pointwise(base, variant):
         _refuse_larger_than_self(arguments)
+    if "out" in arguments and is_pointwise(base, variant):
+        _refuse_dtype_of_out(overload, arguments)
+
+
+def _refuse_dtype_of_out(overload: str, arguments: Mapping[str, Any]) -> None:
+    """Meta kernels write to some `out` that CPU refuses for its dtype: a small call shows it."""
+    tensors = [value for value in arguments.values() if isinstance(value, torch.Tensor)]
+    if all(tensor.dtype == arguments["out"].dtype for tensor in tensors):
+        return
+    small = [_small(value) for value in arguments.values()]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _run(overload, small)
+    except NotImplementedError:
+        return  # CPU lacks a kernel
+    except RuntimeError as cpus:
+        if not any(words in str(cpus) for words in _NO_KERNEL):
+            raise
+
+
+def _small(value: Any) -> Any:
+    """Ones, which divide, of as many dimensions; they broadcast as those of the value do."""
+    if isinstance(value, torch.Tensor) and value.device.type == "tpu":
+        return torch.ones([min(n, 2) for n in value.shape], dtype=value.dtype)
+    return value
 
 
 def _refuse_larger_than_self(arguments: Mapping[str, Any]) -> None:

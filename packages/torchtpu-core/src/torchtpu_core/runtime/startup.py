@@ -26,6 +26,7 @@ from torchtpu_core.runtime import (
 )
 from torchtpu_core.runtime.current import TargetKind, target
 from torchtpu_core.runtime.sharing import APART, sharing_of
+from torchtpu_core.runtime.sparse import gradients
 from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schemas_of
 
 #: Ops that work without an execution mode: core can create, copy and print tensors.
@@ -139,6 +140,8 @@ def register(row: Lowering) -> None:
         base = name.partition(".")[0].rstrip("_")
         if base in _TAKES_MASKS:
             options["prepare"] = _with_integer_indices
+        if name in gradients.MAKERS:
+            options["prepare"], options["prepare_if"] = gradients.make, "sparse"
         if name.partition(".")[0] in expanded.KERNELS:
             options["expanded"] = expanded.write
         if base in _RANGES and row.overload == name:

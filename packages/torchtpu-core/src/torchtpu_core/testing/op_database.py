@@ -33,7 +33,7 @@ from torchtpu_core.testing import op_rules, op_samples, op_sources
 from torchtpu_core.testing.op_compare import compare, compare_tied_gradients, compare_ties, widened
 from torchtpu_core.testing.op_samples import to_tpu
 
-__all__ = ["Outcome", "compare", "entry_name", "sweep_entry", "sweep_sample", "to_tpu"]
+__all__ = ["Outcome", "compare", "entry_name", "raw", "sweep_entry", "sweep_sample", "to_tpu"]
 
 #: Forms that are called without gradients: PyTorch has none of ``out=``, and those of
 #: sparse operands are tested by themselves.
@@ -318,14 +318,18 @@ def main() -> None:
                 flush=True,
             )
         if args.json:
-            conditions = {name: os.environ[name] for name in _CONDITIONS if name in os.environ}
-            raw = {
-                "samples": args.samples,
-                "conditions": conditions,
-                "outcomes": [asdict(o) for o in outcomes],
-            }
-            args.json.write_text(json.dumps(raw, indent=1))
+            args.json.write_text(json.dumps(raw(args.samples, outcomes), indent=1))
     _print_summary(outcomes)
+
+
+def raw(samples: int | None, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What `torchtpu_core.testing.op_coverage` reads: outcomes, and what they hold under."""
+    conditions = {name: os.environ[name] for name in _CONDITIONS if name in os.environ}
+    return {
+        "samples": samples,
+        "conditions": conditions,
+        "outcomes": [asdict(o) for o in outcomes],
+    }
 
 
 def _chosen(args: argparse.Namespace) -> Iterator[tuple[Any, str, str]]:

@@ -14,7 +14,6 @@ import argparse
 import json
 import re
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from torchtpu_core.testing.moving import Mover
-from torchtpu_core.testing.op_database import Outcome
+from torchtpu_core.testing.op_database import Outcome, entry_name, raw
 
 #: Words of CPU's message that the device's must share, as a fraction.
 SHARED_WORDS = 0.5
@@ -68,18 +67,22 @@ def complaint(op: Any, sample: Any) -> str:
 
 def sweep_errors(op: Any) -> Outcome:
     """All mistakes of one entry; the detail lists every one that is answered differently."""
-    outcome = Outcome(f"{op.name}.{op.variant_test_name}".rstrip("."), "error_inputs")
+    outcome = Outcome(entry_name(op), "any", "error_inputs")
     if op.error_inputs_func is None:
         outcome.status = "skip"
         return outcome
     found = []
+    before = torch.tpu.counters()["fallbacks"]
     for mistake in op.error_inputs("cpu"):
         outcome.samples += 1
         said = complaint(op, mistake.sample_input)
         if said:
             found.append(f"[{outcome.samples}] {said}")
     if found:
-        outcome.status, outcome.detail = "wrong", "\n    ".join(found)
+        outcome.status, outcome.failed = "wrong", len(found)
+        outcome.detail = "\n    ".join(found)
+    after = torch.tpu.counters()["fallbacks"]
+    outcome.fallbacks = sorted(k for k, v in after.items() if v > before.get(k, 0))
     return outcome
 
 
@@ -99,7 +102,7 @@ def main() -> None:
     passed = sum(o.status == "pass" for o in tried)
     print(f"{passed} of {len(tried)} entries refuse their mistakes as CPU does")
     if args.json:
-        args.json.write_text(json.dumps([asdict(o) for o in tried], indent=1))
+        args.json.write_text(json.dumps(raw(None, tried), indent=1))
 
 
 if __name__ == "__main__":

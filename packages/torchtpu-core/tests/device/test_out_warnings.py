@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings of ``out=`` that does not fit are those of the CPU, no more."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+_CALLS = {
+    "add": lambda x, out: torch.add(x, 1, out=out),
+    "mm": lambda x, out: torch.mm(x, x, out=out),
+    "cat": lambda x, out: torch.cat([x, x], out=out),
+    "cumsum": lambda x, out: torch.cumsum(x, 0, out=out),
+}
+
+
+@pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS)
+def test_out_that_is_resized_warns_once_in_cpus_words(call):
+    said = {}
+    for device in ("cpu", "tpu"):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            call(torch.ones(2, 2, device=device), torch.empty(3, device=device))
+        said[device] = [str(warning.message) for warning in found]
+    assert len(said["cpu"]) == 1
+    assert said["tpu"] == said["cpu"]
