@@ -52,6 +52,11 @@ MISTAKES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
         lambda x, out: torch.round(x, out=out),
         (ONES(3), ONES(3, dtype=torch.float64)),
     ),
+    "mul_, float factor of integers": (lambda x: x.mul_(2.5), (ONES(3, dtype=WHOLE),)),
+    "mul_, integer factor of bools": (lambda x: x.mul_(2), (ONES(3, dtype=torch.bool),)),
+    "add_, complex summand": (lambda x: x.add_(1j), (ONES(3),)),
+    "mul_, float tensor": (torch.Tensor.mul_, (ONES(3, dtype=WHOLE), ONES(3))),
+    "atan2, complex": (torch.atan2, (ONES(3, dtype=torch.complex64), ONES(3))),
     "nonzero, float out": (lambda x, out: torch.nonzero(x, out=out), (ONES(3), ONES(0))),
     "angle, integer out": (
         lambda x, out: torch.angle(x, out=out),

@@ -40,11 +40,22 @@ def _of_input_or_weight(arguments: Sequence[Any]) -> torch.memory_format:
     return suggested(arguments[1]) if found is torch.contiguous_format else found
 
 
+def _of_volume(arguments: Sequence[Any]) -> torch.memory_format:
+    """A volume without a batch dimension has a layout too."""
+    volume = arguments[0]
+    if volume.ndim != 4:
+        return suggested(volume)
+    last = volume.unsqueeze(0).is_contiguous(memory_format=torch.channels_last_3d)
+    is_last = last and not volume.is_contiguous()
+    return torch.channels_last_3d if is_last else torch.contiguous_format
+
+
 #: The format of an overload's result from its arguments, tensors on the meta device.
 RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
     "aten::channel_shuffle": _of_self,
     "aten::convolution": _of_input_or_weight,
     "aten::_convolution": _of_input_or_weight,
+    "aten::max_pool3d_with_indices": _of_volume,
     "aten::pixel_shuffle": _of_self,
     "aten::reflection_pad2d": _of_self,
     "aten::reflection_pad3d": _of_self,
@@ -54,13 +65,20 @@ RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
 }
 
 
-def result(overload: str, arguments: Sequence[Any]) -> torch.Tensor:
-    """The result of an overload of `RULES` on the meta device, laid out as on CPU.
+def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """The results of an overload of `RULES` on the meta device, laid out as on CPU.
 
     Args:
         overload: its full name.
         arguments: in schema order, tensors on the meta device.
     """
     operator = getattr(torch.ops.aten, overload.removeprefix("aten::")).default
-    stated: torch.Tensor = operator(*arguments)
-    return torch.empty_like(stated, memory_format=RULES[overload](arguments))
+    stated = operator(*arguments)
+    wanted = RULES[overload](arguments)
+    return [_laid_out(t, wanted) for t in (stated if isinstance(stated, tuple) else (stated,))]
+
+
+def _laid_out(tensor: torch.Tensor, wanted: torch.memory_format) -> torch.Tensor:
+    if wanted is torch.channels_last_3d and tensor.ndim == 4:
+        return torch.empty_like(tensor.unsqueeze(0), memory_format=wanted).squeeze(0)
+    return torch.empty_like(tensor, memory_format=wanted)

@@ -303,6 +303,7 @@ _OPERANDS: dict[str, Check] = {
     "aten::clamp_min": _CLAMP,
     "aten::clamp_max": _CLAMP,
     "aten::pow": _integer_power,
+    "aten::atan2": _no_kernel("self", _is_complex, "atan2_cpu"),
     "aten::bitwise_not": _no_kernel("self", _not_whole, "bitwise_not_cpu"),
     "aten::frac": _no_kernel("self", _not_real, "frac_cpu"),
     "aten::round": _no_kernel("self", _is_complex, "round_vml_cpu"),

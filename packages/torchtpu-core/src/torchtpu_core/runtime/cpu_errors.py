@@ -36,14 +36,14 @@ def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
         check(arguments)
     if base.endswith("_") and is_pointwise(base, variant):
         _refuse_larger_than_self(arguments)
-    if "out" in arguments and is_pointwise(base, variant):
-        _refuse_dtype_of_out(overload, arguments)
+    written = arguments.get("out", arguments.get("self") if base.endswith("_") else None)
+    if isinstance(written, torch.Tensor) and is_pointwise(base, variant):
+        _refuse_dtype(overload, arguments, written.dtype)
 
 
-def _refuse_dtype_of_out(overload: str, arguments: Mapping[str, Any]) -> None:
-    """Meta kernels write to some `out` that CPU refuses for its dtype: a small call shows it."""
-    tensors = [value for value in arguments.values() if isinstance(value, torch.Tensor)]
-    if all(tensor.dtype == arguments["out"].dtype for tensor in tensors):
+def _refuse_dtype(overload: str, arguments: Mapping[str, Any], written: torch.dtype) -> None:
+    """Some meta kernels let through what cannot be written in a dtype: a small call shows it."""
+    if all(_fits(value, written) for value in arguments.values()):
         return
     small = [_small(value) for value in arguments.values()]
     try:
@@ -55,6 +55,15 @@ def _refuse_dtype_of_out(overload: str, arguments: Mapping[str, Any]) -> None:
     except RuntimeError as cpus:
         if not any(words in str(cpus) for words in _NO_KERNEL):
             raise
+
+
+def _fits(value: Any, written: torch.dtype) -> bool:
+    """Whether a result of this operand alone can be written."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype == written
+    if isinstance(value, (int, float, complex)):
+        return torch.can_cast(torch.tensor(value).dtype, written)
+    return True
 
 
 def _small(value: Any) -> Any:

@@ -32,8 +32,8 @@ def infer_by_lowering(
         args: arguments in schema order, tensors on the meta device.
     """
     if overload in memory_formats.RULES:
-        stated = memory_formats.result(overload, args)
-        return [(list(stated.shape), list(stated.stride()), stated.dtype)]
+        stated = memory_formats.results(overload, args)
+        return [(list(t.shape), list(t.stride()), t.dtype) for t in stated]
     name, _, variant = overload.partition(".")
     schema = torch._C._get_schema(name, variant)
     if any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments):
