@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torchtpu_core.lowering import factories
-from torchtpu_core.lowering.factories import TABLE
+from torchtpu_core.lowering import factories, spacing
 from torchtpu_core.testing.lowering import assert_close, check, lower
 
 X = torch.ones(2, 3)
@@ -61,6 +60,8 @@ CASES: list[tuple[Any, ...]] = [
     ("bartlett_window", 5, {}),
     ("bartlett_window.periodic", 1, False, {}),
 ]
+
+TABLE = factories.TABLE + spacing.TABLE
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0])

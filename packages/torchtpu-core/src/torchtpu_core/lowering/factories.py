@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowerings of ops that make tensors from numbers: arange, linspace, eye, full, windows.
+"""Lowerings of ops that make tensors from numbers: arange, eye, full, windows.
 
 In eager mode PyTorch turns most factories into ``empty`` and an in-place or ``out=``
 op; those ``out=`` ops take their shape from `out`, and numbers that do not decide the
@@ -84,79 +84,11 @@ def _range(
     return _ramp(start, step, math.floor((end - start) / step) + 1, target).astype(target)
 
 
-def even_steps(start: Operand, end: Operand, steps: int, dtype: np.dtype) -> jax.Array:
-    """`(steps,)` from `start` to `end`, built from both ends so that both are exact.
-
-    In integers the ends are whole, as the CPU rounds them, and what is between them is not.
-    """
-    if dtypes.is_complex(dtype):
-        compute = dtype
-    elif dtypes.is_integral(dtype):
-        compute = np.dtype(np.float64)
-        start, end = promotion.cast(start, dtype), promotion.cast(end, dtype)
-    else:
-        compute = dtypes.opmath(dtype)
-    first, last = promotion.cast(start, compute), promotion.cast(end, compute)
-    first, last = lax.reshape(first, ()), lax.reshape(last, ())
-    if steps <= 1:
-        return jnp.broadcast_to(first, (steps,))
-    # Divided as it is written: XLA would multiply by the reciprocal of a constant.
-    intervals = lax.optimization_barrier(jnp.asarray(np.array(steps - 1, compute)))
-    step = (last - first) / intervals
-    position = lax.iota(np.int32, steps)
-    up = first + step * position.astype(compute)
-    down = last - step * (np.int32(steps - 1) - position).astype(compute)
-    return lax.select(position < np.int32(steps // 2), up, down)
-
-
-def _linspace(
-    start: Operand, end: Operand, steps: int, *, dtype: torch.dtype | None = None
-) -> jax.Array:
-    target = _space_dtype(dtype, start, end)
-    return promotion.cast(even_steps(start, end, steps, target), target)
-
-
-def _space_dtype(dtype: torch.dtype | None, *ends: object) -> np.dtype:
+def space_dtype(dtype: torch.dtype | None, *ends: object) -> np.dtype:
+    """`dtype`, or the default complex dtype if an end is complex, or the default float."""
     if dtype is None and any(isinstance(e, complex) for e in ends):
         return np.dtype(np.complex64 if dtypes.default_float() == np.float32 else np.complex128)
     return _dtype(dtype)
-
-
-def _linspace_out(
-    start: Operand, end: Operand, steps: int, *, out: jax.ShapeDtypeStruct
-) -> jax.Array:
-    return lax.reshape(even_steps(start, end, steps, np.dtype(out.dtype)), tuple(out.shape))
-
-
-def _power_steps(
-    start: Operand, end: Operand, steps: int, base: float, dtype: np.dtype
-) -> jax.Array:
-    exponents = even_steps(start, end, steps, dtype)
-    return jnp.power(np.array(base, exponents.dtype), exponents)
-
-
-def _logspace(
-    start: Operand,
-    end: Operand,
-    steps: int,
-    base: float = 10.0,
-    *,
-    dtype: torch.dtype | None = None,
-) -> jax.Array:
-    target = _space_dtype(dtype, start, end)
-    return promotion.cast(_power_steps(start, end, steps, base, target), target)
-
-
-def _logspace_out(
-    start: Operand,
-    end: Operand,
-    steps: int,
-    base: float = 10.0,
-    *,
-    out: jax.ShapeDtypeStruct,
-) -> jax.Array:
-    values = _power_steps(start, end, steps, base, np.dtype(out.dtype))
-    return lax.reshape(values, tuple(out.shape))
 
 
 def identity(rows: int, columns: int, dtype: np.dtype) -> jax.Array:
@@ -190,7 +122,7 @@ def _full_dtype(value: object, dtype: torch.dtype | None) -> np.dtype:
         return dtypes.to_numpy(dtype)
     if isinstance(value, bool):
         return np.dtype(np.bool_)
-    return _space_dtype(None, value) if isinstance(value, complex) else _dtype(None, value)
+    return space_dtype(None, value) if isinstance(value, complex) else _dtype(None, value)
 
 
 def _full(
@@ -369,9 +301,6 @@ _CONSTANTS: tuple[tuple[str, Any], ...] = (
     ("new_empty_strided", _new(0)),
 )
 
-#: Overloads by what the ends are, numbers or tensors.
-_OUT_ENDS = (".", ".Tensor_Tensor_", ".Tensor_Scalar_", ".Scalar_Tensor_")
-
 TABLE: tuple[Lowering, ...] = (
     native("aten::arange", _arange, static=("end",)),
     native("aten::arange.start", _arange_start, static=_ENDS),
@@ -381,16 +310,6 @@ TABLE: tuple[Lowering, ...] = (
     native("aten::range", _range, static=_ENDS),
     native("aten::range.step", _range, static=_RANGE),
     native("aten::range.out", _ramp_out),
-    native("aten::linspace", _linspace, static=_ENDS),
-    native("aten::linspace.Tensor_Tensor", _linspace),
-    native("aten::linspace.Tensor_Scalar", _linspace),
-    native("aten::linspace.Scalar_Tensor", _linspace),
-    *(native(f"aten::linspace{ends}out", _linspace_out) for ends in _OUT_ENDS),
-    native("aten::logspace", _logspace, static=_ENDS),
-    native("aten::logspace.Tensor_Tensor", _logspace),
-    native("aten::logspace.Tensor_Scalar", _logspace),
-    native("aten::logspace.Scalar_Tensor", _logspace),
-    *(native(f"aten::logspace{ends}out", _logspace_out) for ends in _OUT_ENDS),
     native("aten::eye", _eye),
     native("aten::eye.m", _eye_m),
     native("aten::eye.out", _eye_out),

@@ -18,7 +18,7 @@ import torch
 from jax import lax
 
 from torchtpu_core.lowering import checks, refused_shapes
-from torchtpu_core.lowering.factories import even_steps
+from torchtpu_core.lowering.spacing import even_steps
 from torchtpu_core.lowering.table import Lowering, composite, native
 
 Range = Sequence[float] | None
