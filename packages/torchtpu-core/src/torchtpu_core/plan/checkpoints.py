@@ -21,16 +21,16 @@ from torchtpu_core.plan.recorder import Recorder
 
 def keep_from_disk(stack: contextlib.ExitStack, recorder: Recorder) -> None:
     """Has the script's checkpoints stay in memory until the stack is left."""
-    kept: dict[Any, Any] = {}
+    kept: dict[Any, tuple[Any, Any]] = {}  # the file too: its id is its name while it lives
     really_load = torch.load
 
     def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
-        kept[_name(f)] = obj
+        kept[_name(f)] = f, obj
         _note(recorder)
 
     def load(f: Any, *args: Any, **kwargs: Any) -> Any:
         name = _name(f)
-        return kept[name] if name in kept else really_load(f, *args, **kwargs)
+        return kept[name][1] if name in kept else really_load(f, *args, **kwargs)
 
     for module in (torch, torch.serialization):
         stack.enter_context(mock.patch.object(module, "save", save))

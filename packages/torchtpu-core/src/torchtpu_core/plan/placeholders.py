@@ -9,6 +9,7 @@ reads them. Otherwise it would take the branch of a failed step, or of a finishe
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,6 +63,8 @@ def of(tensor: torch.Tensor) -> float | bool:
     value = 1 if known is None else known
     if tensor.dtype.is_floating_point:
         return float(value)
+    if not math.isfinite(value):
+        return 1  # an infinity that was cast: a whole number of the device's choice
     return bool(value) if tensor.dtype is torch.bool else int(value)
 
 

@@ -51,7 +51,7 @@ def live_values(device: Device = None) -> list[LiveValue]:
 
 
 def memory_allocated(device: Device = None) -> int:
-    """Bytes in use by tensors."""
+    """Bytes in use by tensors; what Fused Eager has only recorded is launched first."""
     return int(_C.memory_counters(index_of(device))["allocated"])
 
 
