@@ -210,7 +210,7 @@ c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
     }
   }
   Results results;
-  if (!run_again(signature, call, results)) {
+  if (!run_again(signature, call, written, results)) {
     add_to_trace(op, signature, call, args, written, results);
   }
   torch::jit::Stack returned_args(op.written.empty() ? 0 : op.returns_arg.size());

@@ -16,6 +16,27 @@ namespace torchtpu {
 at::Tensor new_tensor(c10::DeviceIndex device, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                       c10::ScalarType dtype);
 
+// Whether a tensor fills its storage.
+inline bool covers(const at::Tensor& tensor, const Slot& slot) {
+  return offset_in_slot(tensor, slot) == 0 &&
+         tensor.numel() * static_cast<int64_t>(tensor.element_size()) ==
+             static_cast<int64_t>(slot.nbytes()) &&
+         is_dense(tensor.sizes(), tensor.strides());
+}
+
+inline bool lies_as(const at::Tensor& tensor, const Geometry& geometry) {
+  return geometry.dtype == tensor.scalar_type() &&
+         c10::IntArrayRef(geometry.sizes) == tensor.sizes() &&
+         c10::IntArrayRef(geometry.strides) == tensor.strides();
+}
+
+// The geometry of a tensor that fills its storage; usually that of what it replaces.
+inline const Geometry* geometry_of(const at::Tensor& tensor, const ValuePtr& old) {
+  return old && lies_as(tensor, *old->geometry)
+             ? old->geometry
+             : intern_geometry(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+}
+
 // One op on its way into a trace.
 class Recording {
  public:
@@ -119,23 +140,6 @@ class Recording {
       }
     }
     return -1;
-  }
-
-  // The geometry of a tensor that fills its storage; usually that of what it replaces.
-  static const Geometry* geometry_of(const at::Tensor& tensor, const ValuePtr& old) {
-    if (old && old->geometry->dtype == tensor.scalar_type() &&
-        c10::IntArrayRef(old->geometry->sizes) == tensor.sizes() &&
-        c10::IntArrayRef(old->geometry->strides) == tensor.strides()) {
-      return old->geometry;
-    }
-    return intern_geometry(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-  }
-
-  static bool covers(const at::Tensor& tensor, const Slot& slot) {
-    return offset_in_slot(tensor, slot) == 0 &&
-           tensor.numel() * static_cast<int64_t>(tensor.element_size()) ==
-               static_cast<int64_t>(slot.nbytes()) &&
-           is_dense(tensor.sizes(), tensor.strides());
   }
 
   // Only empty tensors are produced.

@@ -4,6 +4,9 @@
 #include "allocator.h"
 #include "device.h"
 #include "recording.h"
+#include "trace_key.h"
+
+#include <algorithm>
 
 namespace torchtpu {
 namespace {
@@ -33,10 +36,31 @@ bool gather(const LastRun& last, const Call& call, c10::SmallVectorImpl<ValuePtr
   return true;
 }
 
-at::Tensor result_tensor(const TensorSpec& spec, c10::DeviceIndex device, PyObject* array,
-                         const UserLine& line) {
-  at::Tensor tensor = new_tensor(device, spec.sizes, spec.strides, spec.dtype);
-  auto value = c10::make_intrusive<Value>(spec.geometry, device);
+// Whether the written tensors fill their storages as those of the last run did, and the run
+// may take the memory of the same operands.
+bool writes_as(const LastRun& last, c10::ArrayRef<at::Tensor> written,
+               c10::ArrayRef<ValuePtr> operands) {
+  c10::SmallVector<const Value*, 2> replaced;
+  for (size_t i = 0; i < written.size(); ++i) {
+    Slot* slot = slot_of(written[i]);
+    if (!covers(written[i], *slot) || !lies_as(written[i], *last.writes[i])) {
+      return false;
+    }
+    replaced.push_back(slot->get().get());
+  }
+  for (size_t i = 0; i < operands.size() && !written.empty(); ++i) {
+    bool is_replaced = std::find(replaced.begin(), replaced.end(), operands[i].get()) !=
+                       replaced.end();
+    if (last.dies[i] != (is_replaced && is_donatable(operands[i], 2))) {  // its slot and ours
+      return false;
+    }
+  }
+  return true;
+}
+
+void fill(const at::Tensor& tensor, const Geometry* geometry, c10::DeviceIndex device,
+          PyObject* array, const UserLine& line) {
+  auto value = c10::make_intrusive<Value>(geometry, device);
   Slot* slot = slot_of(tensor);
   value->home = slot;
   value->line = line;
@@ -44,7 +68,6 @@ at::Tensor result_tensor(const TensorSpec& spec, c10::DeviceIndex device, PyObje
   value->set_array(array);
   note_launch(*value);
   slot->exchange(std::move(value));
-  return tensor;
 }
 
 }  // namespace
@@ -53,18 +76,29 @@ void remember_run(const Trace& trace, const TraceLayout& layout,
                   const std::shared_ptr<Program>& program) {
   const Node& node = trace.nodes[0];
   const Signature& signature = *node.signature;
-  bool simple = signature.written.empty() && !signature.op->random && !program->has_checks &&
-                layout.liveness.donated.empty() && !node.inputs.empty() &&
+  bool simple = !signature.op->random && !program->has_checks && !node.inputs.empty() &&
                 layout.operands.size() == node.inputs.size() &&
                 node.inputs.size() <= LastRun::kMaxOperands;
   for (const NodeInput& input : node.inputs) {
     simple = simple && input.value && input.plan.kind == PlanKind::kIdentity;
+  }
+  for (const NodeOutput& output : node.outputs) {
+    simple = simple && !output.is_update && output.value->geometry->numel > 0;
   }
   if (!simple) {
     return;
   }
   LastRun& last = signature.last_run;
   last.operands.clear();
+  last.writes.clear();
+  last.dies.assign(layout.donatable.begin(), layout.donatable.end());
+  last.donated.assign(node.inputs.size(), false);
+  for (const auto& [operand, output] : layout.liveness.donated) {
+    last.donated[static_cast<size_t>(operand)] = true;
+  }
+  for (size_t i = node.outputs.size() - signature.written.size(); i < node.outputs.size(); ++i) {
+    last.writes.push_back(node.outputs[i].value->geometry);
+  }
   for (const NodeInput& input : node.inputs) {
     last.operands.push_back(input.value->geometry);
   }
@@ -72,7 +106,8 @@ void remember_run(const Trace& trace, const TraceLayout& layout,
   last.program = program;
 }
 
-bool run_again(const Signature& signature, const Call& call, Results& results) {
+bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<at::Tensor> written,
+               Results& results) {
   if (!runs_when_called(*signature.op) || call.device < 0) {
     return false;
   }
@@ -84,11 +119,12 @@ bool run_again(const Signature& signature, const Call& call, Results& results) {
   py::gil_scoped_acquire gil;
   const LastRun& last = signature.last_run;
   std::shared_ptr<Program> program = last.program.lock();
-  if (!program || last.device != call.device || last.operands.size() != call.tensors.size()) {
+  if (!program || last.device != call.device || last.operands.size() != call.tensors.size() ||
+      last.writes.size() != written.size()) {
     return false;
   }
   c10::SmallVector<ValuePtr, LastRun::kMaxOperands> values;
-  if (!gather(last, call, values)) {
+  if (!gather(last, call, values) || !writes_as(last, written, values)) {
     return false;
   }
   drop_dead_references();
@@ -96,15 +132,27 @@ bool run_again(const Signature& signature, const Call& call, Results& results) {
   require_memory(call.device, program->new_bytes);
   py::object arrays = launch(*program, values, call.scalars, call.device);
   RunCounters& counters = run_counters();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (last.donated[i]) {
+      counters.donated_bytes.fetch_add(values[i]->geometry->nbytes, std::memory_order_relaxed);
+      Py_XDECREF(values[i]->release_array());
+    }
+  }
   counters.ops.fetch_add(1, std::memory_order_relaxed);
   counters.runs.fetch_add(1, std::memory_order_relaxed);
   counters.hits.fetch_add(1, std::memory_order_relaxed);
+  auto array_at = [&](size_t i) {
+    return PySequence_Fast_GET_ITEM(arrays.ptr(), program->position[i]);
+  };
   size_t index = 0;
   for (const OutSpec& out : signature.outs) {
     for (const TensorSpec& spec : out.tensors) {
-      PyObject* array = PySequence_Fast_GET_ITEM(arrays.ptr(), program->position[index++]);
-      results.push_back(result_tensor(spec, call.device, array, line));
+      results.push_back(new_tensor(call.device, spec.sizes, spec.strides, spec.dtype));
+      fill(results.back(), spec.geometry, call.device, array_at(index++), line);
     }
+  }
+  for (size_t i = 0; i < written.size(); ++i) {
+    fill(written[i], last.writes[i], call.device, array_at(index++), line);
   }
   if (program->device_time_ps > 0) {
     add_device_time(call.device, program->device_time_ps);

@@ -18,8 +18,9 @@ using Results = c10::SmallVector<at::Tensor, 4>;
 void remember_run(const Trace& trace, const TraceLayout& layout,
                   const std::shared_ptr<Program>& program);
 
-// Runs a call as the last one of its signature and appends its results; false if it has to
-// be recorded. Only for modes that run each op, and for ops that run alone.
-bool run_again(const Signature& signature, const Call& call, Results& results);
+// Runs a call as the last one of its signature: appends its results, gives the written tensors
+// their new values. False if it has to be recorded. Only for modes that run each op, and for ops that run alone.
+bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<at::Tensor> written,
+               Results& results);
 
 }  // namespace torchtpu

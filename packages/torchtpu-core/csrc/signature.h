@@ -61,6 +61,9 @@ struct Program;
 struct LastRun {
   static constexpr size_t kMaxOperands = 8;  // beyond, the run costs more than finding it
   c10::SmallVector<const Geometry*, 4> operands;  // each read as it is
+  c10::SmallVector<bool, 4> dies;                 // per operand; of those, some are donated
+  c10::SmallVector<bool, 4> donated;
+  c10::SmallVector<const Geometry*, 2> writes;    // each fills its storage
   std::weak_ptr<Program> program;  // until the table of programs forgets it
   c10::DeviceIndex device = -1;
 };

@@ -7,9 +7,6 @@
 namespace torchtpu {
 namespace {
 
-// Smaller values are not worth a donation: it is part of what selects the program.
-constexpr int64_t kDonationMinBytes = 16 * 1024;
-
 class Builder {
  public:
   explicit Builder(Trace& trace) : trace_(trace), alone_(trace.nodes.size() == 1) {}
@@ -119,12 +116,8 @@ class Builder {
   // An operand that only this trace still holds can give its memory away.
   void find_donatable() {
     for (size_t i = 0; i < layout_.operands.size(); ++i) {
-      const ValuePtr& operand = layout_.operands[i];
-      PyObject* array = operand->array.load();
-      layout_.donatable.push_back(
-          (!alone_ || uses_[i].replaced) && operand->geometry->nbytes >= kDonationMinBytes &&
-          array != nullptr && Py_REFCNT(array) == 1 &&
-          operand.use_count() == uses_[i].count + 1);
+      layout_.donatable.push_back((!alone_ || uses_[i].replaced) &&
+                                  is_donatable(layout_.operands[i], uses_[i].count + 1));
     }
   }
 
@@ -179,6 +172,14 @@ class Builder {
 };
 
 }  // namespace
+
+bool is_donatable(const ValuePtr& operand, uint32_t holders) {
+  // Smaller values are not worth a donation: it is part of what selects the program.
+  constexpr int64_t kMinBytes = 16 * 1024;
+  PyObject* array = operand->array.load();
+  return operand->geometry->nbytes >= kMinBytes && array != nullptr && Py_REFCNT(array) == 1 &&
+         operand.use_count() == holders;
+}
 
 TraceLayout lay_out(Trace& trace) { return Builder(trace).build(); }
 

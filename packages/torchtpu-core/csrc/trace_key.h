@@ -38,6 +38,9 @@ struct TraceLayout {
 // results that nobody holds are not handed out.
 TraceLayout lay_out(Trace& trace);
 
+// True if only `holders` references to an operand are left, and its memory is worth giving away.
+bool is_donatable(const ValuePtr& operand, uint32_t holders);
+
 // Makes the layout hand out and donate what `liveness` says: more results than needed.
 void adopt(Trace& trace, TraceLayout& layout, const Liveness& liveness);
 

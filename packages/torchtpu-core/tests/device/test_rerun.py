@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torchtpu_core import _C
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +80,77 @@ def test_memory_of_dropped_results_of_a_repeated_op_is_given_back() -> None:
         x.cos()
     torch.tpu.synchronize()
     assert torch.tpu.memory_allocated() == held
+
+
+def _add_one(tensor: torch.Tensor) -> list[float]:
+    tensor.add_(1)
+    return tensor.cpu().flatten()[:3].tolist()
+
+
+def test_write_of_a_view_after_one_of_a_whole_tensor_leaves_the_rest() -> None:
+    base = torch.zeros(128, 64).to("tpu")
+    for _ in range(3):
+        assert _add_one(torch.zeros(64, 64).to("tpu")) == [1.0] * 3
+        base[64:].add_(1)
+    assert base[:64].abs().sum().item() == 0
+    assert base[64:].sum().item() == 3 * 64 * 64
+
+
+def test_repeated_write_is_seen_through_a_view() -> None:
+    x = torch.zeros(64, 64).to("tpu")
+    for step in range(4):
+        held = x.detach()
+        assert _add_one(x) == [step + 1.0] * 3
+        assert held.cpu()[0, 0].item() == step + 1.0, "a view sees the write"
+
+
+def test_repeated_write_takes_the_memory_it_replaces() -> None:
+    x = torch.zeros(64, 64).to("tpu")
+    y = torch.ones(64, 64).to("tpu")
+    x.add_(y)
+    before = torch.tpu.counters()["donated_bytes"]
+    for _ in range(5):
+        x.add_(y)
+    assert torch.tpu.counters()["donated_bytes"] - before == 5 * x.nbytes
+    assert x.sum().item() == 6 * 64 * 64
+
+
+def test_repeated_write_never_takes_the_memory_of_an_array_that_is_held() -> None:
+    x = torch.zeros(64, 64).to("tpu")
+    y = torch.ones(64, 64).to("tpu")
+    x.add_(y)
+    x.add_(y)
+    array = _C.array_of(x)
+    x.add_(y)
+    x.add_(y)
+    assert float(array[0, 0]) == 2.0
+    assert x[0, 0].item() == 4.0
+
+
+def test_repeated_write_of_another_operand_than_the_written_one() -> None:
+    a, b = torch.rand(64, 64).to("tpu"), torch.rand(64, 64).to("tpu")
+    out = torch.empty(64, 64).to("tpu")
+    for _ in range(3):
+        torch.sub(a, b, out=out)
+        torch.sub(a, b, out=a)
+        expected = out.cpu()
+        assert torch.equal(a.cpu(), expected)
+
+
+def test_repeated_out_of_another_size_is_resized() -> None:
+    a = torch.rand(4, 4).to("tpu")
+    for _ in range(3):
+        out = torch.empty(0).to("tpu")
+        torch.sin(a, out=out)
+        torch.testing.assert_close(out.cpu(), a.cpu().sin())
+
+
+def test_repeated_op_writes_the_buffers_it_mutates() -> None:
+    def run(device: str) -> torch.Tensor:
+        layer = torch.nn.BatchNorm1d(8).to(device)
+        x = torch.linspace(0, 1, 32).reshape(4, 8).to(device)
+        for _ in range(4):
+            layer(x)
+        return torch.stack([layer.running_mean, layer.running_var]).cpu()
+
+    torch.testing.assert_close(run("tpu"), run("cpu"))
