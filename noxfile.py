@@ -62,7 +62,7 @@ def wheels(session: nox.Session) -> None:
         )
     session.run("python", "tools/inspect_wheels.py", "dist")
 
-    elsewhere = Path(session.create_tmp(), "elsewhere")
+    elsewhere = Path(session.create_tmp(), "elsewhere").resolve()  # tox gives a relative one
     session.run("python", "-m", "venv", "--clear", str(elsewhere))
     python = str(elsewhere / "bin" / "python")
     found = sorted(str(wheel) for wheel in dist.glob("*.whl"))

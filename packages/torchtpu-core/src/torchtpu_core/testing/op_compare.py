@@ -8,6 +8,7 @@ device what the CPU achieves, not more.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -33,9 +34,13 @@ Exact = Callable[[], Any]
 
 
 def widened(x: Any) -> Any:
-    """A tensor or dtype in double precision; leaves requiring grad as before."""
+    """A tensor, dtype or record of options in double precision; leaves requiring grad as before."""
     if isinstance(x, torch.dtype):
         return _WIDER.get(x, x)
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return dataclasses.replace(
+            x, **{f.name: widened(getattr(x, f.name)) for f in dataclasses.fields(x) if f.init}
+        )
     if isinstance(x, torch.Tensor) and x.dtype in _WIDER:
         return x.detach().to(_WIDER[x.dtype]).requires_grad_(x.requires_grad)
     return x

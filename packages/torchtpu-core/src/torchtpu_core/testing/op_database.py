@@ -140,6 +140,7 @@ class _Trial:
 
     def _exact(self) -> tuple[Any, Any]:
         wide = self.sample.transform(widened)
+        wide.kwargs = {k: widened(v) for k, v in wide.kwargs.items()}  # records of options too
         wide.output_process_fn_grad = self.sample.output_process_fn_grad
         return self._results(wide)
 

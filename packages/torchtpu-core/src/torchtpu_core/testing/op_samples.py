@@ -36,19 +36,32 @@ def _moved(x: torch.Tensor) -> torch.Tensor:
     source = x.detach()
     if source.layout != torch.strided or source.is_conj() or source.is_neg():
         return source.to("tpu").requires_grad_(x.requires_grad)
-    stored = source.untyped_storage().nbytes() // source.itemsize
-    if stored == source.numel() and source.is_contiguous():
+    if _fills_storage(source):
         return source.to("tpu").requires_grad_(x.requires_grad)
+    stored = source.untyped_storage().nbytes() // source.itemsize
     whole = torch.as_strided(source, (stored,), (1,), 0).to("tpu")
     view = torch.as_strided(whole, source.shape, source.stride(), source.storage_offset())
     return view.detach().requires_grad_(x.requires_grad)
 
 
+def _fills_storage(x: torch.Tensor) -> bool:
+    if x.layout != torch.strided or x.is_conj() or x.is_neg():
+        return False
+    return x.untyped_storage().nbytes() == x.nbytes and x.is_contiguous()
+
+
 def with_leaves(sample: Any) -> Any:
-    """The sample with operands that are not results of one another."""
+    """The sample with operands that are not results of one another.
+
+    Samples of one entry share tensors, and some entries write theirs (running statistics): what
+    fills its storage is copied.
+    """
 
     def leaf(x: Any) -> Any:
-        return x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+        if not isinstance(x, torch.Tensor):
+            return x
+        own = x.detach()
+        return (own.clone() if _fills_storage(own) else own).requires_grad_(x.requires_grad)
 
     made = sample.transform(leaf)
     made.output_process_fn_grad = sample.output_process_fn_grad
