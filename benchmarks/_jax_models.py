@@ -118,9 +118,16 @@ def resnet_loss(params: Params, state: Params, images: jax.Array, targets: jax.A
     return cross_entropy(linear(params, "head", x.mean((1, 2))), targets), new
 
 
+def _perceptron(params: Params, name: str, x: jax.Array) -> jax.Array:
+    x, layer = linear(params, f"{name}.0", x), 2
+    while f"{name}.{layer}.weight" in params:
+        x, layer = linear(params, f"{name}.{layer}", jax.nn.relu(x)), layer + 2
+    return x
+
+
 def dlrm_loss(params: Params, dense: jax.Array, bags: jax.Array, targets: jax.Array):
     """Loss of `models.DLRM`; `bags` is ``[tables, batch, indices]``."""
-    x = jax.nn.relu(linear(params, "bottom.2", jax.nn.relu(linear(params, "bottom.0", dense))))
+    x = jax.nn.relu(_perceptron(params, "bottom", dense))
     features = [x]
     for i in range(bags.shape[0]):
         features.append(params[f"tables.{i}.weight"][bags[i]].sum(1))
@@ -128,7 +135,7 @@ def dlrm_loss(params: Params, dense: jax.Array, bags: jax.Array, targets: jax.Ar
     crossed = jnp.einsum("bij,bkj->bik", stacked, stacked)
     row, column = jnp.tril_indices(len(features), -1)
     joined = jnp.concatenate([x, crossed[:, row, column]], axis=1)
-    logits = linear(params, "top.2", jax.nn.relu(linear(params, "top.0", joined)))[:, 0]
+    logits = _perceptron(params, "top", joined)[:, 0]
     loss = jnp.maximum(logits, 0) - logits * targets + jnp.log1p(jnp.exp(-jnp.abs(logits)))
     return loss.mean()
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -106,17 +108,41 @@ class ResNet(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-class DLRM(nn.Module):
-    """Dense features and embedding bags, their products, and a small network."""
+def _perceptron(*widths: int) -> nn.Sequential:
+    """Linear layers with ReLU in between."""
+    layers: list[nn.Module] = []
+    for i, (n, m) in enumerate(itertools.pairwise(widths)):
+        layers += [nn.ReLU()] * (i > 0) + [nn.Linear(n, m)]
+    return nn.Sequential(*layers)
 
-    def __init__(self, tables: int = 8, rows: int = 1000, width: int = 16, dense: int = 13) -> None:
+
+class DLRM(nn.Module):
+    """Dense features and embedding bags, their products, and a network on either side.
+
+    Args:
+        tables: embedding tables.
+        rows: of each table.
+        width: of an embedding.
+        dense: dense features.
+        bottom: hidden widths of the network on the dense features.
+        top: hidden widths of the network on the products.
+    """
+
+    def __init__(
+        self,
+        tables: int = 8,
+        rows: int = 1000,
+        width: int = 16,
+        dense: int = 13,
+        bottom: tuple[int, ...] = (64,),
+        top: tuple[int, ...] = (64,),
+    ) -> None:
         super().__init__()
-        self.bottom = nn.Sequential(
-            nn.Linear(dense, 64), nn.ReLU(), nn.Linear(64, width), nn.ReLU()
-        )
+        self.bottom = _perceptron(dense, *bottom, width)
+        self.bottom.append(nn.ReLU())
         self.tables = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
         pairs = (tables + 1) * tables // 2
-        self.top = nn.Sequential(nn.Linear(width + pairs, 64), nn.ReLU(), nn.Linear(64, 1))
+        self.top = _perceptron(width + pairs, *top, 1)
         self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1))
 
     def forward(self, dense: Tensor, bags: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps in Strict, Fused and compiled form against a hand-written JAX step.
 
-    python benchmarks/train_steps.py [gpt resnet dlrm mlp] [--rounds 9] [--save]
+    python benchmarks/train_steps.py [gpt resnet dlrm criteo mlp] [--rounds 9] [--save]
 
 All candidates run in one process and take turns; programs of `tpu` and of the JAX step use
 the same XLA client. CPU time of the whole process is compared, since the machine is shared;
@@ -49,17 +49,27 @@ def _resnet() -> tuple[Any, Any, Any]:
     return models.ResNet(), batch, lambda model, x, y: F.cross_entropy(model(x), y)
 
 
+def _dlrm_loss(model: Any, dense: Any, bags: Any, y: Any) -> Any:
+    return F.binary_cross_entropy_with_logits(model(dense, bags), y)
+
+
 def _dlrm() -> tuple[Any, Any, Any]:
+    """So small that the host decides: a step of JAX's takes less than a millisecond."""
     torch.manual_seed(0)
     batch = (torch.randn(128, 13), torch.randint(0, 1000, (8, 128, 4)), torch.rand(128).round())
-
-    def loss_of(model: Any, dense: Any, bags: Any, y: Any) -> Any:
-        return F.binary_cross_entropy_with_logits(model(dense, bags), y)
-
-    return models.DLRM(), batch, loss_of
+    return models.DLRM(), batch, _dlrm_loss
 
 
-MODELS = {"gpt": _gpt, "resnet": _resnet, "dlrm": _dlrm}
+def _criteo() -> tuple[Any, Any, Any]:
+    """DLRM's published networks for Criteo Kaggle, tables of 10,000 rows, a batch of 2,048."""
+    torch.manual_seed(0)
+    rows, size = 10_000, 2048
+    model = models.DLRM(26, rows, bottom=(512, 256, 64), top=(512, 256))
+    batch = (torch.randn(size, 13), torch.randint(0, rows, (26, size, 1)), torch.rand(size).round())
+    return model, batch, _dlrm_loss
+
+
+MODELS = {"gpt": _gpt, "resnet": _resnet, "dlrm": _dlrm, "criteo": _criteo}
 
 
 def torch_step(name: str, device: str, compiled: bool = False) -> Step:

@@ -319,6 +319,13 @@ _OPERANDS: dict[str, Check] = {
         )
         for op in ("ceil", "floor", "trunc")
     },
+    **{
+        f"aten::{op}": _refused(
+            "self", _not_floating, "std and var only support floating point and complex dtypes"
+        )
+        for op in ("std", "var", "std_mean", "var_mean")
+    },
+    "aten::logcumsumexp": _no_kernel("self", _not_floating, "logcumsumexp_out_cpu"),
     "aten::uniform": _no_kernel("self", _not_floating, "check_uniform_bounds"),
     "aten::random": _random,
     "aten::rand": _drawn_dtype("check_uniform_bounds"),

@@ -25,6 +25,12 @@ _LARGEST = 1 << 28
 _NO_KERNEL = ("Could not run 'aten::", "This is an operator for privateuse1 backends")
 
 
+#: Not pointwise; their CPU kernels write an ``out=`` of one dtype, their meta kernels any.
+_STRICT_OUTS = frozenset(
+    f"aten::{name}" for name in ("amax", "amin", "_softmax", "_log_softmax", "logcumsumexp")
+)
+
+
 def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
     """Raise if CPU PyTorch refuses such operands although the meta kernel does not.
 
@@ -37,7 +43,7 @@ def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
     if base.endswith("_") and is_pointwise(base, variant):
         _refuse_larger_than_self(arguments)
     written = arguments.get("out", arguments.get("self") if base.endswith("_") else None)
-    if isinstance(written, torch.Tensor) and is_pointwise(base, variant):
+    if isinstance(written, torch.Tensor) and (is_pointwise(base, variant) or base in _STRICT_OUTS):
         _refuse_dtype(overload, arguments, written.dtype)
 
 
