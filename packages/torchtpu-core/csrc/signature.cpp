@@ -89,6 +89,10 @@ TensorSpec view_spec(const at::Tensor& tensor) {
 }
 
 TensorSpec spec_of(const at::Tensor& tensor) {
+  // Not a TypeError: Python's operators would hide it behind "unsupported operand type(s)".
+  TORCH_CHECK(tensor.scalar_type() != c10::kComplexHalf,
+              "The result would be complex32, a dtype that does not exist on device 'tpu': "
+              "convert the float16 operand to float32 first.");
   TensorSpec spec = view_spec(tensor);
   if (!is_dense(spec.sizes, spec.strides)) {  // overlapping outputs are never returned fresh
     int64_t stride = 1;

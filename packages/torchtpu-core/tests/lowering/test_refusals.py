@@ -106,3 +106,16 @@ def test_mistake_raises_cpus_class_and_words(name: str) -> None:
 def test_bernoulli_out_takes_any_dtype() -> None:
     out = torch.zeros(3, dtype=torch.int8, device="tpu")
     assert torch.bernoulli(ONES(3, device="tpu"), out=out).tolist() == [1, 1, 1]
+
+
+def test_comparing_float16_with_complex_numbers_equals_cpu() -> None:
+    half = torch.tensor([1.0, 0.0], dtype=torch.float16)
+    for other in (1j, 1 + 0j, torch.tensor([1j, 0])):
+        on_tpu = other.to("tpu") if isinstance(other, torch.Tensor) else other
+        assert half.to("tpu").eq(on_tpu).tolist() == half.eq(other).tolist()
+
+
+def test_a_complex32_result_is_refused_with_the_way_out() -> None:
+    half = torch.ones(2, dtype=torch.float16, device="tpu")
+    with pytest.raises(RuntimeError, match="complex32.*float32 first"):
+        half * 1j
