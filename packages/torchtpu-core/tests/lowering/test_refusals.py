@@ -117,5 +117,5 @@ def test_comparing_float16_with_complex_numbers_equals_cpu() -> None:
 
 def test_a_complex32_result_is_refused_with_the_way_out() -> None:
     half = torch.ones(2, dtype=torch.float16, device="tpu")
-    with pytest.raises(RuntimeError, match="complex32.*float32 first"):
+    with pytest.raises(RuntimeError, match=r"complex32.*float32 first"):
         half * 1j
