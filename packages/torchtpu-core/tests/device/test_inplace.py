@@ -201,3 +201,13 @@ def test_result_larger_than_self_is_refused(name, sizes):
         getattr(x, name)(torch.full(sizes[1], 2.0, device="tpu"))
     assert x.shape == sizes[0]
     assert x.eq(1).all()
+
+
+def test_conj_physical_in_place_equals_cpu():
+    numbers = torch.tensor([1 + 2j, 3 - 1j])
+    for start in (numbers, torch.tensor([1.0, 2.0])):
+        x = start.to("tpu")
+        assert x.conj_physical_() is x
+        assert torch.equal(x.cpu(), start.clone().conj_physical_())
+    lazily = numbers.to("tpu").conj()
+    assert torch.equal(lazily.conj_physical_().cpu(), numbers)

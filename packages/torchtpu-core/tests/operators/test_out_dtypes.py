@@ -72,3 +72,20 @@ def test_spread_of_integers_is_refused(name: str) -> None:
 def test_logcumsumexp_of_integers_is_refused(dtype: torch.dtype) -> None:
     with pytest.raises(NotImplementedError, match="logcumsumexp"):
         torch.logcumsumexp(torch.ones(3, dtype=dtype, device="tpu"), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+@pytest.mark.parametrize("name", ["abs", "angle"])
+def test_real_result_of_complex_numbers_is_cast_to_the_dtype_of_out(
+    name: str, dtype: torch.dtype
+) -> None:
+    def call(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return getattr(torch, name)(x, out=out)
+
+    numbers = torch.complex(X, -X)
+    torch.testing.assert_close(*_both(call, numbers, (8, 32), dtype), rtol=1e-3, atol=1e-5)
+
+
+def test_absolute_floats_do_not_fit_an_integer_out() -> None:
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        torch.abs(X.to("tpu"), out=torch.empty(8, 32, dtype=torch.int64, device="tpu"))

@@ -7,7 +7,7 @@ a shape that depends on data, or (in place) a second operand that is written too
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -75,12 +75,19 @@ def _masked_select_out(
     return into(out, torch.masked_select(self, mask))
 
 
-def _conj_physical_out(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    if not torch.can_cast(self.dtype, out.dtype):
-        raise RuntimeError(
-            f"result type {self.dtype} can't be cast to the desired output type {out.dtype}"
-        )
-    return into(out, torch.conj_physical(self))
+def _cast_into_out(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A form whose meta kernel takes only one dtype of ``out=``, or none."""
+
+    def write(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        made = function(self)
+        if not torch.can_cast(made.dtype, out.dtype):
+            wanted, got = dtype_name(made.dtype), dtype_name(out.dtype)
+            raise RuntimeError(
+                f"result type {wanted} can't be cast to the desired output type {got}"
+            )
+        return into(out, made)
+
+    return write
 
 
 def _histogram_out(
@@ -137,6 +144,10 @@ def _rrelu_with_noise_(
     return self.copy_(made)
 
 
+def _conj_physical_(self: torch.Tensor) -> torch.Tensor:
+    return self.copy_(torch.conj_physical(self)) if self.is_complex() else self
+
+
 TABLE: tuple[Lowering, ...] = (
     composite("aten::as_strided_copy", _as_strided_copy),
     composite("aten::as_strided_copy.out", _as_strided_copy_out),
@@ -144,7 +155,10 @@ TABLE: tuple[Lowering, ...] = (
     composite("aten::rrelu_with_noise_", _rrelu_with_noise_),
     composite("aten::nonzero.out", _nonzero_out),
     composite("aten::masked_select.out", _masked_select_out),
-    composite("aten::conj_physical.out", _conj_physical_out),
+    composite("aten::conj_physical.out", _cast_into_out(torch.conj_physical)),
+    composite("aten::conj_physical_", _conj_physical_),
+    composite("aten::abs.out", _cast_into_out(torch.abs)),
+    composite("aten::angle.out", _cast_into_out(torch.angle)),
     composite("aten::histogram.bin_ct_out", _histogram_out),
     composite("aten::histogram.bins_tensor_out", _histogram_out),
 )
