@@ -32,6 +32,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
+    print(f"loss {loss:.3f}")
 """
 )
 SAVED = (
@@ -106,6 +107,7 @@ def test_values_are_taken_to_be_finite(tmp_path) -> None:
     done = _run(tmp_path, SCALED)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no optimizer step was seen" not in done.stdout
+    assert "loss 1.000" in done.stdout
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["hbm"]["at_peak"]["optimizer state"] >= 4 * (64 * 64 + 64)
 

@@ -96,7 +96,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-dist.init_process_group("tpu")
 device = torch.device("tpu", int(os.environ["LOCAL_RANK"]))
 mesh = init_device_mesh("tpu", (2, 2), mesh_dim_names=("data", "tensor"))
 with torch.device("meta"):
@@ -113,6 +112,8 @@ for _ in range(2):
     loss = model(tokens).square().mean() + torch.ones((), device="tpu")
     loss.backward()
     optimizer.step()
+    with torch.no_grad():
+        model(tokens)
     if dist.get_rank() == 0:
         print(loss.item())
 """
@@ -188,6 +189,7 @@ def test_tensor_parallel_ranks_have_devices_of_their_own(tmp_path) -> None:
     plan = json.loads((tmp_path / "plan.json").read_text())
     sharded = 4 * (64 * 32 + 32 * 64 + 64 * 32 + 64) / 4 + 4 * 32 / 2
     assert plan["hbm"]["at_peak"]["parameters"] == pytest.approx(sharded, rel=0.02)
+    assert plan["tokens_per_rank_and_step"] == 4 * 8  # not those of the evaluation
 
 
 def test_script_without_the_device_says_so(tmp_path) -> None:

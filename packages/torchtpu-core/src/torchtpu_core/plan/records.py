@@ -64,6 +64,7 @@ class Op:
         group: ranks that take part.
         moved_bytes: bytes that this rank puts into the collective.
         looked_up: rows that an embedding looks up.
+        differentiable: whether gradients were enabled.
         host_bytes: bytes to the host and back, if it has no form on the device.
         peer: rank that a message goes to or comes from; -1 for other operators.
     """
@@ -85,6 +86,7 @@ class Op:
     group: tuple[int, ...] = ()
     moved_bytes: int = 0
     looked_up: int = 0
+    differentiable: bool = True
     host_bytes: int = 0
     peer: int = -1
 

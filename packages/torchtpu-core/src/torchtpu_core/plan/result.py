@@ -109,8 +109,13 @@ class Plan:
 
     @property
     def tokens_per_rank(self) -> int:
-        """Elements that the step's first embedding looks up, in all microbatches; 0 without one."""
+        """Elements that the step's first embedding looks up, in all microbatches; 0 without one.
+
+        What is looked up without gradients, as in an evaluation between steps, counts only
+        where nothing is looked up with them.
+        """
         looked_up = [op for op in self.ops if op.name == "embedding" and op.phase is Phase.FORWARD]
+        looked_up = [op for op in looked_up if op.differentiable] or looked_up
         first = looked_up[:1]
         return sum(
             op.looked_up

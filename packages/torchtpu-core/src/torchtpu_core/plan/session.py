@@ -132,12 +132,9 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
     swapped = torch.__future__.get_swap_module_params_on_conversion()
     with contextlib.ExitStack() as stack:
         handles = [*_optimizer_hooks(stack, recorder), _parameter_hook(recorder)]
-        stack.enter_context(
-            mock.patch.object(dist, "init_process_group", _fake_group(recorder.recording))
-        )
-        stack.enter_context(
-            mock.patch.object(dist.distributed_c10d, "init_process_group", dist.init_process_group)
-        )
+        fake_group = _fake_group(recorder.recording)
+        for module in (dist, dist.distributed_c10d, dist.device_mesh):  # each holds the name
+            stack.enter_context(mock.patch.object(module, "init_process_group", fake_group))
         _device_of_rank(stack, recorder.recording)
         stack.enter_context(_resizing(recorder))
         stand_ins.enter_all(stack)

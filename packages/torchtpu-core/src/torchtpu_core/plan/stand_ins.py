@@ -14,6 +14,7 @@ from unittest import mock
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.pipelining.stage import PipelineStage
 from torch.nn import functional
@@ -25,6 +26,7 @@ def enter_all(stack: contextlib.ExitStack) -> None:
     """Puts every stand-in in place until the stack is left."""
     for patch in (_compile(), _module_compile(), _grouped_attention(), _loading_in_process()):
         stack.enter_context(patch)
+    stack.enter_context(_formatting())
     for name, replacement in _OBJECTS.items():
         stack.enter_context(mock.patch.object(dist, name, replacement))
 
@@ -43,6 +45,18 @@ def _module_compile() -> Any:
         """Compiles nothing."""
 
     return mock.patch.object(nn.Module, "compile", compile_)
+
+
+def _formatting() -> Any:
+    """A number of the device is formatted as its placeholder, as in ``f"{loss:.3f}"``."""
+    real = torch.Tensor.__format__
+
+    def __format__(self: torch.Tensor, spec: str) -> str:
+        if isinstance(self, FakeTensor) and not self.dim():
+            return format(self.item(), spec)
+        return real(self, spec)
+
+    return mock.patch.object(torch.Tensor, "__format__", __format__)
 
 
 def _grouped_attention() -> Any:
