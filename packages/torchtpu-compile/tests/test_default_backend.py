@@ -65,6 +65,17 @@ def test_default_backend_trains_a_network_with_buffers_as_cpu_eager() -> None:
         torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_graph_that_only_writes_its_inputs_runs() -> None:
+    def function(x: Tensor) -> None:
+        x[1:] = x[:-1] + 2
+
+    x = torch.randn(4, 3)
+    on_device = x.to("tpu")
+    torch.compile(function)(on_device)
+    function(x)
+    assert torch.equal(on_device.cpu(), x)
+
+
 def test_patterns_of_inductors_code_generator_are_undone() -> None:
     def function(x: Tensor) -> Tensor:
         a, b = x.split([3, 5], 1)

@@ -39,6 +39,14 @@ def test_norm_of_any_order_ignores_padding() -> None:
     check(norms, lambda n: (torch.randn(n, 3),))
 
 
+def test_padding_is_no_division_by_zero() -> None:
+    def divisions(x: Tensor, y: Tensor) -> Any:
+        down, up = torch.div(x, y, rounding_mode="floor"), torch.div(x, y, rounding_mode="trunc")
+        return down, up, x // y, x % y, torch.fmod(x, y), 7 % y
+
+    check(divisions, lambda n: (torch.randint(-9, 9, (n, 2)), torch.randint(1, 5, (n, 1))))
+
+
 def test_values_that_are_broadcast_are_added_once_per_true_index() -> None:
     def add(i: Tensor) -> Tensor:
         start = torch.zeros(6, 2, device=i.device)

@@ -268,6 +268,18 @@ def test_index_out_of_range_names_the_line_of_the_model() -> None:
         function(torch.tensor([7], device="tpu")).cpu()
 
 
+def test_product_of_two_dtypes_is_refused_as_on_the_cpu() -> None:
+    def model(x: Tensor, y: Tensor) -> Tensor:
+        return x @ y
+
+    x, y = torch.ones(2, 4, dtype=torch.bfloat16), torch.ones(4, 4)
+    with pytest.raises(RuntimeError, match="expected m1 and m2 to have the same dtype"):
+        model(x, y)
+    with pytest.raises(RuntimeError, match="expected m1 and m2 to have the same dtype") as refused:
+        torch.compile(model, backend="tpu")(x.to("tpu"), y.to("tpu"))
+    assert "test_semantics.py" in str(refused.value)
+
+
 def test_every_lookup_of_a_graph_is_checked_with_its_own_message() -> None:
     table = torch.randn(4, 2, device="tpu")
 

@@ -7,12 +7,12 @@ import re
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import jax
 import torch
 from torchtpu_core.errors import TorchTPUError, did_you_mean
-from torchtpu_core.lowering import checks
+from torchtpu_core.lowering import checks, refusals
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
@@ -102,3 +102,29 @@ def require_true(
 ) -> None:
     """Let the program report a condition of the graph that does not hold."""
     checks.require(condition != 0, RuntimeError, message)
+
+
+def refuse_dtypes(nodes: Iterable[torch.fx.Node]) -> None:
+    """Raise for a call whose dtypes CPU PyTorch refuses although its meta kernel does not.
+
+    Raises:
+        GraphError: in CPU's words, with the user's line.
+    """
+    for node in nodes:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        check = refusals.DTYPES.get(node.target._schema.name.rstrip("_"))
+        if check is None:
+            continue
+        try:
+            check(_arguments(node))
+        except Exception as error:
+            raise GraphError.at_node(node, error) from error
+
+
+def _arguments(node: torch.fx.Node) -> dict[str, Any]:
+    """A node's arguments by their names in the op's schema, tensors as the tracer saw them."""
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    given = node.target._schema.arguments  # type: ignore[union-attr]
+    positional = dict(zip((a.name for a in given), args, strict=False))
+    return {**{a.name: a.default_value for a in given}, **positional, **kwargs}

@@ -128,7 +128,10 @@ def _put_op(module: GraphModule, number: int) -> None:
     output.args = torch.fx.node.map_arg(
         output.args, lambda n: n if n.op == "placeholder" or n.target is operator.getitem else 0
     )
-    graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+    # The op stays where it has no results: a graph may do nothing but write its inputs.
+    graph.eliminate_dead_code(
+        is_impure_node=lambda n: n.op in ("placeholder", "output") or n is call
+    )
     module.recompile()
 
 

@@ -34,7 +34,13 @@ from torchtpu_compile import control_flow, numbers, rng_states, strided
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.bounded_program import BoundedProgram, reasons, views_of_inputs
 from torchtpu_compile.buckets import BucketPolicy
-from torchtpu_compile.errors import GraphError, describe, require_true, scope_of
+from torchtpu_compile.errors import (
+    GraphError,
+    describe,
+    refuse_dtypes,
+    require_true,
+    scope_of,
+)
 from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
 from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
 from torchtpu_compile.result_layout import strides_like
@@ -86,6 +92,7 @@ class Program:
         tables: Mapping[str, Lowering],
         policy: BucketPolicy | None = None,
     ) -> None:
+        refuse_dtypes(nodes)
         self.name = name
         self.nodes = nodes
         self.interface = interface

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from torchtpu_compile.bounded import Rule, elementwise
+import jax.numpy as jnp
+
+from torchtpu_compile.bounded import Call, Rule, elementwise
+from torchtpu_compile.padded import Padded
 
 _NAMES = (
     "_conj",
@@ -17,7 +21,6 @@ _NAMES = (
     "elu_backward",
     "fill.Scalar",
     "fill.Tensor",
-    "floor_divide",
     "floor_divide.Scalar",
     "hardshrink_backward",
     "hardsigmoid_backward",
@@ -41,4 +44,24 @@ _NAMES = (
     "zero",
 )
 
-RULES: Mapping[str, Rule] = {f"aten::{name}": elementwise for name in _NAMES}
+_DIVISIONS = (
+    "div.Tensor_mode",
+    "floor_divide",
+    "fmod.Tensor",
+    "remainder.Scalar_Tensor",
+    "remainder.Tensor",
+)
+
+
+def _divided(call: Call) -> Any:
+    """Whole numbers are divided by one in the padding: by zero it would be an error."""
+    divisor = call.arg("other")
+    if isinstance(divisor, Padded) and jnp.issubdtype(divisor.array.dtype, jnp.integer):
+        call.set("other", call.sizes.filled(divisor, 1))
+    return elementwise(call)
+
+
+RULES: Mapping[str, Rule] = {
+    **{f"aten::{name}": elementwise for name in _NAMES},
+    **{f"aten::{name}": _divided for name in _DIVISIONS},
+}

@@ -222,7 +222,8 @@ _CLAMP = _refused(
     "self", _is_complex, "clamp is not supported for complex types", NotImplementedError
 )
 
-_OPERANDS: dict[str, Check] = {
+#: What looks at dtypes and numbers only.
+DTYPES: dict[str, Check] = {
     "aten::mm": _same_dtype(
         "self", ("mat2",), "expected m1 and m2 to have the same dtype, but got: {} != {}"
     ),
@@ -363,6 +364,6 @@ _OPERANDS: dict[str, Check] = {
 
 #: Checks by the op's name, for all its overloads.
 CHECKS: dict[str, Check] = {
-    name: _all(*(t[name] for t in (_OPERANDS, refused_shapes.CHECKS) if name in t))
-    for name in {**_OPERANDS, **refused_shapes.CHECKS}
+    name: _all(*(t[name] for t in (DTYPES, refused_shapes.CHECKS) if name in t))
+    for name in {**DTYPES, **refused_shapes.CHECKS}
 }
