@@ -81,6 +81,15 @@ def test_max_min_values_and_indices_equal_cpu(name: str, x: torch.Tensor) -> Non
         check(f"aten::{name}.dim", x, dim, dim == 0, table=TABLE)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["amax", "amin", "argmax", "argmin"])
+def test_extremes_of_many_values_are_nan_where_one_is(name: str, dtype: torch.dtype) -> None:
+    x = torch.randn(256, 200, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[::3, ::7] = NAN
+    check(f"aten::{name}", x, 0, table=TABLE)
+    check(f"aten::{name}", x, 1, table=TABLE)
+
+
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize("x", [X, WHOLE, HOLES, X.bfloat16()])
 @pytest.mark.parametrize("dim", [None, 0, -1])

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu_core.lowering import dtypes, mxu
+from torchtpu_core.lowering.extrema import amax
 from torchtpu_core.lowering.table import Lowering, native
 
 #: ``torch.cdist``'s compute modes, and from how many rows on the default one multiplies.
@@ -33,7 +34,7 @@ def _reduced(size: jax.Array, p: float) -> jax.Array:
     if p == 2:
         return lax.sqrt(jnp.sum(size * size, axis=-1))
     if p == math.inf:
-        return jnp.max(size, axis=-1, initial=0)
+        return amax(size, -1) if size.shape[-1] else jnp.max(size, axis=-1, initial=0)
     return lax.pow(jnp.sum(lax.pow(size, size.dtype.type(p)), axis=-1), size.dtype.type(1 / p))
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.elementwise import full_like, is_bool, isnan
 from torchtpu_core.lowering.reductions import Dims, axes_of, keep
 from torchtpu_core.lowering.table import Lowering, native
@@ -24,9 +25,22 @@ def _extreme(largest: bool) -> Callable[..., jax.Array]:
             reduced = (lax.reduce_or if largest else lax.reduce_and)(self, axes)
         else:
             reduced = (lax.reduce_max if largest else lax.reduce_min)(self, axes)
+            reduced = _nan_if_any(reduced, self, axes)
         return keep(reduced, self, axes, keepdim)
 
     return extreme
+
+
+def _nan_if_any(reduced: jax.Array, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """NaN where `x` has one along `axes`.
+
+    StableHLO says that a maximum keeps NaN. XLA:CPU of jaxlib 0.10.2 loses it in a reduction
+    that it hands to YNNPACK, which it does with the larger ones, since that is up to 8 times
+    as fast as its own.
+    """
+    if not dtypes.is_floating(x.dtype):
+        return reduced
+    return jnp.where(lax.reduce_or(isnan(x), axes), x.dtype.type(np.nan), reduced)
 
 
 amax = _extreme(True)

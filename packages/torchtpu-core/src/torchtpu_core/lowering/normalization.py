@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.extrema import amax, amin
 from torchtpu_core.lowering.promotion import Operand, cast
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -229,9 +230,9 @@ def vector_norm(x: jax.Array, p: float, axes: tuple[int, ...]) -> jax.Array:
     if p == 0:
         return jnp.sum((size != 0).astype(x.dtype), axis=axes, keepdims=True)
     if p == math.inf:
-        return jnp.max(size, axis=axes, keepdims=True)
+        return amax(size, axes, keepdim=True) if axes else size
     if p == -math.inf:
-        return jnp.min(size, axis=axes, keepdims=True)
+        return amin(size, axes, keepdim=True) if axes else size
     if p == 1:
         return jnp.sum(size, axis=axes, keepdims=True)
     if p == 2:

@@ -21,6 +21,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.extrema import amax
 from torchtpu_core.lowering.table import Lowering, native
 
 
@@ -104,7 +105,7 @@ def reduce_windows(
     """Maximum over `axes` and its index by PyTorch's rules; `valid` says what counts."""
     if valid is not None:
         values = jnp.where(valid, values, lowest(values.dtype))
-    best = jnp.max(values, axis=axes, keepdims=True)
+    best = amax(values, axes, keepdim=True)
     usable = values == best
     if valid is not None:
         usable &= valid
