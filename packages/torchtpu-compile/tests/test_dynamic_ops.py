@@ -149,3 +149,29 @@ def test_elements_chosen_by_a_mask_have_the_size_of_eager() -> None:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         actual = torch.compile(function, backend="tpu", fullgraph=True)(x.to("tpu"))
     assert torch.equal(actual.cpu(), function(x))
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda x: x.chunk(2),
+        lambda x: x.split(3, 1),
+        lambda x: [piece.t() for piece in x.chunk(2, 1)],
+        lambda x: x.t().unbind(0),
+    ],
+    ids=["chunk", "split of columns", "transposed", "unbind of columns"],
+)
+def test_pieces_of_an_input_that_requires_a_gradient_hold_its_values(cut: Any) -> None:
+    compiled = torch.compile(cut, backend="tpu", dynamic=True)
+    for rows, columns in ((10, 4), (14, 4), (9, 6)):
+        start = torch.arange(1.0, rows * columns + 1).reshape(rows, columns)
+        x = start.to("tpu").requires_grad_()
+        pieces = compiled(x)
+        expected = cut(start)
+        for found, wanted in zip(pieces, expected, strict=True):
+            assert torch.equal(found.detach().cpu(), wanted)
+        sum((i + 1) * piece.sum() for i, piece in enumerate(pieces)).backward()
+        reference = start.clone().requires_grad_()
+        sum((i + 1) * piece.sum() for i, piece in enumerate(cut(reference))).backward()
+        assert x.grad is not None
+        assert torch.equal(x.grad.cpu(), reference.grad)

@@ -162,7 +162,7 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
   Slot* old = slot_of(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)));
   c10::DataPtr data = new_data_ptr(old->device(), nbytes);
   ValuePtr value = old->get();
-  if (value && nbytes > 0) {
+  if (value && old->nbytes() > 0 && nbytes > 0) {  // an empty value is never computed
     static_cast<Slot*>(data.get_context())->exchange(resized_value(value, nbytes));
   }
   storage->set_data_ptr(std::move(data));

@@ -10,6 +10,7 @@ more program for each size.
 from __future__ import annotations
 
 import logging
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -251,7 +252,8 @@ def _layout_in_input(node: Node, inside: set[Node]) -> Layout | None:
         return None
     value, exprs = node.meta["val"], _exprs(node)
     strides = [expression(s) for s in value.stride()]
-    return Layout(exprs, strides, range(len(exprs)), expression(value.storage_offset()))
+    offset = expression(value.storage_offset())
+    return Layout(exprs, strides, range(len(exprs)), offset, _is_piece(node))
 
 
 def views_of_inputs(interface: Any, nodes: Sequence[Node]) -> dict[int, Layout]:
@@ -272,6 +274,14 @@ def _is_view_of_input(node: Node) -> bool:
     while (source := viewed(node)) is not None:
         node = source
     return node.op == "placeholder"
+
+
+def _is_piece(node: Node) -> bool:
+    """Whether it is a view of one of several that an op made (``split``, ``unbind``)."""
+    chain: Node | None = node
+    while chain is not None and chain.target is not operator.getitem:
+        chain = viewed(chain)
+    return chain is not None
 
 
 def _symbols(interface: Any) -> set[sympy.Symbol]:

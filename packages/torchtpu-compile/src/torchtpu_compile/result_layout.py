@@ -72,12 +72,15 @@ class Layout:
         strides: its strides; None: those of the padded tensor.
         order: its dimensions from outermost to innermost in memory.
         offset: of a view of an input, which AOTAutograd makes anew by its geometry; else None.
+        has_values: whether such a view holds values too: pieces that one op made of an input are
+            not made anew where autograd tracks them.
     """
 
     exprs: Sequence[sympy.Expr]
     strides: Sequence[sympy.Expr] | None
     order: Sequence[int]
     offset: sympy.Expr | None = None
+    has_values: bool = False
 
     @classmethod
     def of(cls, exprs: Sequence[sympy.Expr], strides: Sequence[sympy.Expr]) -> Layout:
@@ -118,4 +121,12 @@ class Layout:
             offset = evaluate(self.offset, known)
             last = offset + sum((n - 1) * step for n, step in zip(true, strides, strict=True))
             room = torch.empty(last + 1, dtype=tensor.dtype, device=tensor.device)
-            return part.set_(room.untyped_storage(), offset, true, strides)
+            part.set_(room.untyped_storage(), offset, true, strides)
+            if self.has_values:
+                value = tensor
+                if list(tensor.shape) != true:
+                    dense = torch.empty(true, device="meta").stride()
+                    value = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                    value.set_(tensor.untyped_storage(), 0, true, dense)
+                part.copy_(value)
+            return part

@@ -58,3 +58,9 @@ def test_freed_storage_is_an_error_to_read_and_usable_after_it_is_written():
     storage.resize_(nbytes)
     x.fill_(2)
     assert x.tolist() == [2.0] * 4
+
+
+def test_a_copy_of_nothing_can_be_resized_and_read():
+    for start in (torch.empty(0, device="tpu").clone(), torch.ones(0, device="tpu")):
+        assert start.resize_(2, 2).cpu().shape == (2, 2)
+        assert start.fill_(3).tolist() == [[3.0, 3.0], [3.0, 3.0]]
