@@ -241,10 +241,10 @@ def _layout(node: Node, interface: Any, inside: set[Node]) -> Layout | None:
     if node in interface.saved:
         return Layout.with_padding(exprs)
     strides = [expression(s) for s in node.meta["val"].stride()]
-    return _layout_in_input(node, inside) or Layout.of(exprs, strides)
+    return _layout_in_input(node, interface, inside) or Layout.of(exprs, strides)
 
 
-def _layout_in_input(node: Node, inside: set[Node]) -> Layout | None:
+def _layout_in_input(node: Node, interface: Any, inside: set[Node]) -> Layout | None:
     """The layout of a result that AOTAutograd will make anew, as a view of an input."""
     if any(user.op != "output" and user not in inside for user in node.users):
         return None
@@ -253,14 +253,17 @@ def _layout_in_input(node: Node, inside: set[Node]) -> Layout | None:
     value, exprs = node.meta["val"], _exprs(node)
     strides = [expression(s) for s in value.stride()]
     offset = expression(value.storage_offset())
-    return Layout(exprs, strides, range(len(exprs)), offset, _is_piece(node))
+    has_values = interface.is_tracked and _is_piece(node)
+    return Layout(exprs, strides, range(len(exprs)), offset, has_values)
 
 
 def views_of_inputs(interface: Any, nodes: Sequence[Node]) -> dict[int, Layout]:
     """Results of open size that are views of inputs, by their index."""
     inside, found = set(nodes), {}
     for index, node in enumerate(interface.outputs):
-        layout = None if all(map(is_static, _exprs(node))) else _layout_in_input(node, inside)
+        layout = (
+            None if all(map(is_static, _exprs(node))) else _layout_in_input(node, interface, inside)
+        )
         if layout is not None and node not in interface.saved:
             found[index] = layout
     return found

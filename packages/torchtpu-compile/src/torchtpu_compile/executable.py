@@ -285,6 +285,7 @@ class _Builder:
             outputs=tuple(n for n in step.nodes if self._leaves(n, step)),
             writes=writes,
             saved=self.owner.saved,
+            is_tracked=USER_OUTPUTS in self.owner.module.meta,
         )
 
     def _sources(self, step: Step, inside: set[Node]) -> Iterable[Node]:

@@ -62,6 +62,7 @@ class Interface:
         outputs: nodes whose values leave the step.
         writes: (index in `tensors`, node with the new value) of inputs it replaces.
         saved: outputs that only a backward graph will see.
+        is_tracked: whether autograd tracks the outputs: a backward graph belongs to this one.
     """
 
     tensors: tuple[Node, ...]
@@ -71,6 +72,7 @@ class Interface:
     outputs: tuple[Node, ...]
     writes: tuple[tuple[int, Node], ...]
     saved: frozenset[Node] = frozenset()
+    is_tracked: bool = False
 
 
 class Program:
