@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps in Strict, Fused and compiled form against a hand-written JAX step.
 
-    python benchmarks/train_steps.py [gpt resnet dlrm criteo mlp] [--rounds 9] [--save]
+    python benchmarks/train_steps.py [gpt resnet dlrm criteo] [--rounds 9] [--save]
 
 All candidates run in one process and take turns; programs of `tpu` and of the JAX step use
 the same XLA client. CPU time of the whole process is compared, since the machine is shared;

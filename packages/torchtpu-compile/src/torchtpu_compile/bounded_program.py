@@ -261,10 +261,9 @@ def views_of_inputs(interface: Any, nodes: Sequence[Node]) -> dict[int, Layout]:
     """Results of open size that are views of inputs, by their index."""
     inside, found = set(nodes), {}
     for index, node in enumerate(interface.outputs):
-        layout = (
-            None if all(map(is_static, _exprs(node))) else _layout_in_input(node, interface, inside)
-        )
-        if layout is not None and node not in interface.saved:
+        if all(map(is_static, _exprs(node))) or node in interface.saved:
+            continue
+        if (layout := _layout_in_input(node, interface, inside)) is not None:
             found[index] = layout
     return found
 

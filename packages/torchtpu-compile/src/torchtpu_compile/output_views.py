@@ -21,7 +21,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchtpu_compile import numbers
-from torchtpu_compile.result_layout import memory_order
+from torchtpu_compile.result_layout import memory_order, sharing
 from torchtpu_compile.symbols import evaluate, expression
 
 #: Where the value of a symbol is: an argument, and which of its sizes; None: itself.
@@ -91,7 +91,7 @@ class OutputViews:
     def restoring(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
         """`run` with the views made of its results."""
         fixed = {i: v.place({}) for i, v in self.views.items() if not v.is_open}
-        make = _sharing if self.with_gradients else torch.as_strided
+        make = sharing if self.with_gradients else torch.as_strided
 
         def restored(arguments: list[Any]) -> list[Any]:
             known = {
@@ -117,13 +117,6 @@ def _read_as(root: torch.Tensor, view: OutputView) -> torch.Tensor:
     if root.dtype is view.dtype:
         return root
     return root.as_strided((root.numel(),), (1,)).view(view.dtype)
-
-
-def _sharing(
-    root: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int
-) -> torch.Tensor:
-    part = torch.empty(0, dtype=root.dtype, device=root.device)
-    return part.set_(root.untyped_storage(), offset, size, stride)
 
 
 def _flagged(value: torch.Tensor, view: OutputView) -> torch.Tensor:

@@ -60,6 +60,14 @@ def strides_like(value: torch.Tensor, shape: Sequence[int]) -> list[int]:
     return list(strides) if same else dense
 
 
+def sharing(
+    root: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0
+) -> torch.Tensor:
+    """A tensor on the storage of `root` that autograd does not take for a view of it."""
+    part = torch.empty(0, dtype=root.dtype, device=root.device)
+    return part.set_(root.untyped_storage(), offset, size, stride)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a result of open size lies in its storage.
@@ -115,18 +123,14 @@ class Layout:
             tensor.stride() if self.strides is None else [evaluate(e, known) for e in self.strides]
         )
         with torch.no_grad():
-            part = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             if self.offset is None:
-                return part.set_(tensor.untyped_storage(), 0, true, strides)
+                return sharing(tensor, true, strides)
             offset = evaluate(self.offset, known)
             last = offset + sum((n - 1) * step for n, step in zip(true, strides, strict=True))
             room = torch.empty(last + 1, dtype=tensor.dtype, device=tensor.device)
-            part.set_(room.untyped_storage(), offset, true, strides)
-            if self.has_values:
-                value = tensor
-                if list(tensor.shape) != true:
-                    dense = torch.empty(true, device="meta").stride()
-                    value = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-                    value.set_(tensor.untyped_storage(), 0, true, dense)
-                part.copy_(value)
-            return part
+            part = sharing(room, true, strides, offset)
+            if not self.has_values:
+                return part
+            is_cut = list(tensor.shape) == true
+            dense = torch.empty(true, device="meta").stride()
+            return part.copy_(tensor if is_cut else sharing(tensor, true, dense))

@@ -34,9 +34,8 @@ def to_tpu(value: Any) -> Any:
 def _moved(x: torch.Tensor) -> torch.Tensor:
     """A copy on the device; a view of a larger storage stays such a view."""
     source = x.detach()
-    if source.layout != torch.strided or source.is_conj() or source.is_neg():
-        return source.to("tpu").requires_grad_(x.requires_grad)
-    if _fills_storage(source):
+    is_plain = source.layout == torch.strided and not source.is_conj() and not source.is_neg()
+    if not is_plain or _fills_storage(source):
         return source.to("tpu").requires_grad_(x.requires_grad)
     stored = source.untyped_storage().nbytes() // source.itemsize
     whole = torch.as_strided(source, (stored,), (1,), 0).to("tpu")
