@@ -141,15 +141,16 @@ std::shared_ptr<Program> find_program(Trace& trace, TraceLayout& layout) {
   return larger->program;
 }
 
-std::shared_ptr<Program> add_program(const TraceLayout& layout, std::shared_ptr<Program> program) {
+std::shared_ptr<Program> add_program(const TraceKey& key, const Liveness& liveness,
+                                     std::shared_ptr<Program> program) {
   std::lock_guard<std::mutex> guard(programs().mutex);
-  std::vector<Variant>& variants = programs().table[layout.key];
+  std::vector<Variant>& variants = programs().table[key];
   for (Variant& variant : variants) {
-    if (variant.liveness == layout.liveness) {
+    if (variant.liveness == liveness) {
       return variant.program;
     }
   }
-  variants.push_back({layout.liveness, program});
+  variants.push_back({liveness, program});
   return program;
 }
 
@@ -157,7 +158,7 @@ std::shared_ptr<Program> build_program(const Trace& trace, const TraceLayout& la
   run_counters().compiles.fetch_add(1);
   auto program = std::make_shared<Program>();
   program->fill(bridge("build_program")(describe_trace(trace, layout)));
-  return add_program(layout, std::move(program));
+  return add_program(layout.key, layout.liveness, std::move(program));
 }
 
 void run_program(Trace& trace, TraceLayout& layout, Program& program) {

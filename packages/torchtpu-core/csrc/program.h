@@ -37,7 +37,8 @@ struct Variant {
 // that hands out more results than anybody needs will do; then `layout` is made to fit.
 std::shared_ptr<Program> find_program(Trace& trace, TraceLayout& layout);
 // Adds a program to the table, or returns the one that got there first.
-std::shared_ptr<Program> add_program(const TraceLayout& layout, std::shared_ptr<Program> program);
+std::shared_ptr<Program> add_program(const TraceKey& key, const Liveness& liveness,
+                                     std::shared_ptr<Program> program);
 
 // Starts a ready program; its results, as Python returns them. The GIL is held.
 py::object launch(Program& program, c10::ArrayRef<ValuePtr> operands,

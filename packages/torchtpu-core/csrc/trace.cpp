@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace.h"
 
+#include "ahead.h"
 #include "device.h"
 #include "program.h"
 #include "rerun.h"
@@ -37,10 +38,16 @@ void fail(std::vector<Node>& nodes) {
   }
 }
 
-// One op as a program of its own.
-void run_alone(Trace& trace) {
+// One op as a program of its own. If it has none yet, `rest`, the ops that come next, are
+// given theirs too, and it becomes empty.
+void run_alone(Trace& trace, std::span<Node>* rest = nullptr) {
   TraceLayout layout = lay_out(trace);
   auto program = find_program(trace, layout);
+  if (!program && rest != nullptr && !rest->empty()) {
+    build_ahead(trace, layout, *rest);
+    *rest = {};
+    program = find_program(trace, layout);
+  }
   if (program) {
     run_counters().hits.fetch_add(1);
   } else {
@@ -67,15 +74,19 @@ void replay(Trace& trace) {
   std::exception_ptr first_error;
   for (Node& node : nodes) {
     for (NodeOutput& output : node.outputs) {
-      output.value->node = 0;
+      output.value->node = 0;  // of a trace of its own
     }
+  }
+  std::span<Node> rest(nodes);
+  for (Node& node : nodes) {
+    rest = rest.empty() ? rest : rest.subspan(1);
     bool dependent = has_failed_input(node);
     trace.nodes.push_back(std::move(node));
     try {
       if (dependent) {
         fail(trace.nodes);
       } else {
-        run_alone(trace);
+        run_alone(trace, &rest);
       }
     } catch (...) {
       fail(trace.nodes);
@@ -104,13 +115,13 @@ std::shared_ptr<Program> find_or_request(Trace& trace, TraceLayout& layout, Flus
   py::object loaded = bridge("lookup_program")(description);
   if (!loaded.is_none()) {
     program->fill(std::move(loaded));
-    return add_program(layout, std::move(program));
+    return add_program(layout.key, layout.liveness, std::move(program));
   }
   bool in_loop = record.reason == FlushReason::kOpLimit && trace.journal.cut_in_loop();
   if (in_loop || !trace.journal.repeats()) {
     return nullptr;
   }
-  program = add_program(layout, std::move(program));
+  program = add_program(layout.key, layout.liveness, std::move(program));
   record.compile_requested = true;
   run_counters().compiles.fetch_add(1);
   bridge("request_program")(description, PendingProgram{program}, name_of(record.reason),

@@ -2,14 +2,21 @@
 #include "trace_key.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 namespace torchtpu {
 namespace {
 
+// Small values are not: a donation is part of what selects the program.
+bool is_worth_donating(const Value& value) {
+  constexpr int64_t kMinBytes = 16 * 1024;
+  return value.geometry->nbytes >= kMinBytes;
+}
+
 class Builder {
  public:
-  explicit Builder(Trace& trace) : trace_(trace), alone_(trace.nodes.size() == 1) {}
+  // With `ahead`, the operands may be results of ops that have not run.
+  explicit Builder(Trace& trace, const Holders* ahead = nullptr)
+      : trace_(trace), alone_(trace.nodes.size() == 1), ahead_(ahead) {}
 
   TraceLayout build() {
     auto& words = layout_.key.words;
@@ -117,8 +124,18 @@ class Builder {
   void find_donatable() {
     for (size_t i = 0; i < layout_.operands.size(); ++i) {
       layout_.donatable.push_back((!alone_ || uses_[i].replaced) &&
-                                  is_donatable(layout_.operands[i], uses_[i].count + 1));
+                                  dies(layout_.operands[i], uses_[i].count + 1));
     }
+  }
+
+  bool dies(const ValuePtr& operand, uint32_t holders) const {
+    if (ahead_ == nullptr) {
+      return is_donatable(operand, holders);
+    }
+    holders = ahead_->at(operand.get()) + 1;
+    bool pending = operand->trace.load() != nullptr;
+    return pending ? is_worth_donating(*operand) && operand.use_count() == holders
+                   : is_donatable(operand, holders);
   }
 
   static bool same_shape(const Geometry& a, const Geometry& b) {
@@ -166,6 +183,7 @@ class Builder {
 
   Trace& trace_;
   bool alone_;
+  const Holders* ahead_;
   TraceLayout layout_;
   c10::SmallVector<Uses, 8> uses_;
   std::unordered_map<const Value*, int> index_;
@@ -174,14 +192,16 @@ class Builder {
 }  // namespace
 
 bool is_donatable(const ValuePtr& operand, uint32_t holders) {
-  // Smaller values are not worth a donation: it is part of what selects the program.
-  constexpr int64_t kMinBytes = 16 * 1024;
   PyObject* array = operand->array.load();
-  return operand->geometry->nbytes >= kMinBytes && array != nullptr && Py_REFCNT(array) == 1 &&
+  return is_worth_donating(*operand) && array != nullptr && Py_REFCNT(array) == 1 &&
          operand.use_count() == holders;
 }
 
 TraceLayout lay_out(Trace& trace) { return Builder(trace).build(); }
+
+TraceLayout lay_out_ahead(Trace& trace, const Holders& holders) {
+  return Builder(trace, &holders).build();
+}
 
 void adopt(Trace& trace, TraceLayout& layout, const Liveness& liveness) {
   layout.liveness = liveness;

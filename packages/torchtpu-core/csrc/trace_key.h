@@ -5,6 +5,8 @@
 
 #include "trace.h"
 
+#include <unordered_map>
+
 namespace torchtpu {
 
 // What the nodes are and how they are connected; not which results are live.
@@ -37,6 +39,11 @@ struct TraceLayout {
 // whether Strict runs it or Fused: the same program serves both. In a longer trace the
 // results that nobody holds are not handed out.
 TraceLayout lay_out(Trace& trace);
+
+// References to values that are gone when an op runs: those of the ops up to it.
+using Holders = std::unordered_map<const Value*, uint32_t>;
+// The layout that one op of a longer trace will have when its turn comes to run alone.
+TraceLayout lay_out_ahead(Trace& trace, const Holders& holders);
 
 // True if only `holders` references to an operand are left, and its memory is worth giving away.
 bool is_donatable(const ValuePtr& operand, uint32_t holders);

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import threading
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 from torchtpu_core import _C
 from torchtpu_core.errors import DeferredIndexError
+from torchtpu_core.runtime import compiling
 from torchtpu_eager import fused
 
 
@@ -53,6 +56,52 @@ def test_training_step_runs_as_one_program_without_compiling():
     for _ in range(6):
         step()
     assert _runs(step) == (1, 0)
+
+
+def _threads_that_compile(monkeypatch, step) -> list[str]:
+    threads = []
+    compile_function = compiling.compile_function
+
+    def noting(*args):
+        threads.append(threading.current_thread().name)
+        return compile_function(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiling, "compile_function", noting)
+        step()
+    return threads
+
+
+def test_ops_of_a_new_stream_are_compiled_side_by_side_and_none_in_vain(monkeypatch):
+    with torch.tpu.set_eager_mode("strict"):
+        _trainer("tpu", width=29)()  # what does not depend on the width
+        wanted = len(_threads_that_compile(monkeypatch, _trainer("tpu", width=31)))
+    threads = _threads_that_compile(monkeypatch, _trainer("tpu", width=33))
+    assert len(threads) == wanted
+    beside = [name for name in threads if name.startswith("torchtpu-compile_")]
+    assert len(beside) > wanted // 2
+    if len(os.sched_getaffinity(0)) > 1:
+        assert len(set(beside)) > 1
+
+
+def test_op_that_cannot_be_compiled_beside_others_fails_at_its_own_line(monkeypatch):
+    x = torch.ones(3, 37, device="tpu")
+    compile_function = compiling.compile_function
+
+    def refusing(function, avals, donated, name):
+        if "digamma" in name:
+            raise RuntimeError("no such program")
+        return compile_function(function, avals, donated, name)
+
+    monkeypatch.setattr(compiling, "compile_function", refusing)
+    y = x.exp().log1p()
+    bad, line = y.digamma(), inspect.currentframe().f_lineno
+    with pytest.raises(RuntimeError, match="no such program") as raised:
+        torch.tpu.synchronize()
+    assert f"{__file__}:{line}" in str(raised.value)
+    with pytest.raises(RuntimeError):
+        bad.cpu()
+    assert_close(y.cpu(), torch.ones(3, 37).exp().log1p())
 
 
 def test_training_losses_equal_cpus_from_first_step_to_fused_ones():

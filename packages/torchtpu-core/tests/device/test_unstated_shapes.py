@@ -81,3 +81,11 @@ def test_failure_of_an_op_the_cpu_lacks_is_not_reworded_as_missing_on_the_cpu():
     with pytest.raises(Exception) as caught:
         torch._thnn_fused_lstm_cell(state, state, state)
     assert "'CPU' backend" not in str(caught.value)
+
+
+@pytest.mark.parametrize("exponent", [True, False, 2, 0.5])
+def test_power_of_bools_has_cpus_dtype_and_layout(exponent):
+    bools = torch.tensor([[True, False, True], [False, False, True]]).t()
+    expected, actual = bools.pow(exponent), bools.to("tpu").pow(exponent)
+    assert (actual.dtype, actual.stride()) == (expected.dtype, expected.stride())
+    torch.testing.assert_close(actual.cpu(), expected)

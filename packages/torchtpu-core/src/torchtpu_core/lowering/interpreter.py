@@ -21,7 +21,7 @@ from torchtpu_core.errors import LoweringTableError, UnsupportedOpError
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import Scalar, cast
 from torchtpu_core.lowering.rng import Rng
-from torchtpu_core.lowering.table import Kind, Lowering
+from torchtpu_core.lowering.table import Kind, Lowering, operator
 
 Tables = Mapping[str, Lowering]
 
@@ -187,11 +187,8 @@ def _scalar_dtype(scalar: Scalar) -> Any:
 def _pytorch_decomposition(overload: str) -> Any:
     from torch._decomp import decomposition_table
 
-    name, _, variant = overload.partition(".")
-    namespace, _, base = name.partition("::")
-    op = getattr(getattr(getattr(torch.ops, namespace), base), variant or "default")
     try:
-        return decomposition_table[op]
+        return decomposition_table[operator(overload)]
     except KeyError:
         raise LoweringTableError(
             f"{overload} is listed as a decomposition, but PyTorch {torch.__version__} has none."

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 
 class Kind(enum.Enum):
     """How an overload runs."""
@@ -134,3 +136,14 @@ def composite(overload: str, function: Callable[..., Any]) -> Lowering:
 def host(overload: str, reason: str) -> Lowering:
     """A row for an overload that runs on the host, with the reason a user is shown."""
     return Lowering(overload=overload, kind=Kind.HOST, reason=reason)
+
+
+def operator(overload: str) -> Any:
+    """PyTorch's operator of a full name, such as ``aten::add.Tensor``.
+
+    Raises:
+        AttributeError: torch has no such overload.
+    """
+    namespace, _, rest = overload.partition("::")
+    name, _, variant = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), variant or "default")

@@ -14,6 +14,7 @@ import logging
 import os
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from torchtpu_core import _C
@@ -24,6 +25,9 @@ log = logging.getLogger("torchtpu")
 
 #: Lower priority of the compiling thread (Linux): the script's own work comes first.
 _NICE = 10
+
+#: Threads that compile side by side, at most: tracing and lowering take turns for the GIL.
+_MAX_THREADS = 8
 
 
 class _Worker:
@@ -115,6 +119,27 @@ def compile_now(description: Description, pending: Any) -> None:
             type(error).__name__,
             error,
         )
+
+
+def build_side_by_side(descriptions: list[Description]) -> list[Any]:
+    """The programs of several traces, compiled on all cores; returns when all are there.
+
+    Args:
+        descriptions: what `csrc/describe.cpp` makes of a trace; different ones.
+
+    Returns:
+        For each the program, or None where it could not be built.
+    """
+    count = min(len(descriptions), len(os.sched_getaffinity(0)), _MAX_THREADS)
+    with ThreadPoolExecutor(count, thread_name_prefix="torchtpu-compile") as pool:
+        return list(pool.map(_build_or_none, descriptions))
+
+
+def _build_or_none(description: Description) -> Any:
+    try:
+        return programs.build_program(description)
+    except Exception:  # the op raises it again, at its own line
+        return None
 
 
 def wait_for_compiles() -> None:

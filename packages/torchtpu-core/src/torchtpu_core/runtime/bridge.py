@@ -16,6 +16,7 @@ from torchtpu_core.runtime.untraced import untraced
 
 _HEAVY = {
     "build_program": "programs",
+    "build_side_by_side": "background",
     "compile_program": "programs",
     "lookup_program": "programs",
     "request_program": "background",

@@ -17,6 +17,7 @@ import torch
 
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import refusals
+from torchtpu_core.lowering.table import operator
 from torchtpu_core.runtime.sharing import is_pointwise
 
 # Host zeros are touched by few kernels before they refuse; beyond this size not even tried.
@@ -137,9 +138,7 @@ def _host_zeros(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _run(overload: str, args: Sequence[Any]) -> None:
-    namespace, _, rest = overload.partition("::")
-    name, _, variant = rest.partition(".")
-    op = getattr(getattr(getattr(torch.ops, namespace), name), variant or "default")
+    op = operator(overload)
     arguments = op._schema.arguments
     positional = [v for v, a in zip(args, arguments, strict=True) if not a.kwarg_only]
     keywords = {a.name: v for v, a in zip(args, arguments, strict=True) if a.kwarg_only}

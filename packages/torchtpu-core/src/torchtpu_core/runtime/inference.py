@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,8 +13,12 @@ from torchtpu_core.errors import UnsupportedOpError
 from torchtpu_core.lowering import dtypes, memory_formats
 from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.rng import Rng
-from torchtpu_core.lowering.table import Lowering
+from torchtpu_core.lowering.table import Lowering, operator
 from torchtpu_core.runtime import tables
+
+#: The dtype of the result where PyTorch's meta kernel states another than CPU's kernel gives:
+#: a bool to a bool power is a bool, not an integer.
+DTYPES: dict[str, Callable[..., torch.dtype]] = {"aten::pow.Tensor_Scalar": torch.result_type}
 
 _DROPPED = frozenset(
     {"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"}
@@ -34,6 +38,9 @@ def infer_by_lowering(
     if overload in memory_formats.RULES:
         stated = memory_formats.results(overload, args)
         return [(list(t.shape), list(t.stride()), t.dtype) for t in stated]
+    if overload in DTYPES:
+        stated = operator(overload)(*args).to(DTYPES[overload](*args))
+        return [(list(stated.shape), list(stated.stride()), stated.dtype)]
     name, _, variant = overload.partition(".")
     schema = torch._C._get_schema(name, variant)
     if any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments):

@@ -19,6 +19,7 @@ from torchtpu_core.runtime import (
     clients,
     expanded,
     fake_results,
+    inference,
     modes,
     recurrent_layers,
     sparse,
@@ -152,7 +153,7 @@ def register(row: Lowering) -> None:
             options["sharing"] = sharing
         if base in APART:
             options["apart"] = True
-        if base in _UNSTATED or name in memory_formats.RULES:
+        if base in _UNSTATED or name in memory_formats.RULES or name in inference.DTYPES:
             options["unstated"] = True
         if base in _UPLOADS:
             options["uploads"] = True

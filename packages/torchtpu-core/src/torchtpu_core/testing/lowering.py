@@ -20,7 +20,7 @@ import torch
 from torchtpu_core.lowering import checks, dtypes
 from torchtpu_core.lowering.promotion import Scalar
 from torchtpu_core.lowering.rng import Rng
-from torchtpu_core.lowering.table import Lowering
+from torchtpu_core.lowering.table import Lowering, operator
 from torchtpu_core.testing.tolerance import TOLERANCE
 
 _DROPPED = {"device", "layout", "pin_memory", "memory_format", "generator"}
@@ -159,9 +159,7 @@ def check(overload: str, *args: Any, table: Iterable[Lowering], **kwargs: Any) -
     after the returns that are not those arguments themselves.
     """
     row = next(r for r in table if r.overload == overload)
-    namespace, _, rest = overload.partition("::")
-    name, _, variant = rest.partition(".")
-    op = getattr(getattr(getattr(torch.ops, namespace), name), variant or "default")
+    op = operator(overload)
     args_, kwargs_ = [_cloned(a) for a in args], {k: _cloned(v) for k, v in kwargs.items()}
     expected = op(*args_, **kwargs_)
     written = _written(overload, args_, kwargs_)

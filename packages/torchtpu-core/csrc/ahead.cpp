@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ahead.h"
+
+namespace torchtpu {
+namespace {
+
+// What is to be built, each once.
+class Requests {
+ public:
+  void add(const Trace& trace, const TraceLayout& layout) {
+    if (!has(layout)) {
+      descriptions_.append(describe_trace(trace, layout));
+      keys_.emplace_back(layout.key, layout.liveness);
+    }
+  }
+
+  void build() {
+    if (keys_.size() < 2) {
+      return;
+    }
+    py::list made = bridge("build_side_by_side")(descriptions_);
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      if (!made[i].is_none()) {
+        run_counters().compiles.fetch_add(1);
+        auto program = std::make_shared<Program>();
+        program->fill(made[i]);
+        add_program(keys_[i].first, keys_[i].second, std::move(program));
+      }
+    }
+  }
+
+ private:
+  bool has(const TraceLayout& layout) const {
+    for (const auto& [key, liveness] : keys_) {
+      if (key.hash == layout.key.hash && key == layout.key && liveness == layout.liveness) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  py::list descriptions_;
+  std::vector<std::pair<TraceKey, Liveness>> keys_;
+};
+
+void count(const Node& node, Holders& holders) {
+  for (const NodeInput& input : node.inputs) {
+    holders[input.value.get()] += 1;
+  }
+  for (const NodeOutput& output : node.outputs) {
+    holders[output.value.get()] += 1;
+  }
+}
+
+}  // namespace
+
+void build_ahead(const Trace& current, const TraceLayout& layout, std::span<Node> rest) {
+  Requests requests;
+  requests.add(current, layout);
+  Holders holders;
+  count(current.nodes[0], holders);
+  for (const ValuePtr& operand : layout.operands) {
+    holders[operand.get()] += 1;
+  }
+  Trace alone;
+  alone.device = current.device;
+  for (Node& node : rest) {
+    count(node, holders);
+    alone.nodes.push_back(std::move(node));
+    TraceLayout later = lay_out_ahead(alone, holders);
+    if (!find_program(alone, later)) {
+      requests.add(alone, later);
+    }
+    node = std::move(alone.nodes[0]);
+    alone.nodes.clear();
+  }
+  requests.build();
+}
+
+}  // namespace torchtpu
