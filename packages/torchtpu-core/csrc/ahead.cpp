@@ -14,9 +14,9 @@ class Requests {
     }
   }
 
-  void build() {
+  bool build() {
     if (keys_.size() < 2) {
-      return;
+      return false;
     }
     py::list made = bridge("build_side_by_side")(descriptions_);
     for (size_t i = 0; i < keys_.size(); ++i) {
@@ -27,6 +27,7 @@ class Requests {
         add_program(keys_[i].first, keys_[i].second, std::move(program));
       }
     }
+    return true;
   }
 
  private:
@@ -54,7 +55,7 @@ void count(const Node& node, Holders& holders) {
 
 }  // namespace
 
-void build_ahead(const Trace& current, const TraceLayout& layout, std::span<Node> rest) {
+bool build_ahead(const Trace& current, const TraceLayout& layout, std::span<Node> rest) {
   Requests requests;
   requests.add(current, layout);
   Holders holders;
@@ -74,7 +75,7 @@ void build_ahead(const Trace& current, const TraceLayout& layout, std::span<Node
     node = std::move(alone.nodes[0]);
     alone.nodes.clear();
   }
-  requests.build();
+  return requests.build();
 }
 
 }  // namespace torchtpu

@@ -63,8 +63,8 @@ bool Journal::repeats() {
   return static_cast<int>(seen().count) >= fusion_policy().sightings.load(std::memory_order_relaxed);
 }
 
-void Journal::miss(std::shared_ptr<Program> program) {
-  ++misses_;
+void Journal::miss(std::shared_ptr<Program> program, bool built) {
+  misses_ += built ? 0 : 1;
   if (program) {
     seen().requested = std::move(program);
     immediate_ = true;  // as Strict does, until it is compiled

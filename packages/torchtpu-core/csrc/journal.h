@@ -67,8 +67,9 @@ class Journal {
   bool repeats();
   // The present stream ran as one program.
   void hit() { misses_ = 0; }
-  // It did not; with `program`, one was asked for.
-  void miss(std::shared_ptr<Program> program);
+  // It did not; with `program`, one was asked for. `built`: programs of its ops were compiled
+  // side by side, which is worth deferring unknown streams for.
+  void miss(std::shared_ptr<Program> program, bool built);
   // Forgets all streams and defers again.
   void reset();
 

@@ -39,13 +39,12 @@ void fail(std::vector<Node>& nodes) {
 }
 
 // One op as a program of its own. If it has none yet, `rest`, the ops that come next, are
-// given theirs too, and it becomes empty.
-void run_alone(Trace& trace, std::span<Node>* rest = nullptr) {
+// given theirs too. True if those of several ops were built.
+bool run_alone(Trace& trace, std::span<Node> rest = {}) {
   TraceLayout layout = lay_out(trace);
   auto program = find_program(trace, layout);
-  if (!program && rest != nullptr && !rest->empty()) {
-    build_ahead(trace, layout, *rest);
-    *rest = {};
+  bool built = !program && !rest.empty() && build_ahead(trace, layout, rest);
+  if (built) {
     program = find_program(trace, layout);
   }
   if (program) {
@@ -55,6 +54,7 @@ void run_alone(Trace& trace, std::span<Node>* rest = nullptr) {
   }
   run_program(trace, layout, *program);
   remember_run(trace, layout, program);
+  return built;
 }
 
 bool has_failed_input(const Node& node) {
@@ -67,8 +67,8 @@ bool has_failed_input(const Node& node) {
 }
 
 // Runs the trace op by op, as Strict would have. What depends on an op that failed fails
-// too; the first error is raised at the end.
-void replay(Trace& trace) {
+// too; the first error is raised at the end. True if programs were built side by side.
+bool replay(Trace& trace) {
   std::vector<Node> nodes = std::move(trace.nodes);
   trace.nodes.clear();
   std::exception_ptr first_error;
@@ -77,16 +77,16 @@ void replay(Trace& trace) {
       output.value->node = 0;  // of a trace of its own
     }
   }
-  std::span<Node> rest(nodes);
-  for (Node& node : nodes) {
-    rest = rest.empty() ? rest : rest.subspan(1);
+  bool built = false;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    Node& node = nodes[i];
     bool dependent = has_failed_input(node);
     trace.nodes.push_back(std::move(node));
     try {
       if (dependent) {
         fail(trace.nodes);
       } else {
-        run_alone(trace, &rest);
+        built |= run_alone(trace, built ? std::span<Node>() : std::span(nodes).subspan(i + 1));
       }
     } catch (...) {
       fail(trace.nodes);
@@ -101,6 +101,7 @@ void replay(Trace& trace) {
   if (first_error) {
     std::rethrow_exception(first_error);
   }
+  return built;
 }
 
 // The program of a trace of several ops: known, on disk, or asked for. Null or not ready:
@@ -129,13 +130,14 @@ std::shared_ptr<Program> find_or_request(Trace& trace, TraceLayout& layout, Flus
   return program;
 }
 
-// Runs the program of the whole trace, if there is one. Its layout holds the trace's operands,
-// and must be gone when the ops run one by one: an operand that is held is not donated.
-bool run_whole(Trace& trace, FlushRecord& record) {
+// Runs the program of the whole trace, if there is one; else `pending` is the one that was asked
+// for. The layout holds the trace's operands, and must be gone when the ops run one by one: an
+// operand that is held is not donated.
+bool run_whole(Trace& trace, FlushRecord& record, std::shared_ptr<Program>& pending) {
   TraceLayout layout = lay_out(trace);
   auto program = find_or_request(trace, layout, record);
   if (!program || !program->ready()) {
-    trace.journal.miss(program);
+    pending = std::move(program);
     return false;
   }
   run_counters().hits.fetch_add(record.compile_requested ? 0 : 1);
@@ -149,9 +151,11 @@ bool run_whole(Trace& trace, FlushRecord& record) {
 }
 
 void run_together(Trace& trace, FlushRecord& record) {
-  if (!run_whole(trace, record)) {
+  std::shared_ptr<Program> pending;
+  if (!run_whole(trace, record, pending)) {
     record.outcome = Outcome::kOpByOp;
-    replay(trace);
+    bool built = replay(trace);
+    trace.journal.miss(std::move(pending), built);
   }
 }
 

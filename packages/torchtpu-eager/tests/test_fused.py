@@ -155,6 +155,18 @@ def test_streams_that_never_repeat_run_at_once_after_patience():
     assert torch.tpu.counters()["runs"] == 2
 
 
+def test_streams_of_new_sizes_stay_deferred_so_that_their_ops_are_compiled_together(monkeypatch):
+    def step(size: int) -> None:
+        x = torch.ones(size, 3, device="tpu")
+        assert (x.exp() * 2).sin().sum().isfinite().item()
+
+    for size in range(201, 207):
+        step(size)
+    threads = _threads_that_compile(monkeypatch, lambda: step(207))
+    assert len(threads) > 2
+    assert all(name.startswith("torchtpu-compile_") for name in threads)
+
+
 def test_host_read_of_a_dead_result_costs_no_program_output():
     x = torch.arange(6.0, device="tpu")
     for _ in range(3):
