@@ -61,6 +61,17 @@ def test_all_reduce_of_integers_reduces_bitwise(pair, op, oracle):
         assert same_bits(found, oracle(*each))
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [("MIN", torch.complex64), ("BOR", torch.float32), ("SUM", torch.float8_e4m3fn)],
+)
+@pytest.mark.parametrize("kind", ["reduce_scatter", "reduce_scatter_list", "coalesced"])
+def test_refused_reduction_leaves_the_group_usable(pair, kind, op, dtype):
+    for message, after in pair("collectives.refused", kind, op, str(dtype)):
+        assert f"Cannot use ReduceOp.{op} with" in message and str(dtype) in message
+        assert after.tolist() == [2.0, 2.0]
+
+
 def test_all_reduce_sum_of_truth_values_is_true_where_one_is(pair):
     each = [torch.tensor([True, True, False]), torch.tensor([True, False, False])]
     for found in pair("collectives.all_reduce", "SUM", each=each):
@@ -188,6 +199,14 @@ def test_all_to_all_with_uneven_splits_moves_every_row(pair):
     )
     assert same_bits(found[0], torch.cat([each[0][:1], each[1]]))
     assert same_bits(found[1], each[0][1:])
+
+
+def test_all_to_all_to_one_rank_leaves_the_other_without_rows(pair):
+    each = operands(torch.float32, 4, 2)
+    output_splits = [[0, 0], [4, 4]]
+    found = pair("collectives.all_to_all_uneven", output_splits, each=[(x, [0, 4]) for x in each])
+    assert found[0].shape == (0, 2)
+    assert same_bits(found[1], torch.cat(each))
 
 
 def test_batched_send_and_receive_do_not_wait_for_each_other(pair):

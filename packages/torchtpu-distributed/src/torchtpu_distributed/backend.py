@@ -7,7 +7,7 @@ the C++ side gives CPU tensors to gloo. Several tensors in one call are one prog
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -267,24 +267,41 @@ def _prepare_reduction(op: Any, tensors: Tensors) -> str:
     """The reduction's name; PREMUL_SUM multiplies the tensors in place first.
 
     Raises:
-        RuntimeError: a bitwise reduction of floating point or complex numbers.
+        RuntimeError: a reduction that numbers of this dtype do not have.
     """
     if op == dist.ReduceOp.PREMUL_SUM:
+        _check_dtypes("SUM", tensors)
         with torch.no_grad():
             for tensor in tensors:
                 tensor.mul_(op.__getstate__()[1])
         return "sum"
-    for name in ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR"):
+    for name in _REDUCED:
         if op == getattr(dist.ReduceOp, name):
-            _check_bitwise(name, tensors)
+            _check_dtypes(name, tensors)
             return name.lower()
     raise ProcessGroupError(f"{op!r} is not a reduction of torch.distributed.ReduceOp.")
 
 
-def _check_bitwise(name: str, tensors: Tensors) -> None:
-    for tensor in tensors if name in ("BAND", "BOR", "BXOR") else ():
-        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            raise RuntimeError(
-                f"Cannot use ReduceOp.{name} with non-integral dtype {tensor.dtype}: convert to "
-                "an integer type or bool, or view the bits as one (tensor.view(torch.int32))."
-            )
+_INTEGERS = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_REALS = _INTEGERS | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_NUMBERS = _REALS | {torch.complex64, torch.complex128}
+#: What each reduction takes; anything else is refused before a rank waits for it.
+_REDUCED: Mapping[str, Set[torch.dtype]] = {
+    "SUM": _NUMBERS,
+    "AVG": _NUMBERS,
+    "PRODUCT": _NUMBERS,
+    "MAX": _REALS,
+    "MIN": _REALS,
+    "BAND": _INTEGERS,
+    "BOR": _INTEGERS,
+    "BXOR": _INTEGERS,
+}
+
+
+def _check_dtypes(name: str, tensors: Tensors) -> None:
+    for dtype in {tensor.dtype for tensor in tensors} - _REDUCED[name]:
+        kind = "non-integral " if _REDUCED[name] is _INTEGERS else ""
+        raise RuntimeError(
+            f"Cannot use ReduceOp.{name} with {kind}dtype {dtype}: convert to one of "
+            f"{', '.join(sorted(map(str, _REDUCED[name])))}, or view the bits as one."
+        )

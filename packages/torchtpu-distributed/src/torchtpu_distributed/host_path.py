@@ -128,5 +128,5 @@ def _fill(tensor: torch.Tensor, host: torch.Tensor) -> None:
 
 def _rows_as_bytes(host: torch.Tensor) -> torch.Tensor:
     """The same memory as rows of bytes, so that splits along dim 0 still count rows."""
-    rows = host.shape[0]
-    return host.reshape(rows, -1).view(torch.uint8) if host.numel() else host.new_empty(rows, 0)
+    rows, elements = host.shape[0], host.shape[1:].numel()
+    return host.reshape(rows, elements).view(torch.uint8)

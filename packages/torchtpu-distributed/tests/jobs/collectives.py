@@ -17,6 +17,27 @@ def all_reduce(op: str, mine: Tensor) -> Tensor:
     return x.cpu()
 
 
+def refused(kind: str, op: str, dtype: str) -> tuple[str, Tensor]:
+    """What a reduction says that no dtype like this has, and a sum after it."""
+    x = torch.ones(4, 2, device="tpu").to(getattr(torch, dtype.removeprefix("torch.")))
+    half, reduction = x[:2].clone(), getattr(dist.ReduceOp, op)
+    message = ""
+    try:
+        if kind == "reduce_scatter":
+            dist.reduce_scatter_tensor(half, x, reduction)
+        elif kind == "reduce_scatter_list":
+            dist.reduce_scatter(half, [half.clone(), half.clone()], reduction)
+        else:
+            options = dist.AllreduceCoalescedOptions()
+            options.reduceOp = reduction
+            dist.group.WORLD.allreduce_coalesced([x], options)
+    except RuntimeError as error:
+        message = str(error)
+    after = torch.ones(2, device="tpu")
+    dist.all_reduce(after)
+    return message, after.cpu()
+
+
 def all_reduce_view(mine: Tensor) -> Tensor:
     """Reduces the middle columns of a matrix; returns all of it."""
     x = mine.to("tpu")
