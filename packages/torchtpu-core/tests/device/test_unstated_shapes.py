@@ -89,3 +89,15 @@ def test_power_of_bools_has_cpus_dtype_and_layout(exponent):
     expected, actual = bools.pow(exponent), bools.to("tpu").pow(exponent)
     assert (actual.dtype, actual.stride()) == (expected.dtype, expected.stride())
     torch.testing.assert_close(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_of_a_module_in_eval_mode_has_weights_only_if_asked(need_weights):
+    attention = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    x = torch.randn(2, 5, 16)
+    with torch.no_grad():
+        expected, weights = attention(x, x, x, need_weights=need_weights)
+        moved = x.to("tpu")
+        actual, own_weights = attention.to("tpu")(moved, moved, moved, need_weights=need_weights)
+    torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+    assert (own_weights is None) == (weights is None)

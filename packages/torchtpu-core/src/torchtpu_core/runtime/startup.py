@@ -40,6 +40,7 @@ _UPLOADS = ("aten::_foreach_addcdiv", "aten::_foreach_addcmul")
 #: of one sample. Their lowerings state the results.
 _UNSTATED = (
     "aten::_grouped_mm",
+    "aten::_native_multi_head_attention",
     "aten::_thnn_fused_lstm_cell",
     "aten::multilabel_margin_loss_forward",
 )
