@@ -35,6 +35,10 @@ def matrices(n: int) -> Tensor:
     return torch.randn(n, 3, 3)
 
 
+def sequences(n: int) -> Tensor:
+    return torch.randn(n, n + 1, 4)
+
+
 def regular(x: Tensor) -> Tensor:
     """A positive definite matrix."""
     return x @ x.mT + torch.eye(x.shape[-1], device=x.device)
@@ -52,6 +56,20 @@ def max_pool_of_overlapping_windows(x: Tensor) -> Any:
 
 def average_of_what_is_there(x: Tensor) -> Tensor:
     return F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)
+
+
+def attention_by_products(x: Tensor) -> Tensor:
+    """Two heads of queries share one of keys; the gradients' batches lie in different places."""
+    b, t, _ = x.shape
+    q = x.view(b, t, 2, 2).transpose(1, 2)
+    k = (x * SCALE.to(x.device))[..., :2].view(b, t, 1, 2).transpose(1, 2).repeat_interleave(2, 1)
+    return ((q @ k.mT).softmax(-1) @ k).transpose(1, 2).reshape(b, t, 4)
+
+
+def added_to_products(x: Tensor) -> Tensor:
+    """The sum of a product of ``[B*T, 4]`` and a matrix of one factor."""
+    flat = x.reshape(-1, 4)
+    return torch.addmm(flat.flip(0)[:, :2], flat, flat[:4, :2])
 
 
 def solve(x: Tensor) -> Tensor:
@@ -126,6 +144,11 @@ def test_layer_of_images_at_open_batch_sizes_is_as_on_the_cpu(function: Any) -> 
 @pytest.mark.parametrize("function", IMAGES)
 def test_layer_of_images_of_open_size_is_as_on_the_cpu(function: Any) -> None:
     check(function, image, (2, 3))
+
+
+@pytest.mark.parametrize("function", (attention_by_products, added_to_products))
+def test_products_of_open_batches_and_lengths_are_as_on_the_cpu(function: Any) -> None:
+    check(function, sequences, (0, 1))
 
 
 @pytest.mark.parametrize("function", MATRICES)

@@ -306,3 +306,13 @@ def test_wait_inside_a_graph_says_where_it_belongs() -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match=r"(?s)before or after the compiled .*test_semantics\.py"):
         torch.compile(function, backend="tpu", fullgraph=True)(x)
+
+
+def test_bfloat16_product_of_a_masked_transpose_is_as_on_the_cpu() -> None:
+    def product(x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        return torch.where(rows, x.t(), 0) @ y
+
+    x, y = (torch.randn(16, 16).bfloat16() for _ in range(2))
+    given = x, y, torch.arange(16) % 3 > 0
+    actual = compiled(product)(*(t.to("tpu") for t in given))
+    torch.testing.assert_close(actual.cpu(), product(*given), rtol=1e-2, atol=1e-2)

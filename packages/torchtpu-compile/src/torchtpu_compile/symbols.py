@@ -144,7 +144,15 @@ def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
 def largest(expr: sympy.Expr, most: int) -> int:
     """The largest value of an expression of one symbol that is at least 1 and at most `most`."""
     (symbol,) = expr.free_symbols
-    return max(0, *(int(evaluate(expr, {symbol: n})) for n in range(1, most + 1)))
+    return max((_value(expr, symbol, n) for n in range(1, most + 1)), default=0)
+
+
+def _value(expr: sympy.Expr, symbol: sympy.Symbol, n: int) -> int:
+    """The value at `n`, not below 0; 0 where it has none, such as ``8 // (s // 4)`` at 3."""
+    try:
+        return max(0, int(evaluate(expr, {symbol: n})))
+    except ZeroDivisionError:
+        return 0
 
 
 def grows(expr: sympy.Expr) -> bool:

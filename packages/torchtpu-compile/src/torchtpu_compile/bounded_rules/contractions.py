@@ -17,16 +17,22 @@ from torchtpu_compile.symbols import same
 
 
 def _contract(call: Call, left: int, right: int, at: int, bt: int) -> tuple[Padded, Padded]:
-    """The operands at positions `left`, `right`, ready to be summed over dims `at`, `bt`."""
+    """The operands at positions `left`, `right`, ready to be summed over dims `at`, `bt`.
+
+    Where batches or what is summed over have their data in different places, both operands are
+    moved.
+    """
     a, b = call.args[left], call.args[right]
-    if is_padded(a.dims[at]) or is_padded(b.dims[bt]):
-        if not same_dim(a.dims[at], b.dims[bt]):
-            a, b = call.sizes.compact(a), call.sizes.compact(b)
-        a, b = (
-            call.sizes.filled(a, 0, [at % len(a.dims)]),
-            call.sizes.filled(b, 0, [bt % len(b.dims)]),
-        )
-        call.args[left], call.args[right] = a, b
+    pairs = [(a.dims[at], b.dims[bt])]
+    if len(a.dims) == 3 and len(b.dims) == 3:
+        pairs.append((a.dims[0], b.dims[0]))
+    if not all(same_dim(x, y) for x, y in pairs if is_padded(x) or is_padded(y)):
+        a, b = call.sizes.compact(a), call.sizes.compact(b)
+    a, b = (
+        call.sizes.filled(a, 0, [at % len(a.dims)]),
+        call.sizes.filled(b, 0, [bt % len(b.dims)]),
+    )
+    call.args[left], call.args[right] = a, b
     return a, b
 
 
@@ -37,20 +43,23 @@ def _batch(call: Call, a: Padded, b: Padded) -> Dim:
 
 
 def _product(call: Call) -> Padded:
-    a, b = _contract(call, 0, 1, -1, -2 if len(call.args[1].dims) > 1 else -1)
-    lead: tuple[Dim, ...] = (_batch(call, a, b),) if len(a.dims) == 3 else ()
-    dims = (*lead, *a.dims[len(lead) : -1], *b.dims[len(lead) + 1 :])
+    dims = _product_dims(call, 0, 1)
     return Padded(call.run(), dims)
 
 
-def _added_product(call: Call) -> Padded:
-    a, b = _contract(call, 1, 2, -1, -2 if len(call.args[2].dims) > 1 else -1)
+def _product_dims(call: Call, left: int, right: int) -> tuple[Dim, ...]:
+    """Dimensions of the product of two operands, which are made ready for it."""
+    a, b = _contract(call, left, right, -1, -2 if len(call.args[right].dims) > 1 else -1)
     lead: tuple[Dim, ...] = (_batch(call, a, b),) if len(a.dims) == 3 else ()
-    dims = (*lead, *a.dims[len(lead) : -1], *b.dims[len(lead) + 1 :])
-    addend = call.args[0]
-    for own, dim in zip(reversed(addend.dims), reversed(dims), strict=False):
-        if own != () and is_padded(dim) and not same_dim(own, dim):
-            raise refuse(call, "adds a tensor whose padding differs")
+    return (*lead, *a.dims[len(lead) : -1], *b.dims[len(lead) + 1 :])
+
+
+def _added_product(call: Call) -> Padded:
+    dims = _product_dims(call, 1, 2)
+    pairs = zip(reversed(call.args[0].dims), reversed(dims), strict=False)
+    if any(own != () and is_padded(dim) and not same_dim(own, dim) for own, dim in pairs):
+        call.args[:3] = [call.sizes.compact(x) for x in call.args[:3]]
+        dims = _product_dims(call, 1, 2)
     return Padded(call.run(), dims)
 
 

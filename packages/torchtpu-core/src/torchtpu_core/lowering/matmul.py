@@ -55,8 +55,9 @@ def general(x: jax.Array, y: jax.Array, dimensions: Dimensions, out: np.dtype) -
     """``lax.dot_general`` of dtype `out`, at the precision asked for."""
 
     def product(x: jax.Array, y: jax.Array) -> jax.Array:
+        first = mxu.first_operand(x)
         return lax.dot_general(
-            x, y, dimensions, precision=mxu.precision(), preferred_element_type=out
+            first, y, dimensions, precision=mxu.precision(), preferred_element_type=out
         )
 
     return mxu.multiply(product, x, y)

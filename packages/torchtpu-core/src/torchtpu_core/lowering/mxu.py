@@ -71,6 +71,29 @@ def precision() -> lax.Precision:
     return _BY_NAME[name or torch.get_float32_matmul_precision()]
 
 
+@contextlib.contextmanager
+def for_platform(platform: str) -> Iterator[None]:
+    """Lower the products inside the block for a platform of XLA."""
+    outer = getattr(_local, "platform", None)
+    _local.platform = platform
+    try:
+        yield
+    finally:
+        _local.platform = outer
+
+
+def first_operand(x: jax.Array) -> jax.Array:
+    """The first operand of a product, in a form that XLA can multiply.
+
+    XLA:CPU multiplies 16-bit floats in float32 where it has no kernel for them, and decides so
+    before it merges a transpose of the first operand into the product. A product for which
+    there was a kernel and then is none fails when it runs (jaxlib 0.10.2).
+    """
+    if x.dtype.itemsize == 2 and getattr(_local, "platform", None) == "cpu":
+        return lax.optimization_barrier(x)
+    return x
+
+
 def multiply(
     product: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, y: jax.Array
 ) -> jax.Array:

@@ -18,7 +18,7 @@ from torchtpu_core.cache import Entry, Kind
 from torchtpu_core.env_values import LogTopic
 from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import TorchTPUError
-from torchtpu_core.lowering import channel_order
+from torchtpu_core.lowering import channel_order, mxu
 from torchtpu_core.runtime import caching, executables, fingerprints, xla_options
 from torchtpu_core.runtime.collector import uncollected
 from torchtpu_core.runtime.current import target
@@ -71,7 +71,8 @@ def compile_function(
     """
     began = time.perf_counter()
     function.__name__ = _identifier(name)
-    with jax.enable_x64(True), uncollected():
+    platform = _only_device(avals).platform
+    with jax.enable_x64(True), uncollected(), mxu.for_platform(platform):
         lowered = _lower(function, avals, donated)
     text = lowered.as_text()
     traced = time.perf_counter()
