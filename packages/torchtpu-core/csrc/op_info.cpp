@@ -135,6 +135,9 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
     if (arg.role == ArgRole::kGenerator) {
       info->generator = index;
     }
+    if (arg.name == "output_mask" || arg.name == "grad_input_mask") {
+      info->output_mask = index;
+    }
     if (!condition.is_none() && condition.cast<std::string>() == arg.name) {
       info->mutates_if = index;
     }

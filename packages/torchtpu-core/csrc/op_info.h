@@ -54,6 +54,7 @@ struct OpInfo {
   int mutates_if = -1;      // bool argument that switches the row's own mutations
   int first_row_mutation = 0;    // position in `written` where those begin
   int generator = -1;
+  int output_mask = -1;     // bool list argument that says which results are wanted
   bool random = false;
   uint64_t random_draws = 1; // how many ops' worth of generator offset a call takes
   bool alone = false;       // a program of its own in every mode: a compiled graph

@@ -13,11 +13,50 @@
 #include <ATen/ops/conj_physical.h>
 #include <ATen/ops/neg.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
 namespace torchtpu {
 namespace {
+
+// While it lives, torch.jit.trace does not see what the runtime asks Python: sizes would be
+// tensors there. The call itself is traced above.
+class WithoutJitTracing {
+ public:
+  WithoutJitTracing()
+      : state_(torch::jit::tracer::getTracingState()),
+        excluded_(c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Tracer)) {
+    set(nullptr);
+  }
+  ~WithoutJitTracing() { set(std::move(state_)); }
+  WithoutJitTracing(const WithoutJitTracing&) = delete;
+  WithoutJitTracing& operator=(const WithoutJitTracing&) = delete;
+
+ private:
+  void set(std::shared_ptr<torch::jit::tracer::TracingState> state) const {
+    c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::Tracer, false);
+    torch::jit::tracer::setTracingState(std::move(state));
+    c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::Tracer, excluded_);
+  }
+
+  std::shared_ptr<torch::jit::tracer::TracingState> state_;
+  bool excluded_;
+};
+
+// torch.jit.trace does not record `convolution`, but the `_convolution` that PyTorch's kernel of
+// it calls: calls that.
+bool call_as_traced(const OpInfo& op, torch::jit::Stack* stack) {
+  if (op.name != "aten::convolution") {
+    return false;
+  }
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_convolution", "");
+  bool benchmark = false, deterministic = false, cudnn_enabled = true, allow_tf32 = true;
+  torch::jit::push(*stack, benchmark, deterministic, cudnn_enabled, allow_tf32);
+  handle.callBoxed(stack);
+  return true;
+}
 
 bool holds_mask_or_host_tensor(c10::ArrayRef<c10::IValue> args) {
   for (const c10::IValue& value : args) {
@@ -275,6 +314,13 @@ void record_observed(const OpInfo& op, torch::jit::Stack* stack) {
 
 void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::jit::Stack* stack) {
   require_mode(op);
+  std::optional<WithoutJitTracing> untraced;
+  if (torch::jit::tracer::isTracing()) {
+    if (call_as_traced(op, stack)) {
+      return;
+    }
+    untraced.emplace();
+  }
   if (is_observed()) {
     record_observed(op, stack);
   } else {

@@ -174,6 +174,19 @@ class WithoutWarnings {
   py::handle filters_;
 };
 
+// Meta kernels of backward ops state results that nobody asked for; lowerings leave them out.
+void drop_unwanted(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::Stack& results) {
+  if (op.output_mask < 0) {
+    return;
+  }
+  c10::List<bool> wanted = args[op.output_mask].toBoolList();
+  for (size_t i = 0; i < wanted.size() && i < results.size(); ++i) {
+    if (!wanted[i] && op.returns_arg[i] < 0) {
+      results[i] = at::Tensor();
+    }
+  }
+}
+
 // Runs the op on meta tensors; errors are those of CPU, from the same checks.
 void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
   torch::jit::Stack stack;
@@ -195,6 +208,7 @@ void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature&
     }
     op.handle->callBoxed(&stack);
   }
+  drop_unwanted(op, args, stack);
   for (size_t i = 0; i < stack.size(); ++i) {
     if (op.returns_arg[i] < 0) {
       signature.outs.push_back(out_spec(stack[i]));

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -228,3 +230,50 @@ def test_fused_attention_is_the_choice_for_four_dimensions_and_can_be_disabled()
     assert torch._fused_sdp_choice(q[0], q[0], q[0]) == SDPBackend.MATH.value
     with sdpa_kernel(SDPBackend.MATH):
         assert torch._fused_sdp_choice(q, q, q) == SDPBackend.MATH.value
+
+
+def _masked_backward(device, name, arguments, mask):
+    moved = [a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments]
+    results = getattr(torch.ops.aten, name)(*moved, mask)
+    return [None if r is None else r.cpu() for r in results]
+
+
+def _backward_calls():
+    torch.manual_seed(0)
+    image, scale, zeros, ones = (
+        torch.randn(5, 2, 4, 4),
+        torch.rand(2),
+        torch.zeros(2),
+        torch.ones(2),
+    )
+    batch = (image.cos(), image, scale, zeros, ones, zeros, ones, True, 1e-5)
+    layer = (image.cos(), image, [4], torch.zeros(5, 2, 4, 1), torch.ones(5, 2, 4, 1))
+    group = (image.cos(), image, torch.zeros(5, 1), torch.ones(5, 1), scale, 5, 2, 16, 1)
+    kernel, steps = torch.randn(3, 2, 3, 3), ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    return {
+        "native_batch_norm_backward": batch,
+        "native_layer_norm_backward": (*layer, torch.rand(4), torch.rand(4)),
+        "native_group_norm_backward": group,
+        "convolution_backward": (torch.randn(5, 3, 2, 2), image, kernel, [3], *steps),
+        "grid_sampler_2d_backward": (
+            image[..., :3, :3].cos(),
+            image,
+            torch.rand(5, 3, 3, 2),
+            0,
+            0,
+            False,
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", list(_backward_calls()))
+def test_backward_op_gives_the_results_that_are_asked_for(name):
+    arguments = _backward_calls()[name]
+    count = 2 if name.startswith("grid") else 3
+    for mask in itertools.product([True, False], repeat=count):
+        expected = _masked_backward("cpu", name, arguments, list(mask))
+        actual = _masked_backward("tpu", name, arguments, list(mask))
+        assert [r is not None for r in actual] == list(mask)
+        for wanted, ours in zip(expected, actual, strict=True):
+            if ours is not None:
+                torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4)

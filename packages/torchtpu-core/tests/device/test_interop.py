@@ -86,3 +86,29 @@ def test_dlpack_to_the_device_copies(source):
     source[0] = 9
     assert x.is_tpu
     assert x.tolist() == [0, 1, 2]
+
+
+def _small_network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        *(torch.nn.Conv2d(2, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()),
+        *(torch.nn.ConvTranspose2d(4, 2, 2), torch.nn.Flatten(), torch.nn.Linear(50, 3)),
+    )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, _image())])
+def test_torchscript_gives_the_modules_values_and_gradients(make):
+    network = _small_network().eval().to("tpu")
+    expected = network(_image())
+    wanted = torch.autograd.grad(expected.sin().sum(), list(network.parameters()))
+    scripted = make(network)
+    for _ in range(3):  # the second call is optimized
+        result = scripted(_image())
+        gradients = torch.autograd.grad(result.sin().sum(), list(network.parameters()))
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(gradients, wanted, rtol=1e-4, atol=1e-5)
+
+
+def _image():
+    return torch.randn(5, 2, 6, 6, generator=torch.Generator().manual_seed(1)).to("tpu")

@@ -3,14 +3,15 @@
 
 Outputs, gradients of inputs and weights, and buffers, in training and evaluation mode
 where they differ. The first sample of each module runs in float32; the others are slow
-and in float64, where a difference is a mistake and not rounding.
+and in float64, where a difference is a mistake and not rounding. PyTorch takes other ways where
+only the weights learn, as in a first layer, and where nothing does: those are tried as well.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -78,7 +79,12 @@ def _results(model: nn.Module, args: Any, kwargs: Any) -> list[Any]:
 
 
 def _check(
-    info: ModuleInfo, training: bool, dtype: torch.dtype, first: int, last: int | None
+    info: ModuleInfo,
+    training: bool,
+    dtype: torch.dtype,
+    first: int,
+    last: int | None,
+    results: Callable[[nn.Module, Any, Any], list[Any]] = _results,
 ) -> int:
     """Compare the samples from `first` to `last` and return how many there were."""
     count = 0
@@ -90,10 +96,22 @@ def _check(
             model(*args, **kwargs)
             on_device(*moved_args, **moved_kwargs)
             on_device.load_state_dict(model.state_dict())
-        expected = _results(model, args, kwargs)
-        compare(_results(on_device, moved_args, moved_kwargs), expected)
+        expected = results(model, args, kwargs)
+        compare(results(on_device, moved_args, moved_kwargs), expected)
         count += 1
     return count
+
+
+def _only_weights_learn(model: nn.Module, args: Any, kwargs: Any) -> list[Any]:
+    for tensor in pytree.tree_leaves((args, kwargs)):
+        if isinstance(tensor, torch.Tensor):
+            tensor.requires_grad_(False)
+    return _results(model, args, kwargs)
+
+
+def _nothing_learns(model: nn.Module, args: Any, kwargs: Any) -> list[Any]:
+    with torch.no_grad():
+        return _results(model.eval(), args, kwargs)
 
 
 def _modes(info: ModuleInfo) -> list[bool]:
@@ -104,6 +122,15 @@ def _modes(info: ModuleInfo) -> list[bool]:
 def test_module_matches_cpu(info: ModuleInfo) -> None:
     dtype = torch.float64 if info.module_cls.__name__ in _FLOAT64 else torch.float32
     assert all(_check(info, training, dtype, 0, 1) for training in _modes(info))
+
+
+@pytest.mark.parametrize("results", [_only_weights_learn, _nothing_learns])
+@pytest.mark.parametrize("info", module_db, ids=_IDS)
+def test_module_matches_cpu_where_not_all_learns(
+    info: ModuleInfo, results: Callable[[nn.Module, Any, Any], list[Any]]
+) -> None:
+    dtype = torch.float64 if info.module_cls.__name__ in _FLOAT64 else torch.float32
+    assert _check(info, True, dtype, 0, 1, results)
 
 
 @pytest.mark.slow

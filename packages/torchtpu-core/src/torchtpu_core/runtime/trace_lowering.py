@@ -334,14 +334,15 @@ def _result_specs(node: dict[str, Any]) -> list[Any]:
 def _split_returns(node: dict[str, Any], returned: Any) -> tuple[list[Any], list[Any]]:
     """Fresh results and new values of written arguments, both flat."""
     items = list(returned) if isinstance(returned, tuple) else [returned]
+    states_all = len(items) == len(node["outs"]) + len(node["written"])
     fresh: list[Any] = []
     for kind, specs in node["outs"]:
         if kind == "tensor":
             fresh.append(items.pop(0))
         elif kind == "list":
             fresh.extend(_flat_list(items, len(specs)))
-        elif items and not isinstance(items[0], jax.Array):
-            items.pop(0)
+        elif items and (states_all or not isinstance(items[0], jax.Array)):
+            items.pop(0)  # nobody asked for it
     written: list[Any] = []
     for item in items:
         written.extend(item if isinstance(item, list) else [item])
