@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -92,3 +93,17 @@ def test_results_of_the_user_keep_their_order() -> None:
     for mine, theirs in zip(on_tpu.parameters(), model.parameters(), strict=True):
         if theirs.grad is not None:
             torch.testing.assert_close(mine.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_norm_of_images_that_need_no_gradient_learns(dynamic: bool | None, training: bool) -> None:
+    norm = nn.BatchNorm2d(3).train(training)
+    on_device = copy.deepcopy(norm).to("tpu")
+    compiled = torch.compile(on_device, backend="tpu", dynamic=dynamic)
+    for size in (5, 6):
+        images = torch.randn(2, 3, size, size)
+        norm(images).sin().sum().backward()
+        compiled(images.to("tpu")).sin().sum().backward()
+    for expected, actual in zip(norm.parameters(), on_device.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad.cpu(), expected.grad, rtol=1e-4, atol=1e-4)

@@ -287,8 +287,8 @@ def _checked(call: Call, value: Any, expected: Any) -> Any:
     if isinstance(expected, (tuple, list)):
         parts = list(value) if isinstance(value, (tuple, list)) else [value]
         return [_checked(call, v, e) for v, e in zip(parts, expected, strict=False)]
-    if not isinstance(expected, torch.Tensor):
-        return value
+    if value is None or not isinstance(expected, torch.Tensor):
+        return value  # None: a gradient that nobody asked for
     if isinstance(value, (tuple, list)):
         value = value[0]
     if not isinstance(value, Padded):

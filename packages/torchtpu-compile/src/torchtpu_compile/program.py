@@ -312,8 +312,8 @@ def _conformed(node: Node, value: Any, expected: Any) -> Any:
     if isinstance(expected, (tuple, list)):
         parts = list(value) if isinstance(value, (tuple, list)) else [value]
         return [_conformed(node, v, e) for v, e in zip(parts, expected, strict=False)]
-    if not isinstance(expected, torch.Tensor):
-        return value
+    if value is None or not isinstance(expected, torch.Tensor):
+        return value  # None: a gradient that nobody asked for
     if isinstance(value, (tuple, list)):
         value = value[0]
     value = cast(value, dtypes.to_numpy(expected.dtype))
