@@ -50,6 +50,12 @@ def batch_norm(x: Tensor) -> Any:
     return out, mean, var
 
 
+def instance_norm_with_statistics(x: Tensor) -> Any:
+    mean, var = (torch.ones(4, device=x.device) * i for i in (1, 2))
+    out = F.instance_norm(x, mean, var, SCALE.to(x.device), SHIFT.to(x.device))
+    return out, mean, var
+
+
 def max_pool_of_overlapping_windows(x: Tensor) -> Any:
     return F.max_pool2d(x, 3, 2, 1, return_indices=True)
 
@@ -83,6 +89,7 @@ def solve_from_the_right(x: Tensor) -> Tensor:
 IMAGES = (
     batch_norm,
     lambda x: F.instance_norm(x),
+    instance_norm_with_statistics,
     lambda x: F.group_norm(x, 2, SCALE.to(x.device), SHIFT.to(x.device)),
     lambda x: F.max_pool2d(x, 2),
     max_pool_of_overlapping_windows,

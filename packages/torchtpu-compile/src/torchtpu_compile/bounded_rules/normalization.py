@@ -16,7 +16,7 @@ from torchtpu_core.lowering.promotion import cast
 from torchtpu_compile.bounded import Call, Rule, align
 from torchtpu_compile.bounded_rules.common import dim_of, has_argument, refuse, require_plain
 from torchtpu_compile.bounded_rules.reductions import count_of, moments
-from torchtpu_compile.padded import Padded, is_padded
+from torchtpu_compile.padded import Padded, is_padded, same_dim
 
 
 def _softmax(call: Call) -> Padded:
@@ -99,8 +99,9 @@ def _trained_batch_norm(call: Call) -> Any:
 
 
 def _require_plain_channels(call: Call, x: Padded) -> None:
-    """Refuse channels of open number where something is given for each of them."""
-    if any(has_argument(call, name) and call.arg(name) is not None for name in _PER_CHANNEL):
+    """Refuse channels of open number, unless all that is given for each of them lies as they do."""
+    given = [call.arg(name) for name in _PER_CHANNEL if has_argument(call, name)]
+    if not all(value is None or same_dim(value.dims[0], x.dims[1]) for value in given):
         require_plain(call, x, [1])
 
 
