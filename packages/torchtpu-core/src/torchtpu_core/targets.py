@@ -10,20 +10,30 @@ from __future__ import annotations
 
 import enum
 import importlib.util
+import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchtpu_core import env_vars
 from torchtpu_core.errors import MissingExtraError, TargetError, did_you_mean
 from torchtpu_core.hardware.chip import Chip
-from torchtpu_core.hardware.registry import ChipRegistry
-from torchtpu_core.ici.slices import Slice, parse_slice
+from torchtpu_core.hardware.registry import ChipRegistry, chips
+from torchtpu_core.ici.slices import (
+    Slice,
+    nearest_shapes,
+    parse_slice,
+    possible_shapes,
+    shape_name,
+)
 
 # One VM with four chips: the smallest v5e slice with a network, and the VM of which all
 # larger v5e slices are made, so that a script sees as many devices there as here.
 DEFAULT_SIMULATED = "v5e:2x2"
 
+_CLOUD_TYPE = re.compile(r"(?P<chip>v2|v3|v4|v5e|v5p|v6e)-(?P<count>\d{1,6})")
+_COUNTED_IN_CHIPS = ("v5e", "v6e")
 _DEVICE_FILES = ("accel[0-9]*", "vfio/[0-9]*")
 
 
@@ -100,12 +110,30 @@ def parse_target(text: str, registry: ChipRegistry | None = None) -> Target:
     if name in ("cpu", "tpu"):
         return CPU if name == "cpu" else TPU
     if ":" not in name:
+        meant = _meant(name, registry or chips()) or did_you_mean(name, ("cpu", "tpu"))
         raise TargetError(
-            f"{text!r} is not a target.{did_you_mean(name, ('cpu', 'tpu'))} Use cpu, tpu, or a "
+            f"{text!r} is not a target.{meant} Use cpu, tpu, or a "
             "simulated slice: a chip, a colon and its shape, such as v5e:2x2 or v5p:4x4x4."
         )
     slice_ = parse_slice(name, registry)
     return Target(kind=TargetKind.SIMULATED, name=slice_.name, slice_=slice_)
+
+
+def _meant(name: str, registry: ChipRegistry) -> str:
+    """The slice of an accelerator type of Google Cloud, such as v5p-128, in a sentence.
+
+    v2 to v4 and v5p are counted there in TensorCores, v5e and v6e in chips.
+    """
+    found = _CLOUD_TYPE.fullmatch(name.replace("v5litepod", "v5e"))
+    if found is None:
+        return ""
+    chip, count = registry.get(found["chip"]), int(found["count"])
+    if found["chip"] not in _COUNTED_IN_CHIPS:
+        count //= 2
+    shapes = [shape for shape in possible_shapes(chip) if math.prod(shape) == count]
+    best = min(shapes or nearest_shapes(chip, (count,), 1), key=sum)
+    near = "" if shapes else "nearest is "
+    return f" {name} is {count} chips: {near}{chip.name}:{shape_name(best)}."
 
 
 def resolve_target(text: str | None = None, registry: ChipRegistry | None = None) -> Target:

@@ -237,3 +237,33 @@ def test_work_of_rank_0_alone_holds_all_up(tmp_path) -> None:
     assert extra_s > 0
     assert others["waits_s"] == pytest.approx(extra_s, rel=0.05)
     assert zero["waits_s"] == pytest.approx(0.0, abs=1e-6)
+
+
+RANK_FROM_ENVIRONMENT = """
+import os
+import torch
+import helper
+width = 1024 if int(os.environ["RANK"]) % 2 == 0 else 2048
+weight = torch.nn.Parameter(torch.randn(1024, width, device="tpu"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    x = torch.randn(512, 1024, device="tpu")
+    for _ in range(helper.times()):
+        x = x @ torch.randn(1024, 1024, device="tpu")
+    (x @ weight).sum().backward()
+    optimizer.step()
+"""
+HELPER = """
+import os
+def times():
+    return 5 if os.getenv("LOCAL_RANK") == "3" else 1
+"""
+
+
+def test_rank_of_the_environment_is_followed(tmp_path) -> None:
+    (tmp_path / "helper.py").write_text(HELPER)
+    plan = _planned(tmp_path, RANK_FROM_ENVIRONMENT, "--target", "v5e:2x4")
+    ranks = {tuple(role["ranks"]) for role in plan["roles"]}
+    # All eight are on one host.
+    assert ranks == {(0, 2, 4, 6), (1, 5, 7), (3,)}
+    assert "was read from the environment" not in plan["said"]

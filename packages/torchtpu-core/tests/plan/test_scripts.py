@@ -65,6 +65,9 @@ from torch import nn
 
 torch.set_default_device("tpu")
 model = nn.Sequential(nn.Linear(256, 1024), nn.RMSNorm(1024), nn.Linear(1024, 256)).eval()
+with torch.device("meta"):
+    other = nn.Linear(512, 512, bias=False)
+other.to_empty(device="tpu")
 with torch.inference_mode():
     x = torch.randn(8, 256)
     for _ in range(3):
@@ -170,6 +173,8 @@ def test_inference_mode_is_planned(tmp_path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[1.0, 1.0, 1.0, 1.0] True" in done.stdout
     plan = json.loads((tmp_path / "plan.json").read_text())
+    parameters = 256 * 1024 + 1024 + 1024 + 1024 * 256 + 256 + 512 * 512
+    assert plan["hbm"]["at_peak"]["parameters"] == 4 * parameters
     # Three passes of two matrix products, and little else.
     flops = 3 * 2 * 2 * 8 * 256 * 1024
     assert plan["mfu"] * plan["step_s"] * 197e12 == pytest.approx(flops, rel=0.01)

@@ -134,7 +134,14 @@ def test_summary_of_errors_takes_magnitudes() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("id,metric\n", "lacks the columns"), (ROWS + "A,time,1,s\n", "occurs twice")],
+    [
+        ("id,metric\n", "lacks the columns"),
+        (ROWS + "A,time,1,s\n", "occurs twice"),
+        (ROWS + "D,time\n", "row 'D' has no value and no unit"),
+        (ROWS + "D,time,0,s\n", "give a number above 0"),
+        (ROWS + "D,time,nan,s\n", "give a number above 0"),
+        ("id,m\0etric,value,unit\n", "lacks the columns"),
+    ],
 )
 def test_wrong_table_of_rows_raises(tmp_path, text, message) -> None:
     (tmp_path / "rows.csv").write_text(text)
@@ -163,3 +170,23 @@ def test_command_with_a_wrong_folder_says_so_without_a_traceback(small) -> None:
     assert done.exit_code == 1
     assert "SpecError" in done.output
     assert "Traceback" not in done.output
+
+
+def test_table_that_is_no_text_is_refused(tmp_path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"\x8a\xff\xfe")
+    with pytest.raises(SpecError, match="cannot be read as a table"):
+        read_rows(tmp_path / "rows.csv")
+
+
+def test_misspelt_metric_is_suggested(small) -> None:
+    rows, specs = small
+    rows.write_text(ROWS.replace("warp_speed", "bandwith"))
+    assert "Did you mean 'bandwidth'?" in compare(read_rows(rows), read_specs(specs))[1].reason
+
+
+def test_nothing_modelled_exits_with_1(small) -> None:
+    rows, specs = small
+    rows.write_text("id,metric,value,unit\nC,time,1,s\n")
+    shown = CliRunner().invoke(make_app(), ["validate", "--rows", str(rows), "--specs", str(specs)])
+    assert shown.exit_code == 1
+    assert "no spec file lists this row" in shown.output

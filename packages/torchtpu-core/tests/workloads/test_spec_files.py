@@ -53,6 +53,9 @@ def test_base_that_names_itself_raises(tmp_path) -> None:
     [
         (GOOD.replace("bytes", "byte"), "did you mean 'bytes'"),
         (GOOD.replace("1e6", "'many'"), "copy.bytes is of type float"),
+        (GOOD.replace("1e6", "-1e6"), "copy.bytes is a number above 0"),
+        (GOOD.replace("1e6", "inf"), "copy.bytes is a number above 0"),
+        (GOOD + "[parallel]\ntensor=-2", "parallel.tensor is a number of at least 0"),
         ("[hardware]\n[copy]\nbytes=1.0", "lacks the key 'chip'"),
         ("[hardware]\nchip='v6e'\n", "exactly one of"),
         ("= 3", "cannot be read as a spec"),

@@ -71,7 +71,7 @@ def test_what_waits_in_the_host_is_exposed_if_its_link_is_slow() -> None:
 
 
 def test_mesh_that_does_not_divide_raises() -> None:
-    with pytest.raises(MeshShapeError, match="do not divide the 128 chips"):
+    with pytest.raises(MeshShapeError, match="128 chips of a slice cannot form a mesh"):
         predict_step(replace(SPEC, parallel=Parallel(tensor=3)))
 
 

@@ -13,8 +13,11 @@ import typer
 
 from torchtpu_core.cli.console import console
 from torchtpu_core.cli.failure import shown
+from torchtpu_core.cli.outputs import writable
 
 if TYPE_CHECKING:
+    from torchtpu_core.ici.faults import Faults
+    from torchtpu_core.ici.slices import Slice
     from torchtpu_core.plan.result import Plan
 
 COMPILERS = ("simulator", "xla-tpu")
@@ -24,8 +27,9 @@ Arguments = Annotated[
 ]
 Target = Annotated[str, typer.Option(help="The slice, such as v5p:8x8x16.")]
 Slices = Annotated[int, typer.Option(help="Slices, joined by the data centre network.", min=1)]
-
-
+Timeout = Annotated[
+    float, typer.Option(help="Seconds that the script may run; 0 for any number.", min=0)
+]
 FaultTexts = Annotated[
     list[str] | None,
     typer.Option(
@@ -50,12 +54,18 @@ def plan(
             "they are found: ranks whose scripts take other branches, stages of pipelines."
         ),
     ] = "",
-    json_: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
+    json_: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures here.", callback=writable)
+    ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page with timeline, roofline, memory, torus here.")
+        Path | None,
+        typer.Option(
+            help="Write a page with timeline, roofline, memory, torus here.", callback=writable
+        ),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")
+        Path | None,
+        typer.Option(help="Write a trace for ui.perfetto.dev here.", callback=writable),
     ] = None,
     sweep: Annotated[
         list[str] | None,
@@ -71,6 +81,7 @@ def plan(
     compiler_timeout: Annotated[
         float, typer.Option(help="Seconds that XLA's TPU compiler may take.", min=1)
     ] = 900.0,
+    timeout: Timeout = 600.0,
 ) -> None:
     """Predict a script's step on a slice: time, memory, network, and what would help.
 
@@ -78,7 +89,14 @@ def plan(
     stands for all, or as one for each role where ranks differ. Every figure is simulated.
     """
     if sweep:
-        _sweep(script, arguments or [], target, slices, sweep)
+        if html is not None or trace is not None:
+            raise typer.BadParameter("--html and --trace show one plan, not a --sweep of several.")
+        slice_ = _slice(script, target, fault or [])[0].name
+        options = ["--target", slice_, "--slices", str(slices), "--ranks", ranks]
+        options += ["--compiler", compiler, "--compiler-timeout", str(compiler_timeout)]
+        options += ["--timeout", str(timeout)]
+        options += [part for text in fault or () for part in ("--fault", text)]
+        _sweep([str(script), *options, "--", *(arguments or ())], sweep, json_)
         return
     from torchtpu_core.plan import html as page
     from torchtpu_core.plan import perfetto, terminal
@@ -92,6 +110,7 @@ def plan(
         _numbers(ranks),
         compiler,
         compiler_timeout,
+        limit_s=timeout,
     )
     terminal.show(made, console())
     if json_ is not None:
@@ -108,11 +127,13 @@ def advise(
     arguments: Arguments = None,
     target: Target = "v5e:2x2",
     slices: Slices = 1,
+    timeout: Timeout = 600.0,
 ) -> None:
     """List what would make a script faster on a slice, with each change's simulated gain."""
     from torchtpu_core.plan import terminal
 
-    terminal.show_advice(_make(script, arguments or [], target, slices), console())
+    made = _make(script, arguments or [], target, slices, limit_s=timeout)
+    terminal.show_advice(made, console())
 
 
 def _numbers(text: str) -> list[int] | None:
@@ -125,14 +146,14 @@ def _numbers(text: str) -> list[int] | None:
         raise PlanError(f"--ranks {text!r} is no list of numbers. Write 0,4.") from error
 
 
-def _sweep(script: Path, arguments: list[str], target: str, slices: int, sweeps: list[str]) -> None:
+def _sweep(command: list[str], sweeps: list[str], json_: Path | None) -> None:
     """Plans every combination of options and prints them, those of the front marked."""
     from torchtpu_core.cli.console import print_table
+    from torchtpu_core.errors import PlanError
     from torchtpu_core.plan.script_sweep import front, try_all
     from torchtpu_core.plan.terminal import seconds
     from torchtpu_core.units import format_bytes
 
-    command = [str(script), "--target", target, "--slices", str(slices), "--", *arguments]
     tried = list(try_all(command, sweeps))
     best = front(tried)
     rows = []
@@ -155,6 +176,38 @@ def _sweep(script: Path, arguments: list[str], target: str, slices: int, sweeps:
         )
     print_table(("options", "step", "tokens/s", "HBM", ""), rows)
     typer.echo("All figures are simulated.")
+    if json_ is not None:
+        figures = [
+            {"options": t.options, "on_front": t in best, "failure": t.failure, "plan": t.plan}
+            for t in tried
+        ]
+        text = json.dumps({"simulated": True, "choices": figures}, indent=1)
+        json_.write_text(text + "\n", encoding="utf-8")
+    if not any(choice.plan for choice in tried):
+        raise PlanError("none of the choices could be planned; what each said is above.")
+
+
+def _slice(script: Path, target: str, fault_texts: Sequence[str]) -> tuple[Slice, Faults]:
+    """The slice that a plan is for, and what is wrong with it.
+
+    Raises:
+        PlanError: there is no such script, or the target is no slice.
+        FaultError: nothing can run on all of the slice.
+    """
+    from torchtpu_core.errors import PlanError
+    from torchtpu_core.ici.faults import parse_faults, refuse_chips_down, refuse_cut
+    from torchtpu_core.targets import parse_target
+
+    if not script.is_file():
+        raise PlanError(f"{script} is not a file. Pass the script that you would run.")
+    slice_ = parse_target(target).slice_
+    if slice_ is None:
+        raise PlanError(f"{target!r} is not a simulated slice. Pass one, such as v5p:4x4x8.")
+    faults = parse_faults(fault_texts)
+    faults.check(slice_.torus)
+    refuse_chips_down(slice_, faults)
+    refuse_cut(slice_, faults)
+    return slice_, faults
 
 
 def _make(
@@ -166,29 +219,25 @@ def _make(
     ranks: Sequence[int] | None = None,
     compiler: str = "simulator",
     timeout_s: float = 0.0,
+    *,
+    limit_s: float = 0.0,
 ) -> Plan:
     """The plan of a script."""
     from torchtpu_core.errors import PlanError, did_you_mean
-    from torchtpu_core.ici.faults import parse_faults
     from torchtpu_core.targets import parse_target
 
-    chosen = parse_target(target)
-    slice_ = chosen.slice_
-    if slice_ is None:
-        raise PlanError(f"{target!r} is not a simulated slice. Pass one, such as v5p:4x4x8.")
+    slice_, faults = _slice(script, target, fault_texts)
     if compiler not in COMPILERS:
         raise PlanError(
             f"no compiler {compiler!r}.{did_you_mean(compiler, COMPILERS)} Pass --compiler "
             f"{' or '.join(COMPILERS)}."
         )
-    faults = parse_faults(fault_texts)
-    faults.check(slice_.torus)
     with_xla = compiler == "xla-tpu"
     if with_xla:
         from torchtpu_core import xla_tpu
 
         xla_tpu.require_libtpu("torchtpu plan --compiler xla-tpu")
-        xla_tpu.topology_of(chosen, slices)
+        xla_tpu.topology_of(parse_target(target), slices)
     os.environ["TORCH_TPU_TARGET"] = slice_.name
     import torch
 
@@ -197,19 +246,28 @@ def _make(
     from torchtpu_core.plan.session import record
 
     if with_xla:
-        recordings = [record(script, arguments, slice_, slices, keep_calls=True)]
+        recordings = [
+            record(*(script, arguments, slice_, slices), keep_calls=True, limit_s=limit_s, say=_say)
+        ]
         recordings[0].notes.append("one rank stands for all: --compiler xla-tpu makes one program")
     else:
-        recordings = record_roles(script, arguments, slice_, slices, ranks)
+        recordings = record_roles(
+            script, arguments, slice_, slices, ranks, limit_s=limit_s, say=_say
+        )
     precision = torch.get_float32_matmul_precision()
     made = make_plan(recordings, slice_, slices, precision, faults)
     if not with_xla:
         return made
     from torchtpu_core.plan.compiled import compiled_plan
 
-    return compiled_plan(made, chosen, timeout_s=timeout_s, progress=_progress)
+    return compiled_plan(made, parse_target(target), timeout_s=timeout_s, progress=_progress)
 
 
 def _progress(seconds: float, what: str) -> None:
     """Says that XLA's TPU compiler is still at work."""
     typer.echo(f"XLA's TPU compiler: {what}, {seconds:.0f} s so far", err=True)
+
+
+def _say(text: str) -> None:
+    """Says how far the script is."""
+    typer.echo(text, err=True)

@@ -11,10 +11,13 @@ import typer
 
 from torchtpu_core.cli.console import print_table
 from torchtpu_core.cli.failure import shown
+from torchtpu_core.cli.outputs import writable
 from torchtpu_core.units import format_bytes
 
 SpecFile = Annotated[Path, typer.Argument(help="A spec file with [model] and [train] tables.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures here.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Write the figures here.", callback=writable)
+]
 
 
 @shown
@@ -49,7 +52,8 @@ def sweep(spec: SpecFile, json_: JsonFile = None) -> None:
         nearest = min(found, key=lambda choice: choice.hbm_bytes)
         typer.echo(
             f"None fits. The smallest, {nearest.name}, needs "
-            f"{format_bytes(int(nearest.hbm_bytes))} per chip: use more chips."
+            f"{format_bytes(int(nearest.hbm_bytes))} per chip: use more chips.",
+            err=True,
         )
     if json_ is not None:
         figures = [
@@ -66,6 +70,8 @@ def sweep(spec: SpecFile, json_: JsonFile = None) -> None:
         ]
         text = json.dumps({"simulated": True, "choices": figures}, indent=1)
         json_.write_text(text + "\n", encoding="utf-8")
+    if not best:
+        raise typer.Exit(1)
 
 
 @shown

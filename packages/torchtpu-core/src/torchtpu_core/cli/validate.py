@@ -11,6 +11,7 @@ import typer
 
 from torchtpu_core.cli.console import print_table
 from torchtpu_core.cli.failure import shown
+from torchtpu_core.cli.outputs import writable
 from torchtpu_core.errors import SpecError
 
 
@@ -23,10 +24,12 @@ def validate(
         Path | None, typer.Option(help="Folder of spec files (TOML, JSON or YAML).")
     ] = None,
     json_: Annotated[
-        Path | None, typer.Option("--json", help="Write every prediction to this file.")
+        Path | None,
+        typer.Option("--json", help="Write every prediction to this file.", callback=writable),
     ] = None,
     markdown: Annotated[
-        Path | None, typer.Option(help="Write the table as Markdown to this file.")
+        Path | None,
+        typer.Option(help="Write the table as Markdown to this file.", callback=writable),
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="Print every key of a spec file.")] = False,
 ) -> None:
@@ -51,3 +54,5 @@ def validate(
         json_.write_text(json.dumps(table.as_json(found), indent=1) + "\n", encoding="utf-8")
     if markdown is not None:
         markdown.write_text(table.markdown(found), encoding="utf-8")
+    if all(item.predicted is None for item in found):
+        raise SpecError("none of the rows is modelled; the reasons are above.")

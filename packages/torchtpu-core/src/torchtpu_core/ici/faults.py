@@ -46,7 +46,9 @@ class Faults:
     chips_late: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for what, left in (*self.cables_slow.items(), *self.chips_slow.items()):
+        named = [(f"Cable {a}-{b}", left) for (a, b), left in self.cables_slow.items()]
+        named += [(f"Chip {chip}", left) for chip, left in self.chips_slow.items()]
+        for what, left in named:
             if not 0 < left <= 1:
                 raise FaultError(
                     f"{what} cannot have {left} of its rate left: give a fraction above 0 and "
@@ -200,14 +202,33 @@ def refuse_chips_down(slice_: Slice, faults: Faults) -> None:
         return
     chips = ", ".join(map(str, sorted(faults.chips_down)))
     verb = "are" if len(faults.chips_down) > 1 else "is"
-    nearest = largest_whole(slice_, faults)
-    use = " or ".join(
-        f"{slice_.chip.name}:{shape_name(shape)} from chip {first}" for shape, first in nearest
-    )
     raise FaultError(
         f"Chip {chips} of {slice_.name} {verb} down, so that no collective over all of its chips "
-        f"is possible. Use {use or 'another slice'}, or several slices."
+        f"is possible. Use {_instead(slice_, faults)}, or several slices."
     )
+
+
+def refuse_cut(slice_: Slice, faults: Faults) -> None:
+    """Refuses a slice that its cables which are down cut in parts.
+
+    Raises:
+        FaultError: names a chip that cannot be reached, and the largest slices without the faults.
+    """
+    for one, other in sorted(faults.cables_down):
+        link = next(way for way in slice_.torus.links_from(one) if way.target == other)
+        try:
+            detour(slice_.torus, faults, link)
+        except FaultError as error:
+            raise FaultError(f"{error} That is {_instead(slice_, faults)}.") from error
+
+
+def _instead(slice_: Slice, faults: Faults) -> str:
+    """The largest slices without the faults, in words."""
+    nearest = largest_whole(slice_, faults)
+    names = [
+        f"{slice_.chip.name}:{shape_name(shape)} from chip {first}" for shape, first in nearest
+    ]
+    return " or ".join(names) or "another slice"
 
 
 def largest_whole(

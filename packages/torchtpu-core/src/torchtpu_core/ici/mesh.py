@@ -149,8 +149,13 @@ def topology_aware_mesh(
     return Mesh(network=network, sizes=whole, digits=best_layout(network, whole, weights))
 
 
-def complete_sizes(sizes: Mapping[str, int], devices: int) -> dict[str, int]:
+def complete_sizes(sizes: Mapping[str, int], devices: int, what: str = "devices") -> dict[str, int]:
     """Sizes with -1 filled in.
+
+    Args:
+        sizes: along each axis, one of them -1 or none.
+        devices: what they multiply to.
+        what: what is counted, in messages.
 
     Raises:
         MeshShapeError: they cannot be.
@@ -167,7 +172,7 @@ def complete_sizes(sizes: Mapping[str, int], devices: int) -> dict[str, int]:
         )
     known = math.prod(size for size in sizes.values() if size != -1)
     if devices % known or (not free and known != devices):
-        raise MeshShapeError(_advice(sizes, known, devices, bool(free)))
+        raise MeshShapeError(_advice(sizes, known, devices, bool(free)).format(what=what))
     return {name: devices // known if size == -1 else size for name, size in sizes.items()}
 
 
@@ -208,8 +213,9 @@ def _advice(sizes: Mapping[str, int], known: int, devices: int, free: bool) -> s
         fits += [f"{name}={n}" for n in (*below, *[n for n in possible if n > size][:1])]
     count = known * max(round(devices / known), 1) if free else known
     use = f"Use {' or '.join(fits)}, or" if fits else "Use"
-    what = f"{known} does not divide {devices}" if devices % known else f"they make {known}"
-    return f"{devices} devices cannot form a mesh ({_shown(sizes)}): {what}. {use} {count} devices."
+    wrong = f"{known} does not divide {devices}" if devices % known else f"they make {known}"
+    mesh = f"{devices} {{what}} cannot form a mesh ({_shown(sizes)})"
+    return f"{mesh}: {wrong}. {use} {count} {{what}}."
 
 
 def _shown(sizes: Mapping[str, int]) -> str:

@@ -148,9 +148,11 @@ def make_slice(chip: Chip, shape: Shape, *, twisted: bool = False) -> Slice:
         )
     if shape not in possible_shapes(chip):
         names = ", ".join(f"{chip.name}:{shape_name(near)}" for near in nearest_shapes(chip, shape))
+        most = max(map(math.prod, possible_shapes(chip)))
+        several = f" More than {most} chips are several slices." if math.prod(shape) > most else ""
         raise TargetError(
             f"{chip.name} does not come in a slice of {shape_name(shape)} "
-            f"({math.prod(shape)} chips). Nearest: {names}."
+            f"({math.prod(shape)} chips). Nearest: {names}.{several}"
         )
     twist = twist_of(chip, shape) if twisted else ()
     torus = Torus(shape=shape, wrap=wrap_of(chip, shape), twist=twist)

@@ -6,12 +6,14 @@ every other rank would see in its place. Each comparison is answered for all of 
 ranks whose answers agree take the same branches, and one of them stands for all. Places in a
 pipeline count as answers.
 
-Not seen: a rank that is read from the environment, used as an index, or printed.
+Not seen: a rank that is used as an index, or printed. Of those that are read from the
+environment: `environment_ranks`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,11 +31,18 @@ from torchtpu_core.plan.user_lines import LIBRARIES
 
 
 class Branches:
-    """Answers that depend on the rank."""
+    """Answers that depend on the rank.
+
+    Attributes:
+        world: how many ranks there are.
+        answers: what each rank is told, by question.
+        followed: what became of a rank in the environment: read, compared as text, a number.
+    """
 
     def __init__(self, world: int) -> None:
         self.world = world
         self.answers: dict[bytes, Ints] = {}
+        self.followed: set[str] = set()
 
     def note(self, answers: Any) -> None:
         """Remembers what each rank is told, `[world]`."""
@@ -74,7 +83,7 @@ class Rank(int):
         return made
 
     def __bool__(self) -> bool:
-        if _by_user():
+        if by_user():
             self.branches.note(self.everyone != 0)
         return int(self) != 0
 
@@ -85,7 +94,7 @@ def _comparison(name: str) -> Callable[[Rank, Any], Any]:
     mine = getattr(int, name)
 
     def compare(self: Rank, other: Any) -> Any:
-        if isinstance(other, int) and _by_user():
+        if isinstance(other, int) and by_user():
             others = other.everyone if isinstance(other, Rank) else int(other)
             self.branches.note(getattr(self.everyone, name)(others))
         return mine(self, other)
@@ -114,7 +123,7 @@ for _name in ("add", "sub", "mul", "mod", "floordiv"):
     setattr(Rank, f"__r{_name}__", _arithmetic(f"__r{_name}__"))
 
 
-def _by_user() -> bool:
+def by_user() -> bool:
     """Whether the caller's caller is the user's code."""
     return not sys._getframe(2).f_code.co_filename.startswith(LIBRARIES)
 
@@ -122,15 +131,20 @@ def _by_user() -> bool:
 def watch(stack: contextlib.ExitStack, branches: Branches) -> None:
     """Has the script's ranks watched until the stack is left."""
     get_rank, init = dist.get_rank, _PipelineStageBase.__init__
-    local_rank = DeviceMesh.get_local_rank
+    local_rank, node_rank = DeviceMesh.get_local_rank, dist.get_node_local_rank
 
     def rank_of(group: Any = None) -> int:
         mine = get_rank(group)
-        return _watched(mine, group, branches) if _by_user() else mine
+        return _watched(mine, group, branches) if by_user() else mine
 
     def local_rank_of(self: Any, mesh_dim: Any = None) -> int:
         mine = local_rank(self, mesh_dim)
-        return _watched(mine, self.get_group(mesh_dim), branches) if _by_user() else mine
+        return _watched(mine, self.get_group(mesh_dim), branches) if by_user() else mine
+
+    def node_rank_of(fallback_rank: int | None = None) -> int:
+        mine = node_rank(fallback_rank)
+        everyone = np.arange(branches.world) % int(os.environ["LOCAL_WORLD_SIZE"])
+        return Rank.of(mine, everyone, branches) if by_user() else mine
 
     def stage(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
@@ -139,6 +153,7 @@ def watch(stack: contextlib.ExitStack, branches: Branches) -> None:
             branches.note(places)
 
     stack.enter_context(mock.patch.object(dist, "get_rank", rank_of))
+    stack.enter_context(mock.patch.object(dist, "get_node_local_rank", node_rank_of))
     stack.enter_context(mock.patch.object(DeviceMesh, "get_local_rank", local_rank_of))
     stack.enter_context(mock.patch.object(_PipelineStageBase, "__init__", stage))
 

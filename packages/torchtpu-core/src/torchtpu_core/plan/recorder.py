@@ -9,6 +9,7 @@ reads from the device is a placeholder, noted with the user's line.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from torchtpu_core.runtime import tables
 DEVICE = "tpu"
 #: Host tensors with more elements than this have no values either.
 LARGEST_HOST_TENSOR = 1 << 22
+#: Operators that are recorded; beyond it is an endless loop, or memory's end.
+MOST_OPERATORS = 2_000_000
 #: Values that one line of the script reads in a plan; beyond it is an endless loop.
 MOST_READS = 10_000
 _DESUGARED = ("DTensor", "AsyncCollectiveTensor")
@@ -63,7 +66,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         flat = _leaves((args, kwargs), [])
         inputs = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
         fakes = [tensor for tensor in inputs if isinstance(tensor, FakeTensor)]
-        if not fakes and not self._makes_fake(func, flat):
+        if not fakes and not self._makes_fake(func, args, flat):
             return func(*args, **kwargs)
         if fakes and fakes[0].fake_mode is not self.fake:
             # DTensor asks another fake mode for the shapes of global tensors: no work.
@@ -88,20 +91,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """An operator on ordinary tensors."""
         return self.__torch_dispatch__(func, (), args, kwargs)
 
-    def _makes_fake(self, func: Any, flat: Sequence[Any]) -> bool:
+    def _makes_fake(self, func: Any, args: Sequence[Any], flat: Sequence[Any]) -> bool:
         """Whether an operator without fake operands has a fake result."""
         if any(isinstance(leaf, torch.device) and leaf.type == DEVICE for leaf in flat):
             return True
         if any(isinstance(leaf, torch.Tensor) for leaf in flat):
             return False
-        # A factory of a large host tensor: its sizes are the integers of one argument.
-        count = 1
-        for leaf in flat:
-            if isinstance(leaf, int) and not isinstance(leaf, bool) and leaf > 0:
-                count *= leaf
-        on_meta = any(isinstance(leaf, torch.device) and leaf.type == "meta" for leaf in flat)
-        made = func.namespace == "aten" and "Tensor" in str(func._schema.returns)
-        return made and not on_meta and count > LARGEST_HOST_TENSOR and "range" not in str(func)
+        if any(isinstance(leaf, torch.device) and leaf.type == "meta" for leaf in flat):
+            return False
+        made = any(isinstance(result.type, torch.TensorType) for result in func._schema.returns)
+        return made and func.namespace == "aten" and _asked_elements(args) > LARGEST_HOST_TENSOR
 
     def _data_read(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The placeholder of a value that the host reads, or `_RUN`."""
@@ -187,6 +186,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if self.keep_calls:
             self._keep(func, args, kwargs, out, op)
         self.recording.ops.append(op)
+        if len(self.recording.ops) > MOST_OPERATORS:
+            raise PlanError(
+                f"{line} is the {MOST_OPERATORS:,}th operator, and the script goes on: a plan "
+                "stops after the second step of the optimizers, or at the script's end. End the "
+                "loop by a small count."
+            )
 
     def _runs_on_host(self, func: Any) -> bool:
         """Whether an operator's only lowering is a fallback."""
@@ -296,6 +301,16 @@ def _leaves(tree: Any, found: list[Any]) -> list[Any]:
     else:
         found.append(tree)
     return found
+
+
+def _asked_elements(args: Sequence[Any]) -> int:
+    """The elements that a factory is asked for: its sizes are its list of integers."""
+    sizes = [arg for arg in args if isinstance(arg, (list, tuple))]
+    return max((math.prod(size) for size in sizes if _are_numbers(size)), default=0)
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int) for value in values)
 
 
 def _size(tensor: torch.Tensor) -> int:

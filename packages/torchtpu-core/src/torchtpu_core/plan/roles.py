@@ -11,16 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchtpu_core.errors import PlanError
+from torchtpu_core.errors import PlanError, TorchTPUError
 from torchtpu_core.ici.fabric import Ints
 from torchtpu_core.ici.slices import Slice, parse_slice
 from torchtpu_core.plan.exchange import FAILED, Alone, Mailbox, NeedsOthers
@@ -32,8 +31,6 @@ from torchtpu_core.plan.session import record
 MOST_ROLES = 16
 #: How often classes may split.
 MOST_ROUNDS = 4
-
-_RANK_FROM_ENVIRONMENT = re.compile(r"(environ|getenv)\W+\w*RANK")
 
 Classes = list[tuple[int, ...]]
 
@@ -49,6 +46,7 @@ class _Job:
     rank: int
     classes: Classes
     folder: str
+    limit_s: float
 
 
 def record_roles(
@@ -57,6 +55,9 @@ def record_roles(
     where: Slice,
     slices: int,
     ranks: Sequence[int] | None = None,
+    *,
+    limit_s: float = 0.0,
+    say: Callable[[str], None] | None = None,
 ) -> list[Recording]:
     """One recording per role, each with the ranks that it stands for.
 
@@ -66,17 +67,25 @@ def record_roles(
         where: one slice.
         slices: how many there are.
         ranks: ranks to record, each standing for those up to the next; found out if None.
+        limit_s: seconds that each rank may run, 0 for any.
+        say: is told now and then how far the first rank is.
 
     Raises:
         PlanError: the script failed, or its ranks have too many roles.
     """
     world = where.devices * slices
-    job = _Job(str(script), tuple(arguments), where.name, slices, 0, [], "")
+    job = _Job(str(script), tuple(arguments), where.name, slices, 0, [], "", limit_s)
     if ranks:
         return _alike(_recorded(job, _declared(ranks, world))[0])
     branches = Branches(world)
     try:
-        first = record(script, arguments, where, slices, branches=branches, mailbox=Alone())
+        first = record(
+            *(script, arguments, where, slices),
+            branches=branches,
+            mailbox=Alone(),
+            limit_s=limit_s,
+            say=say,
+        )
     except NeedsOthers:
         first = None
     classes = branches.classes()
@@ -87,10 +96,10 @@ def record_roles(
                 "same. Say which to record: --ranks 0,1."
             )
         first.ranks = classes[0]
-        if _RANK_FROM_ENVIRONMENT.search(script.read_text(encoding="utf-8", errors="replace")):
+        if branches.followed == {"read"}:
             first.notes.append(
-                "the script reads its rank from the environment, which is not followed: if ranks "
-                "differ by it, say which to record with --ranks"
+                "a rank was read from the environment, and neither compared nor made a number by "
+                "int(): if ranks differ by it, say which to record with --ranks"
             )
         return [first]
     for _ in range(MOST_ROUNDS):
@@ -121,14 +130,17 @@ def _recorded(job: _Job, classes: Classes) -> tuple[list[Recording], list[Ints]]
             f"--ranks {','.join(str(ranks[0]) for ranks in classes[:4])}."
         )
     with tempfile.TemporaryDirectory(prefix="torchtpu-plan-") as folder:
-        children = [
-            _start(
-                _Job(job.script, job.arguments, job.target, job.slices, ranks[0], classes, folder)
-            )
-            for ranks in classes
-        ]
-        for child in children:
-            child.wait()
+        children: list[subprocess.Popen[bytes]] = []
+        try:
+            for ranks in classes:
+                one = replace(job, rank=ranks[0], classes=classes, folder=folder)
+                children.append(_start(one))
+            for child in children:
+                child.wait()
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
         if any(child.returncode for child in children):
             raise PlanError(_first_failure(Path(folder), classes))
         answers = [
@@ -179,11 +191,14 @@ def child(path: str) -> None:
             rank=job.rank,
             branches=branches,
             mailbox=Mailbox(folder, job.rank, stands_for.__getitem__),
+            limit_s=job.limit_s,
         )
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileExistsError), (folder / FAILED).open("x") as file:
             file.write(str(job.rank))
-        raise
+        if not isinstance(error, TorchTPUError):
+            raise
+        sys.exit(str(error))
     made = recording, list(branches.answers.values())
     (folder / f"recorded-{job.rank}").write_bytes(pickle.dumps(made))
 

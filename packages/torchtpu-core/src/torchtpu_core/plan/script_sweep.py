@@ -27,7 +27,7 @@ class Tried:
     Attributes:
         options: what was added to the script's command line.
         plan: the plan's figures, empty if it failed.
-        failure: the last line of what it said, if it failed.
+        failure: the last of what it said, if it failed.
     """
 
     options: tuple[str, ...]
@@ -80,7 +80,9 @@ def try_all(command: Sequence[str], sweeps: Sequence[str]) -> Iterator[Tried]:
             done = subprocess.run(full, capture_output=True, text=True, check=False)
             if done.returncode:
                 lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-                yield Tried(options=options, plan={}, failure=lines[-1])
+                # An argument parser says what is wrong a line before it ends the script.
+                said = lines[-2:] if "sys.exit" in lines[-1] else lines[-1:]
+                yield Tried(options=options, plan={}, failure=" ".join(said))
                 continue
             yield Tried(options=options, plan=json.loads(out.read_text(encoding="utf-8")))
 

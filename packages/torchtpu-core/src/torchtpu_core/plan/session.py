@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import runpy
 import sys
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,13 +24,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from torchtpu_core.errors import PlanError, TorchTPUError
+from torchtpu_core.ici.mesh import complete_sizes
 from torchtpu_core.ici.slices import Slice
-from torchtpu_core.plan import checkpoints, ddp, stand_ins
+from torchtpu_core.plan import checkpoints, ddp, environment_ranks, script_process, stand_ins
 from torchtpu_core.plan.exchange import Alone, Mailbox
 from torchtpu_core.plan.ranks import Branches, watch
 from torchtpu_core.plan.recorder import Recorder
 from torchtpu_core.plan.records import Category, Phase, Recording
-from torchtpu_core.plan.steps import Steps
+from torchtpu_core.plan.script_errors import explained, show_traceback
+from torchtpu_core.plan.steps import STEPS, Steps, outside_the_step
 
 
 class _Enough(BaseException):
@@ -49,6 +49,8 @@ def record(
     branches: Branches | None = None,
     mailbox: Mailbox | Alone | None = None,
     keep_calls: bool = False,
+    limit_s: float = 0.0,
+    say: Callable[[str], None] | None = None,
 ) -> Recording:
     """What the script does in its second step, as one rank of all devices of the slices.
 
@@ -61,6 +63,8 @@ def record(
         branches: is told what the script asks about its rank.
         mailbox: how it exchanges objects with other ranks that are recorded.
         keep_calls: also keep each operator's arguments, to make a program of the step.
+        limit_s: seconds that the script may run, 0 for any.
+        say: is told now and then how far the script is.
 
     Raises:
         PlanError: the script failed, or did nothing on the device.
@@ -69,36 +73,72 @@ def record(
         raise PlanError(f"{script} is not a file. Pass the script that you would run.")
     recording = Recording(world_size=where.devices * slices, rank=rank, script=str(script))
     recorder = Recorder(recording, keep_calls=keep_calls)
+
+    def progress(seconds: float, line: str) -> None:
+        if say is not None:
+            say(f"{script}: {seconds:.0f} s, {_so_far(recording)}, at {line}")
+
     with contextlib.ExitStack() as stack:
         stack.enter_context(_environment(script, arguments, where, slices, rank))
         stack.enter_context(_replaced(recorder))
         stand_ins.exchange(stack, mailbox or Alone())
+        environment_ranks.follow(stack, branches, where.devices_per_host)
+        stack.enter_context(script_process.exits_as_exceptions())
+        stack.enter_context(script_process.spawned_ranks_in_process(recording, branches))
         if branches is not None:
             watch(stack, branches)
         stack.enter_context(recorder)
+        stack.enter_context(script_process.clock(limit_s, progress))
         try:
-            runpy.run_path(str(script), run_name="__main__")
-        except (_Enough, SystemExit) as ended:
-            if isinstance(ended, SystemExit) and ended.code not in (0, None):
-                raise PlanError(f"{script} ended with {ended.code}.") from ended
-        except TorchTPUError:
-            raise
-        except Exception as error:
-            traceback.print_exception(error)
-            raise PlanError(
-                f"{script} failed while it ran without values: {type(error).__name__}: {error}"
-            ) from error
+            _run(script, recording, limit_s)
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
     if not recording.ops:
         raise PlanError(
-            f"{script} put no work on the device 'tpu'. Choose that device, "
-            "for example with the script's own option after `--`."
+            f"{script} put no work on the device 'tpu'. Choose that device where the script "
+            "chooses one, for example torch.accelerator.current_accelerator(), or by the script's "
+            "own option after `--`."
         )
     if not recording.step_ends:
         recording.notes.append("no optimizer step was seen: the whole script is one step")
+    elif outside := outside_the_step(recording):
+        recording.notes.append(outside)
     return recording
+
+
+def _run(script: Path, recording: Recording, limit_s: float) -> None:
+    """Runs the script; whatever ends it too early is told.
+
+    Raises:
+        PlanError: it failed, ended itself, or ran too long.
+    """
+    try:
+        script_process.run_as_main(script)
+    except _Enough:
+        pass
+    except SystemExit as ended:
+        if ended.code not in (0, None):
+            raise PlanError(f"{script} ended itself by sys.exit({ended.code!r}).") from ended
+    except script_process.Ended as ended:
+        raise PlanError(f"{script} ended itself by os._exit({ended}).") from ended
+    except script_process.TooLong as error:
+        raise PlanError(
+            f"{script} ran for {limit_s:.0f} s, and was at {error}: {_so_far(recording)}. A loop "
+            "that ends by a value of the device, by another process or by the clock never ends "
+            "in a plan: end it by a count too, or allow it more time by --timeout."
+        ) from error
+    except TorchTPUError:
+        raise
+    except Exception as error:
+        show_traceback(error)
+        raise PlanError(explained(script, error)) from error
+
+
+def _so_far(recording: Recording) -> str:
+    """How much is recorded, in words."""
+    steps = len(recording.step_ends)
+    return f"{len(recording.ops):,} operators and {steps} of {STEPS} optimizer steps recorded"
 
 
 @contextlib.contextmanager
@@ -140,7 +180,7 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
         stand_ins.enter_all(stack)
         checkpoints.keep_from_disk(stack, recorder)
         stack.enter_context(_data_assignable())
-        stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", _swap))
+        stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", _swapping(recorder)))
         ddp.replace(stack)
         torch.__future__.set_swap_module_params_on_conversion(True)
         try:
@@ -173,6 +213,9 @@ def _device_of_rank(stack: contextlib.ExitStack, recording: Recording) -> None:
     real = DeviceMesh._setup_world_group_and_device
 
     def set_up(self: DeviceMesh) -> Any:
+        if self._layout.numel() > recording.world_size:
+            names = self.mesh_dim_names or [f"axis {axis}" for axis in range(self.ndim)]
+            complete_sizes(dict(zip(names, self.shape, strict=True)), recording.world_size)
         group = real(self)
         if self.device_type == "tpu" and not recording.ops and not torch.tpu.current_device():
             torch.tpu.set_device(int(os.environ["LOCAL_RANK"]))
@@ -193,6 +236,17 @@ def _resizing(recorder: Recorder) -> Any:
         return done
 
     return mock.patch.object(torch.UntypedStorage, "resize_", resize_)
+
+
+def _swapping(recorder: Recorder) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """``torch.utils.swap_tensors`` for modules that move to the device: parameters are known."""
+
+    def swap(first: torch.Tensor, second: torch.Tensor) -> None:
+        _swap(first, second)
+        if isinstance(first, nn.Parameter):
+            _mark(recorder, first, Category.PARAMETERS)
+
+    return swap
 
 
 def _swap(first: torch.Tensor, second: torch.Tensor) -> None:

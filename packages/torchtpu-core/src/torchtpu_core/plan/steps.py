@@ -7,12 +7,49 @@ discriminator's, or one for each parameter. One that is never used is not waited
 
 from __future__ import annotations
 
+import math
 import weakref
+from collections import Counter
 from typing import Any
+
+from torchtpu_core.plan.records import Op, Recording
 
 STEPS = 2
 #: How often an optimizer steps before those that never did are given up.
 PATIENCE = 10
+
+#: How much more the first step may multiply than the second before it is told.
+MORE_AT_FIRST = 1.5
+
+
+def outside_the_step(recording: Recording) -> str:
+    """What the script multiplies before its first step and not in its second, in a sentence.
+
+    Rollouts of reinforcement learning, evaluations before training and the like; nothing if there
+    is little of it.
+    """
+    if len(recording.step_ends) < STEPS:
+        return ""
+    end, start = recording.step_ends[0], recording.step()
+    first, step = _flops(recording.ops[:end]), _flops(recording.ops[slice(*start)])
+    more = first - step
+    total, usual = sum(first.values()), sum(step.values())
+    if total <= MORE_AT_FIRST * usual:
+        return ""
+    lines = ", ".join(line for line, _ in more.most_common(2))
+    return (
+        f"before its first step the script multiplies {total / 1e9:,.3g} GFLOP, in the step that "
+        f"is planned {usual / 1e9:,.3g}: what it does between steps now and then, as a rollout or an "
+        f"evaluation ({lines}), is outside the figures"
+    )
+
+
+def _flops(ops: list[Op]) -> Counter[str]:
+    """Floating-point operations of matrix products, by the user's line."""
+    found: Counter[str] = Counter()
+    for op in ops:
+        found[op.line] += sum(2 * math.prod(product) for product in op.products)
+    return found
 
 
 class Steps:

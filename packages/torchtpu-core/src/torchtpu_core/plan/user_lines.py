@@ -87,6 +87,10 @@ class UserLines:
         # A function of Python's takes a number of its own, after its operators'.
         return next((known[n] for n in range(number, number - FARTHEST, -1) if n in known), "")
 
+    def of_frame(self, frame: FrameType | None) -> str:
+        """The innermost line of the user's from a frame outwards."""
+        return self._find(frame)
+
     def _find(self, frame: FrameType | None) -> str:
         while frame is not None:
             code = frame.f_code

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from torchtpu_core.errors import SpecError
+from torchtpu_core.errors import SpecError, did_you_mean
 from torchtpu_core.hardware.chip import Chip
 from torchtpu_core.hardware.registry import chips
 from torchtpu_core.ici.groups import whole_axes
@@ -36,6 +36,22 @@ class NotModelledError(SpecError):
     """A row that the model does not cover, with the reason."""
 
 
+METRICS = (
+    *("step_time", "tflops_per_chip", "mfu", "hfu", "tokens_per_s", "tokens_per_s_per_chip"),
+    *("speedup", "median_block_time", "time_to_train", "time", "tflops", "achieved_bw"),
+    "bandwidth",
+)
+
+
+def _unknown(metric: str) -> NotModelledError:
+    """The reason of a metric that is none, or that this kind of spec does not have."""
+    if metric in METRICS:
+        return NotModelledError(f"{metric} is no metric of what its spec describes")
+    return NotModelledError(
+        f"the metric {metric!r} is not one the model computes.{did_you_mean(metric, METRICS)}"
+    )
+
+
 def predict(spec: Spec, metric: str, unit: str) -> float:
     """The simulated value of a metric in a unit.
 
@@ -59,7 +75,7 @@ def predict(spec: Spec, metric: str, unit: str) -> float:
             return 2 * spec.matmul.m * spec.matmul.k * spec.matmul.n / seconds / 1e12
         if spec.attention is not None:
             return _attention_flops(spec.attention) / seconds / 1e12
-    raise NotModelledError(f"the metric {metric!r} is not one the model computes")
+    raise _unknown(metric)
 
 
 def _unit(table: dict[str, float], unit: str, metric: str) -> float:
@@ -92,7 +108,7 @@ def _training(spec: Spec, metric: str, unit: str) -> float:
         if spec.benchmark is None:
             raise NotModelledError("time_to_train needs a [benchmark] table in its spec")
         return spec.benchmark.blocks * _block_s(spec, step) * _unit(_SECONDS, unit, metric)
-    raise NotModelledError(f"the metric {metric!r} is not one the model computes")
+    raise _unknown(metric)
 
 
 def _block_s(spec: Spec, step: StepPrediction) -> float:

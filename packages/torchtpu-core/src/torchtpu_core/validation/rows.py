@@ -9,6 +9,7 @@ row to use in place of the row's own identifier. Other columns are ignored.
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,19 +47,20 @@ def read_rows(path: Path) -> list[Row]:
     """The rows of a file.
 
     Raises:
-        SpecError: a column is missing, a value is no number, or an identifier repeats.
+        SpecError: no text, a column is missing, a value is no number above 0, or an
+            identifier repeats.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             lines = list(reader)
             header = reader.fieldnames or []
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error}") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(f"{path} cannot be read as a table in UTF-8: {error}") from error
     missing = [name for name in NEEDED if name not in header]
     if missing:
         raise SpecError(f"{path} lacks the columns {', '.join(missing)}; it has {header}.")
-    rows = [_row(line, path) for line in lines if any((cell or "") for cell in line.values())]
+    rows = [_row(line, path) for line in lines if any(line.values())]
     seen: set[str] = set()
     for row in rows:
         if row.id in seen:
@@ -68,10 +70,18 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _row(line: dict[str, str], path: Path) -> Row:
+    empty = [name for name in NEEDED if not (line[name] or "").strip()]
+    if empty:
+        raise SpecError(f"{path}: row {line['id']!r} has no {' and no '.join(empty)}.")
     try:
         value = float(line["value"])
-    except ValueError as error:
-        raise SpecError(f"{path}: row {line['id']} has the value {line['value']!r}.") from error
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise SpecError(
+            f"{path}: row {line['id']} has the value {line['value']!r}; an error is relative to "
+            "it, so give a number above 0."
+        )
     return Row(
         id=line["id"].strip(),
         metric=line["metric"].strip(),

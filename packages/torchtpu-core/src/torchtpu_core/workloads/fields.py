@@ -8,6 +8,7 @@ known one; numbers are converted to the type that the field states.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
                 f"Known keys: {', '.join(known)}."
             )
         values[key] = _convert(hints[key], value, f"{where}.{key}")
+        _check_sign(known[key], values[key], f"{where}.{key}")
     for name, field in known.items():
         required = field.default is field.default_factory is dataclasses.MISSING
         if required and name not in values:
@@ -49,6 +51,20 @@ def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
         return cls(**values)
     except ValueError as error:
         raise SpecError(f"{where}: {error}") from error
+
+
+def _check_sign(field: dataclasses.Field[Any], value: Any, where: str) -> None:
+    """Refuses numbers that count nothing: below zero, or zero where there is no default.
+
+    A default below zero is a word of its own, such as -1 for "what is left".
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or value == field.default:
+        return
+    least = 0 if field.default is not dataclasses.MISSING else math.ulp(0.0)
+    if not least <= value < math.inf:
+        raise SpecError(
+            f"{where} is a number {'above' if least else 'of at least'} 0, not {value}."
+        )
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

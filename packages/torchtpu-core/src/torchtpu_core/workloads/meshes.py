@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torchtpu_core.errors import MeshShapeError
 from torchtpu_core.hardware.registry import chips
 from torchtpu_core.ici.collectives import IciLink
+from torchtpu_core.ici.mesh import complete_sizes
 from torchtpu_core.ici.network import DCN_LATENCY_S, Network
 from torchtpu_core.ici.slices import Slice, make_slice, parse_slice, possible_shapes
 from torchtpu_core.ici.torus import Torus
@@ -21,20 +21,15 @@ def sizes_of(parallel: Parallel, chips_per_slice: int) -> dict[str, int]:
     Raises:
         MeshShapeError: the axes do not divide the slice.
     """
-    sizes = {
+    asked = {
         "tensor": parallel.tensor,
         "context": parallel.context,
         "expert": parallel.expert,
         "pipeline": parallel.pipeline,
+        "fsdp": parallel.fsdp,
+        "data": 1 if parallel.fsdp == -1 else -1,
     }
-    rest, remainder = divmod(chips_per_slice, math.prod(sizes.values()))
-    fsdp = rest if parallel.fsdp == -1 else parallel.fsdp
-    if remainder or not rest or rest % fsdp:
-        raise MeshShapeError(
-            f"Axes {sizes} and fsdp={parallel.fsdp} do not divide the {chips_per_slice} chips "
-            "of a slice. Choose sizes whose product divides it, or fsdp = -1."
-        )
-    return {**sizes, "fsdp": fsdp, "data": rest // fsdp}
+    return complete_sizes(asked, chips_per_slice, "chips of a slice")
 
 
 def network_of(hardware: Hardware, slices: int | None = None) -> Network:

@@ -158,6 +158,10 @@ class Parallel:
     pipeline: int = 1
     microbatches: int = 1
 
+    def __post_init__(self) -> None:
+        if not self.microbatches:
+            raise ValueError("microbatches = 0: a pipeline has at least one.")
+
 
 REMAT_NAMES = ("qkv", "context", "out_proj", "gate_up", "down", "router")
 REMAT_POLICIES: dict[str, tuple[str, ...]] = {

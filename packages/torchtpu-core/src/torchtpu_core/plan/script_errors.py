@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan says when the user's script fails: the script's own traceback, and a way out."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+from torchtpu_core.plan.user_lines import LIBRARIES
+
+_OURS = str(Path(__file__).parent.parent)
+_CUDA = (
+    " A plan runs on the device 'tpu': choose it, or torch.accelerator.current_accelerator(), "
+    "where the script chooses CUDA."
+)
+
+
+def explained(script: Path, error: BaseException) -> str:
+    """The message for a script that failed.
+
+    Args:
+        script: the user's script.
+        error: what it raised.
+    """
+    where = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(LIBRARIES)
+    ]
+    at = f" at {where[-1].filename}:{where[-1].lineno}" if where else ""
+    said = str(error).strip() or "no message"
+    hint = _CUDA if "CUDA" in said else ""
+    return (
+        f"{script} failed{at} while it ran without values: {type(error).__name__}: {said}"
+        f"{'' if said.endswith(('.', '!')) else '.'}{hint}"
+    )
+
+
+def show_traceback(error: BaseException) -> None:
+    """Prints the traceback of the script and of libraries it calls, without the plan's frames."""
+    shown = traceback.TracebackException.from_exception(error)
+    _trim(shown)
+    print("".join(shown.format()), file=sys.stderr, end="")
+
+
+def _trim(shown: traceback.TracebackException | None) -> None:
+    if shown is None:
+        return
+    kept = [frame for frame in shown.stack if not frame.filename.startswith(_OURS)]
+    shown.stack = traceback.StackSummary.from_list(kept)
+    _trim(shown.__cause__)
+    _trim(shown.__context__)

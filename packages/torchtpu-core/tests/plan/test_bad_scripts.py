@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts that fail, end themselves, never end or start ranks: what a plan says of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STEP = """
+import os, torch
+import torch.distributed as dist
+weight = torch.nn.Parameter(torch.zeros(64, 64, device="tpu"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+def step():
+    (weight @ weight).sum().backward()
+    optimizer.step()
+"""
+#: For each script: its text, and what the plan says.
+FAILS = {
+    "wrong shapes": (
+        "import torch\nx = torch.zeros(4, 5, device='tpu')\nx @ x\n",
+        "wrong shapes.py:3 while it ran without values: RuntimeError: a and b must have same",
+    ),
+    "asks for cuda": (
+        "import torch\ntorch.nn.Linear(4, 4).cuda()\n",
+        "A plan runs on the device 'tpu': choose it",
+    ),
+    "no device": ("import torch\ntorch.ones(3).sum()\n", "current_accelerator()"),
+    "sys exit": ("import sys\nsys.exit('no data')\n", "ended itself by sys.exit('no data')"),
+    "os exit": ("import os\nos._exit(0)\n", "ended itself by os._exit(0)"),
+    "syntax": ("def f(:\n", "SyntaxError: invalid syntax"),
+    "endless": ("import time\nwhile True:\n    time.sleep(0.01)\n", "ran for 3 s, and was at"),
+    "input": ("n = int(input())\n", "EOFError"),
+    "mesh": (
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "init_device_mesh('tpu', (2, 3), mesh_dim_names=('dp', 'tp'))\n",
+        "4 devices cannot form a mesh (dp=2, tp=3): 6 does not divide 4. Use tp=2",
+    ),
+    "spawn three": (
+        "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=3)\n",
+        "spawns 3 ranks and the target has 4 devices",
+    ),
+}
+WORKS = {
+    "large model on the host": STEP
+    + "with torch.no_grad():\n    big = torch.nn.Linear(1 << 17, 1 << 16)\n"
+    "    ids = torch.randint(1 << 30, (1000,))\n"
+    "assert type(big.weight.data).__name__ == 'FakeTensor'\n"
+    "assert type(ids) is torch.Tensor and ids.max() > 1\n"
+    "for _ in range(3):\n    step()\n",
+    "rollout": STEP
+    + """
+for _ in range(3):
+    with torch.no_grad():
+        for _ in range(50):
+            weight @ weight
+    for _ in range(2):
+        step()
+""",
+    "spawned": STEP
+    + """
+import torch.multiprocessing as mp
+def train(rank, world):
+    dist.init_process_group("tpu", rank=rank, world_size=world)
+    for _ in range(3):
+        step()
+        dist.all_reduce(weight.grad)
+mp.spawn(train, args=(4,), nprocs=4)
+""",
+}
+DRIVER = """
+import json, os, sys
+from pathlib import Path
+from torchtpu_core.errors import TorchTPUError
+from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.session import record
+
+said = {}
+for path in map(Path, sys.argv[1:]):
+    try:
+        limit_s = 3 if path.stem == "endless" else 0
+        recording = record(path, [], parse_slice("v5e:2x2"), 1, limit_s=limit_s)
+        said[path.stem] = [op.name for op in recording.ops] + recording.notes
+    except TorchTPUError as error:
+        said[path.stem] = str(error)
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> subprocess.CompletedProcess[str]:
+    """All scripts, one after another in one process."""
+    folder = tmp_path_factory.mktemp("scripts")
+    paths = []
+    for name, text in {**{k: v[0] for k, v in FAILS.items()}, **WORKS}.items():
+        paths.append(folder / f"{name}.py")
+        paths[-1].write_text(text)
+    command = [sys.executable, "-c", DRIVER, *map(str, paths)]
+    found = subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_failing_script_is_told_what_went_wrong(done, name) -> None:
+    said = json.loads(done.stdout.splitlines()[-1])[name]
+    assert FAILS[name][1] in said
+
+
+def test_traceback_holds_no_frame_of_the_plan(done) -> None:
+    assert "wrong shapes.py" in done.stderr
+    assert "torchtpu_core" not in done.stderr
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_unusual_script_is_recorded(done, name) -> None:
+    said = json.loads(done.stdout.splitlines()[-1])[name]
+    assert isinstance(said, list), said
+    assert "mm" in said
+    assert ("allreduce_" in said) is (name == "spawned")
+    assert any("is outside the figures" in str(note) for note in said) is (name == "rollout")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["absent.py"], "absent.py is not a file"),
+        (["{script}", "--target", "v5p-128"], "v5p-128 is 64 chips: v5p:4x4x4"),
+        (["{script}", "--target", "v6e:16x32"], "More than 256 chips are several slices"),
+        (["{script}", "--target", "v5p:4x4x8", "--fault", "chip:0=down"], "Use v5p:4x4x4 from"),
+        (
+            ["{script}", "--fault", "cable:0-1=down", "--fault", "cable:0-2=down"],
+            "no way is left from chip 0 to chip 1",
+        ),
+        (["{script}", "--fault", "cable:0-1=2"], "Cable 0-1 cannot have 2.0 of its rate"),
+        (["{script}", "--json", "absent/plan.json"], "there is no folder"),
+        (["{script}", "--html", "."], "is a folder"),
+        (["{script}", "--sweep=--a=1", "--html", "x.html"], "show one plan"),
+        (["absent.py", "--sweep=--a=1,2"], "absent.py is not a file"),
+        (["{script}", "--target", "v5e:17x1", "--sweep=--a=1,2"], "Nearest: v5e:4x4"),
+    ],
+)
+def test_impossible_request_is_refused_before_the_script_runs(
+    tmp_path: Path, monkeypatch, options, message
+) -> None:
+    from torchtpu_core.cli.app import make_app
+    from typer.testing import CliRunner
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "500")
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError('the script must not run')\n")
+    shown = CliRunner().invoke(make_app(), ["plan", *(o.format(script=script) for o in options)])
+    assert shown.exit_code in (1, 2)
+    assert message in " ".join(shown.output.split())
+    assert list(tmp_path.iterdir()) == [script]
