@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 import zipfile
 from pathlib import Path
 
@@ -96,6 +97,47 @@ def test_damaged_program_and_cut_off_file_are_refused(made) -> None:
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(AOTFileError, match="not a readable"):
         load(path)
+
+
+def test_flipped_bit_anywhere_is_refused_or_has_no_effect(made) -> None:
+    path, model, args, _ = made
+    whole = path.read_bytes()
+    expected = model(*args)["y"]
+    places = random.Random(0)
+    for _ in range(60):
+        content = bytearray(whole)
+        content[places.randrange(len(whole))] ^= 1 << places.randrange(8)
+        path.write_bytes(content)
+        try:
+            actual = load(path)(*args)["y"]
+        except AOTFileError:
+            continue
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"versions": {"no-such-package": "1.0"}}, "none is installed"),
+        ({"outputs": [[[5, 3], [3, 1], "float7"]]}, "manifest cannot be read"),
+        ({"out_spec": "?"}, "manifest cannot be read"),
+    ],
+)
+def test_manifest_that_makes_no_sense_is_refused(made, changes, message: str) -> None:
+    rewritten(made[0], **changes)
+    with pytest.raises(AOTFileError, match=message):
+        load(made[0])
+
+
+def test_manifest_that_lacks_an_entry_is_refused(made) -> None:
+    with zipfile.ZipFile(made[0]) as archive:
+        format_ = json.loads(archive.read("manifest.json"))["format"]
+        program = archive.read("program.bin")
+    with zipfile.ZipFile(made[0], "w") as archive:
+        archive.writestr("manifest.json", json.dumps({"format": format_}))
+        archive.writestr("program.bin", program)
+    with pytest.raises(AOTFileError, match="manifest lacks"):
+        load(made[0])
 
 
 @pytest.mark.parametrize("place", [20, -1])

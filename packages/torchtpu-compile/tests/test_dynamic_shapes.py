@@ -197,3 +197,22 @@ def test_cache_that_grows_by_one_compiles_per_bucket_not_per_length() -> None:
         torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(on_tpu[0].cpu(), keys)
     assert torch.tpu.counters()["programs"] - before <= 8
+
+
+def test_training_on_targets_with_sizes_of_their_own_runs_at_padded_sizes() -> None:
+    table = torch.randn(7, 7, requires_grad=True)
+    on_device = table.detach().to("tpu").requires_grad_()
+
+    def loss_of(table: Tensor, tokens: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(table[tokens].flatten(0, 1).tanh(), targets.flatten())
+
+    compiled = torch.compile(loss_of, backend="tpu")
+    refused = dict(bounded_program.reasons)
+    for batch, length in ((2, 5), (3, 7), (5, 6), (4, 11)):
+        tokens, targets = torch.randint(0, 7, (2, batch, length))
+        table.grad = on_device.grad = None
+        loss_of(table, tokens, targets).backward()
+        loss = compiled(on_device, tokens.to("tpu"), targets.to("tpu"))
+        loss.backward()
+        torch.testing.assert_close(on_device.grad.cpu(), table.grad, rtol=1e-4, atol=1e-5)
+    assert dict(bounded_program.reasons) == refused

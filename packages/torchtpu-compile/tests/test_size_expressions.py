@@ -3,15 +3,37 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import sympy
+import torch
 from torch.utils._sympy.functions import FloorDiv
-from torchtpu_compile.symbols import largest
+from torchtpu_compile.size_sources import sources_of, true_sizes
+from torchtpu_compile.symbols import Unbounded, largest
 
-S = sympy.Symbol("s0", positive=True, integer=True)
+S, T, U = sympy.symbols("s0 s1 s2", positive=True, integer=True)
 
 
 @pytest.mark.parametrize("most", [1, 3, 8, 40])
 def test_largest_value_of_a_quotient_skips_sizes_where_it_has_none(most: int) -> None:
     values = [64 // (n // 4) for n in range(4, most + 1)]
     assert largest(FloorDiv(64, FloorDiv(S, 4)), most) == max(values, default=0)
+
+
+def test_symbol_is_found_in_a_product_with_another_one() -> None:
+    interface = SimpleNamespace(numbers=())
+    sources = sources_of({S, T, U}, interface, [[2 * S * T, T], [S * U]])
+    tensors = torch.empty(2 * 3 * 5, 5), torch.empty(3 * 7)
+    assert true_sizes(sources, tensors, ()) == {S: 3, T: 5, U: 7}
+
+
+def test_symbols_that_only_have_a_product_are_not_found() -> None:
+    with pytest.raises(Unbounded, match="s0"):
+        sources_of({S, T}, SimpleNamespace(numbers=()), [[S * T]])
+
+
+def test_size_of_0_tells_no_other_size() -> None:
+    sources = sources_of({S, T}, SimpleNamespace(numbers=()), [[S * T, T]])
+    with pytest.raises(Unbounded, match="size of 0"):
+        true_sizes(sources, [torch.empty(0, 0)], ())

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,22 @@ from torchtpu_compile.result_layout import strides_like
 _FORMAT = 2
 _MANIFEST, _PROGRAM, _HLO = "manifest.json", "program.bin", "optimized.hlo.txt"
 _VERSIONED = ("torchtpu-core", "jax")
+#: What `load` reads of a manifest.
+_KEYS = frozenset(
+    {"name", "target", "versions", "sha256", "weights", "weights_sha256"}
+    | {"inputs", "outputs", "returned", "out_spec"}
+)
+#: What reading a damaged archive raises; a flipped bit may ask for a password.
+_UNREADABLE = (
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    LookupError,
+    ValueError,
+    RuntimeError,
+)
 
 
 class AOTModel:
@@ -219,9 +237,9 @@ def load(path: str | Path) -> AOTModel:
             f"compile it anew with target={here!r}."
         )
     for package, made_with in manifest["versions"].items():
-        if version(package) != made_with:
+        if (installed := _installed(package)) != made_with:
             raise AOTFileError(
-                f"{path} was made with {package} {made_with}, but {version(package)} is "
+                f"{path} was made with {package} {made_with}, but {installed} is "
                 "installed. Compile it anew with torch_tpu.compile.aot."
             )
     found = weights_file.read(_weights_path(path), manifest["weights_sha256"])
@@ -233,7 +251,20 @@ def load(path: str | Path) -> AOTModel:
         )
     weights = [found[name].to("tpu") for name in manifest["weights"]]
     with jax.enable_x64(True):
-        return AOTModel(manifest, jax_export.deserialize(bytearray(serialized)), weights)
+        exported = jax_export.deserialize(bytearray(serialized))
+    try:
+        return AOTModel(manifest, exported, weights)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise AOTFileError(
+            f"{path} is damaged: its manifest cannot be read ({error}). Compile it anew."
+        ) from error
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bytes]:
@@ -241,7 +272,9 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes]:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
             serialized = archive.read(_PROGRAM)
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
+        if not isinstance(manifest, dict):
+            raise ValueError("its manifest is no object")
+    except _UNREADABLE as error:
         raise AOTFileError(
             f"{path} is not a readable ahead-of-time file ({error}). Compile it anew with "
             "torch_tpu.compile.aot."
@@ -250,6 +283,11 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes]:
         raise AOTFileError(
             f"{path} has format {manifest.get('format')}, this version reads {_FORMAT}. Compile it "
             "anew with torch_tpu.compile.aot."
+        )
+    missing = sorted(_KEYS - set(manifest))
+    if missing:
+        raise AOTFileError(
+            f"{path} is damaged: its manifest lacks {', '.join(missing)}. Compile it anew."
         )
     if hashlib.sha256(serialized).hexdigest() != manifest["sha256"]:
         raise AOTFileError(f"{path} is damaged: its program has another checksum. Compile it anew.")

@@ -35,7 +35,8 @@ from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.output_views import viewed
 from torchtpu_compile.padded import Padded, Sizes
 from torchtpu_compile.result_layout import Layout, dense_strides
-from torchtpu_compile.symbols import Unbounded, expression, is_static, quotient
+from torchtpu_compile.size_sources import sources_of, true_sizes
+from torchtpu_compile.symbols import Unbounded, expression, is_static
 
 log = logging.getLogger("torchtpu")
 
@@ -88,8 +89,8 @@ class BoundedProgram:
         self._shapes = [_exprs(n) for n in interface.tensors]
         inside = set(interpreter.nodes)
         self._layouts = [_layout(n, interface, inside) for n in interface.outputs]
-        self.symbols = sorted(_symbols(interface), key=str)
-        self._sources = [_source(s, interface, self._shapes) for s in self.symbols]
+        self._sources = sources_of(_symbols(interface), interface, self._shapes)
+        self.symbols = [source.symbol for source in self._sources]
         self._upper = tuple(_upper(s, interface) for s in self.symbols)
         self._entries: dict[tuple[int, ...], _Entry] = {}
         is_open = [not all(map(is_static, exprs)) for exprs in self._shapes]
@@ -111,9 +112,8 @@ class BoundedProgram:
         Raises:
             Unbounded: the step cannot run at padded sizes.
         """
-        true = tuple(
-            [(values[i] if d is None else tensors[i].shape[d]) // by for i, d, by in self._sources]
-        )
+        known = true_sizes(self._sources, tensors, values)
+        true = tuple(known.values())
         padded = self.policy.padded(true, self._upper)
         entry = self._entries.get(padded)
         if entry is None:
@@ -124,7 +124,6 @@ class BoundedProgram:
         ]
         written = [index for index, _ in self._written]
         results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
-        known = dict(zip(self.symbols, true, strict=True))
         cut = [
             result if layout is None else layout.cut(result, known)
             for result, layout in zip(results, self._layouts, strict=True)
@@ -298,23 +297,6 @@ def _symbols(interface: Any) -> set[sympy.Symbol]:
         elif not isinstance(value, int):
             raise Unbounded(f"{node} is a number that is not a size")
     return found
-
-
-def _source(
-    symbol: sympy.Symbol, interface: Any, shapes: Sequence[Sequence[sympy.Expr]]
-) -> tuple[int, int | None, int]:
-    """Where a symbol's value is: a number's index and None, or a tensor's and a dim; times what."""
-    places: list[tuple[sympy.Expr, int, int | None]] = []
-    for i, node in enumerate(interface.numbers):
-        if isinstance(node.meta["val"], torch.SymInt):
-            places.append((expression(node.meta["val"]), i, None))
-    for i, exprs in enumerate(shapes):
-        places += [(expr, i, d) for d, expr in enumerate(exprs)]
-    for expr, i, d in places:
-        times = quotient(expr, symbol) if symbol in expr.free_symbols else None
-        if times is not None and is_static(times):
-            return i, d, int(times)
-    raise Unbounded(f"nothing in the graph's inputs tells the size {symbol}")
 
 
 def _upper(symbol: sympy.Symbol, interface: Any) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,9 +30,40 @@ def expression(size: Any) -> sympy.Expr:
     """The expression of a number as the tracer saw it: plain, symbolic, or an expression."""
     is_symbolic = isinstance(size, (torch.SymInt, torch.SymFloat))
     expr = size.node.expr if is_symbolic else sympy.sympify(size)
+    if is_symbolic and expr.is_Mul:
+        expr = _equal_products(size.node.shape_env).get(expr, expr)
     return (
         expr.replace(_is_division, lambda e: _whole(*e.args)) if expr.has(sympy.Function) else expr
     )
+
+
+_products: weakref.WeakKeyDictionary[Any, tuple[int, dict[sympy.Expr, sympy.Expr]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _equal_products(shape_env: Any) -> dict[sympy.Expr, sympy.Expr]:
+    """Products of sizes that a guard says are equal, each with the one of older symbols.
+
+    Tokens ``[B, T]`` and targets ``[C, U]`` have symbols of their own; a loss over both, flat,
+    guards ``B*T == C*U``, which no symbol can be solved for.
+    """
+    count, found = _products.get(shape_env, (-1, {}))
+    if count == len(shape_env.guards):
+        return found
+    age = {symbol: i for i, symbol in enumerate(shape_env.var_to_range)}
+    found = {}
+    for guard in shape_env.guards:
+        if isinstance(guard.expr, sympy.Eq) and all(side.is_Mul for side in guard.expr.args):
+            older, newer = sorted(guard.expr.args, key=lambda e: _age(e, age))
+            found[newer] = older
+    _products[shape_env] = len(shape_env.guards), found
+    return found
+
+
+def _age(expr: sympy.Expr, age: Mapping[sympy.Symbol, int]) -> int:
+    """When the last symbol of an expression was made."""
+    return max(age.get(symbol, len(age)) for symbol in expr.free_symbols)
 
 
 def _is_division(expr: sympy.Expr) -> bool:
