@@ -16,7 +16,7 @@ from torchtpu_core.plan.exchange import Alone, Mailbox, NeedsOthers
 from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.ranks import Branches, Rank
 from torchtpu_core.plan.records import Phase, Work
-from torchtpu_core.plan.roles import _declared
+from torchtpu_core.plan.roles import _alike, _declared
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.testing.recordings import MIB, op, recording
 
@@ -132,6 +132,19 @@ def test_collective_waits_for_the_rank_with_more_to_do() -> None:
     ]
     assert starts == pytest.approx([3 * product_s] * 2)
     assert fast.plan.step_s == slow.plan.step_s
+
+
+def test_stages_in_the_middle_that_do_the_same_stay_apart() -> None:
+    # The last stage receives from rank 2, which rank 1 cannot stand for.
+    def stage(rank: int):
+        made = recording([_message("collective_permute", (rank, rank + 1), 10)], {})
+        made.world_size, made.rank, made.ranks = 4, rank, (rank,)
+        return made
+
+    assert len(_alike([stage(1), stage(2)])) == 2
+    same = stage(1)
+    same.ranks = (3,)
+    assert [one.ranks for one in _alike([stage(1), same])] == [(1, 3)]
 
 
 def test_message_that_nobody_sends_is_noted() -> None:

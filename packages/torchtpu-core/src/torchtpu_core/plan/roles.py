@@ -213,7 +213,7 @@ def _alike(recordings: list[Recording]) -> list[Recording]:
             for op in recording.ops[start:end]
         )
         held = tuple(sorted(block.size_bytes for block in recording.blocks.values()))
-        sends = tuple(op.peer >= 0 for op in recording.ops[start:end])
+        sends = tuple(op.peer for op in recording.ops[start:end])
         known = kept.setdefault((does, held, sends), recording)
         if known is not recording:
             known.ranks = tuple(sorted((*known.ranks, *recording.ranks)))

@@ -39,8 +39,8 @@ def outside_the_step(recording: Recording) -> str:
     lines = ", ".join(line for line, _ in more.most_common(2))
     return (
         f"before its first step the script multiplies {total / 1e9:,.3g} GFLOP, in the step that "
-        f"is planned {usual / 1e9:,.3g}: what it does between steps now and then, as a rollout or an "
-        f"evaluation ({lines}), is outside the figures"
+        f"is planned {usual / 1e9:,.3g}: what it does between steps now and then, as a rollout or "
+        f"an evaluation ({lines}), is outside the figures"
     )
 
 
