@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that resumes from its last checkpoint; with a folder only, rank 1 is killed once.
+"""Training that resumes from its last checkpoint; one rank is killed once.
 
-    torchtpu run --chips 2 --max-restarts 1 elastic.py <folder> <step at which rank 1 dies, or -1>
+    torchtpu run --chips 2 --max-restarts 1 elastic.py <folder> <step, or -1> <rank> <phase>
+
+The rank dies at the beginning of the step, or while it writes the checkpoint of that step.
 
 Prints ``step loss`` on rank 0; a step that is repeated after the restart is printed again.
 """
@@ -29,7 +31,12 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return tuple(torch.randn(4, 6, generator=generator).to("tpu") for _ in range(2))
 
 
-def main(folder: Path, fatal: int) -> None:
+def die(*args: object, **options: object) -> None:
+    """As the kernel does when memory is short."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(folder: Path, fatal: int, victim: int, phase: str) -> None:
     """Train from the last checkpoint on."""
     dist.init_process_group()
     torch.tpu.set_device(int(os.environ["LOCAL_RANK"]))
@@ -46,13 +53,13 @@ def main(folder: Path, fatal: int) -> None:
         set_state_dict(
             model, optimizer, model_state_dict=weights, optim_state_dict=saved["optimizer"]
         )
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     for step in range(begin, STEPS):
-        if (
-            step == fatal
-            and dist.get_rank() == 1
-            and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-        ):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if step == fatal and dist.get_rank() == victim and first:
+            if phase == "checkpoint":
+                checkpoint.FileSystemWriter.write_data = die
+            else:
+                die()
         x, y = batch(step)
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), y)
@@ -67,4 +74,4 @@ def main(folder: Path, fatal: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
