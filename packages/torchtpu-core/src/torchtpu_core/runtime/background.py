@@ -18,13 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from torchtpu_core import _C
-from torchtpu_core.runtime import explanations, programs
+from torchtpu_core.runtime import explanations, priorities, programs
 from torchtpu_core.runtime.trace_lowering import Description
 
 log = logging.getLogger("torchtpu")
-
-#: Lower priority of the compiling thread (Linux): the script's own work comes first.
-_NICE = 10
 
 #: Threads that compile side by side, at most: tracing and lowering take turns for the GIL.
 _MAX_THREADS = 8
@@ -76,8 +73,7 @@ class _Worker:
         self._requests.join()
 
     def _run(self) -> None:
-        if hasattr(os, "setpriority"):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        priorities.give_way()
         while True:
             description, pending = self._requests.get()
             try:

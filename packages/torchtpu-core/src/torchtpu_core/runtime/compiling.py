@@ -19,7 +19,7 @@ from torchtpu_core.env_values import LogTopic
 from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import channel_order, mxu
-from torchtpu_core.runtime import caching, executables, fingerprints, xla_options
+from torchtpu_core.runtime import caching, executables, fingerprints, priorities, xla_options
 from torchtpu_core.runtime.collector import uncollected
 from torchtpu_core.runtime.current import target
 from torchtpu_core.simulator.pricing import price
@@ -140,7 +140,8 @@ def _find_or_compile(
         found = find_executable(key, device, remote=False) if alone else None
         if found is not None:
             return found[0], True
-        compiled = lowered.compile(xla_options.for_platform(device.platform))
+        with priorities.compiling():
+            compiled = lowered.compile(xla_options.for_platform(device.platform))
         with _count_lock:
             compiles += 1
         payload = executables.serialize(compiled) if cache.enabled else None
