@@ -93,6 +93,14 @@ def torchtpu_network_model(network: Network) -> NetworkModel | None:
 
 
 @hookspec
+def torchtpu_planned_process_group() -> None:
+    """Called when a script that is planned makes its process group: serve its DTensors.
+
+    The group is PyTorch's fake one, so nothing that a real group brings is there.
+    """
+
+
+@hookspec
 def torchtpu_cli_commands(app: typer.Typer) -> None:
     """Add commands to `torchtpu`.
 

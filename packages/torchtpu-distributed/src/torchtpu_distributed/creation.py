@@ -36,7 +36,7 @@ def create(options: Any) -> Any:
     is_world = not ranks
     if is_world:
         _check_first()
-        _serve_dtensors()
+        serve_dtensors()
         return make(
             world.start(store, rank, size, timeout_s),
             options.group_id or "world",
@@ -121,7 +121,8 @@ def make(
     return _C.make_backend(group.rank, group.size, timeout_s, backend, gloo, host.direct)
 
 
-def _serve_dtensors() -> None:
+def serve_dtensors() -> None:
+    """Register what DTensors of the device need besides a process group."""
     from torchtpu_distributed import mixed_parameters, sharded_attention
 
     sharded_attention.register()

@@ -29,6 +29,14 @@ def torchtpu_host_wait(array: Any) -> bool | None:
 
 
 @hookimpl
+def torchtpu_planned_process_group() -> None:
+    """Attention along the sequence, and optimizers of mixed parameters, as in a real group."""
+    from torchtpu_distributed import creation
+
+    creation.serve_dtensors()
+
+
+@hookimpl
 def torchtpu_cli_commands(app: typer.Typer) -> None:
     """Add ``torchtpu run``."""
     from torchtpu_distributed import command

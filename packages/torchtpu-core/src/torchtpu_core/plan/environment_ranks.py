@@ -13,8 +13,10 @@ import ast
 import builtins
 import contextlib
 import os
+import sys
+from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 from unittest import mock
 
@@ -25,6 +27,8 @@ from torchtpu_core.plan.ranks import Branches, Rank, by_user
 from torchtpu_core.plan.user_lines import LIBRARIES
 
 _INT = "__torchtpu_plan_int__"
+#: Files of ``os.getenv`` and ``os.environ.get``.
+_READERS = frozenset(f.__code__.co_filename for f in (os.getenv, Mapping.get))
 
 
 class RankText(str):
@@ -80,6 +84,14 @@ def compiled(source: bytes, path: str) -> CodeType:
     return compile(_Calls().visit(ast.parse(source, path)), path, "exec", dont_inherit=True)
 
 
+def _by_the_script() -> bool:
+    """Whether the caller's caller is no library, apart from what reads the environment for it."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename in _READERS:
+        frame = frame.f_back
+    return frame is not None and not frame.f_code.co_filename.startswith(LIBRARIES)
+
+
 def follow(stack: contextlib.ExitStack, branches: Branches | None, devices_per_host: int) -> None:
     """Has ranks of the environment watched until the stack is left; not at all without branches."""
     stack.enter_context(mock.patch.object(builtins, _INT, _int, create=True))
@@ -109,7 +121,8 @@ def follow(stack: contextlib.ExitStack, branches: Branches | None, devices_per_h
             return value
         text = RankText(value)
         text.everyone, text.branches = everyone[key], branches
-        branches.followed.add("read")
+        if _by_the_script():
+            branches.followed.add("read")
         return text
 
     stack.enter_context(mock.patch.object(os._Environ, "__getitem__", get))

@@ -23,6 +23,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from torchtpu_core import plugins
 from torchtpu_core.errors import PlanError, TorchTPUError
 from torchtpu_core.ici.mesh import complete_sizes
 from torchtpu_core.ici.slices import Slice
@@ -201,6 +202,7 @@ def _fake_group(recording: Recording) -> Any:
         if not dist.is_initialized():
             world = recording.world_size
             real("fake", store=FakeStore(), rank=recording.rank, world_size=world)
+            plugins.collect("torchtpu_planned_process_group")
 
     return init_process_group
 

@@ -9,20 +9,34 @@ are kept apart, and looked for in the inner backward pass that runs them.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
+
+#: This project's packages: in a checkout they are not where libraries lie.
+_OWN = (
+    *("torch_tpu", "torchtpu_core", "torchtpu_eager", "torchtpu_compile"),
+    *("torchtpu_distributed", "torchtpu_kernels"),
+)
+
+
+def _folders(packages: Iterable[str]) -> tuple[str, ...]:
+    """Where the packages lie that are installed; imports none of them."""
+    found = (importlib.util.find_spec(package) for package in packages)
+    return tuple(str(Path(spec.origin).parent) for spec in found if spec and spec.origin)
+
 
 #: Where code lies that is not the user's.
 LIBRARIES = (
     sysconfig.get_paths()["stdlib"],
     sysconfig.get_paths()["purelib"],
     str(Path(torch.__file__).parent),
-    str(Path(__file__).parent.parent),
+    *_folders(_OWN),
     "<frozen",
 )
 
