@@ -6,14 +6,16 @@ The machine's speed drifts; two candidates timed back to back see the same machi
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -89,6 +91,62 @@ def in_child(script: str, name: str, **variables: str) -> dict[str, float]:
         check=True,
     )
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def arguments(
+    doc: str | None, cases: Sequence[str], child: Callable[[str], None]
+) -> argparse.Namespace | None:
+    """The command line of a benchmark whose figures are processes of their own.
+
+    Args:
+        doc: the benchmark's docstring.
+        cases: what it can measure; all of them unless some are named.
+        child: measures one case and prints its figures.
+
+    Returns:
+        ``cases``, ``rounds`` and ``save``; None in a child, which has measured.
+    """
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("cases", nargs="*", default=list(cases))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--save", action="store_true")
+    parser.add_argument("--child", default="", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child(args.child)
+        return None
+    return args
+
+
+def print_seconds(run: Callable[[], None]) -> None:
+    """Print the wall and CPU time of a call, as `compare_modes` reads them."""
+    began, began_cpu = time.perf_counter(), time.process_time()
+    run()
+    print(json.dumps({"wall": time.perf_counter() - began, "cpu": time.process_time() - began_cpu}))
+
+
+def compare_modes(script: str, args: argparse.Namespace) -> dict[str, dict[str, Spread]]:
+    """Seconds of each case in Strict and in Fused, by turns, each in a process with an empty cache.
+
+    Args:
+        script: the benchmark's ``__file__``; its children call `print_seconds`.
+        args: what `arguments` gave.
+    """
+    figures = {}
+    for name in args.cases:
+        times: dict[str, dict[str, list[float]]] = {"wall": {}, "cpu": {}}
+        for _ in range(args.rounds):
+            for mode in ("strict", "fused"):
+                with tempfile.TemporaryDirectory() as cache:
+                    variables = {"TORCH_TPU_EAGER_MODE": mode, "TORCH_TPU_CACHE_DIR": cache}
+                    for clock, seconds in in_child(script, name, **variables).items():
+                        times[clock].setdefault(mode, []).append(seconds)
+        for clock, by_mode in times.items():
+            row = {mode: Spread.of(values) for mode, values in by_mode.items()}
+            row["fused over strict"] = ratios(by_mode, "strict")["fused"]
+            figures[f"{name} {clock} s"] = row
+            print(name, clock, ", ".join(f"{k} {v}" for k, v in row.items()), flush=True)
     return figures
 
 

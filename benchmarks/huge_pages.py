@@ -9,14 +9,13 @@ milliseconds of wall and CPU time, of Fused Eager and of the hand-written JAX st
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import statistics
 import time
 from typing import Any
 
-from _measure import Spread, in_child, save
+from _measure import Spread, arguments, in_child, save
 
 MODELS = ("gpt", "resnet", "dlrm")
 STEPS = 5
@@ -53,17 +52,11 @@ def child(name: str) -> None:
 
 def main() -> None:
     """Measure, print, and save with ``--save``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(MODELS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--save", action="store_true")
-    parser.add_argument("--child", default="")
-    args = parser.parse_args()
-    if args.child:
-        child(args.child)
+    args = arguments(__doc__, MODELS, child)
+    if args is None:
         return
     figures: dict[str, Any] = {}
-    for name in args.models:
+    for name in args.cases:
         seen: dict[str, dict[str, list[float]]] = {}
         for _ in range(args.rounds):
             for label in ("0", "1"):

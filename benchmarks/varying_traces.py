@@ -11,13 +11,9 @@ and of CPU time.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import tempfile
-import time
 
-from _measure import Spread, in_child, ratios, save
+from _measure import arguments, compare_modes, print_seconds, save
 
 STEPS = {"operators": 300, "sizes": 25}
 WARM_UP = 5
@@ -44,41 +40,20 @@ def child(kind: str) -> None:
 
     for _ in range(WARM_UP):
         step(64)
-    began, began_cpu = time.perf_counter(), time.process_time()
-    for index in range(STEPS[kind]):
-        step(65 + index if kind == "sizes" else 64)
-    print(json.dumps({"wall": time.perf_counter() - began, "cpu": time.process_time() - began_cpu}))
 
+    def steps() -> None:
+        for index in range(STEPS[kind]):
+            step(65 + index if kind == "sizes" else 64)
 
-def run(kind: str, mode: str) -> dict[str, float]:
-    """One process."""
-    with tempfile.TemporaryDirectory() as cache:
-        return in_child(__file__, kind, TORCH_TPU_EAGER_MODE=mode, TORCH_TPU_CACHE_DIR=cache)
+    print_seconds(steps)
 
 
 def main() -> None:
     """Measure, print, and save with ``--save``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kinds", nargs="*", default=list(STEPS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--save", action="store_true")
-    parser.add_argument("--child", default="")
-    args = parser.parse_args()
-    if args.child:
-        child(args.child)
+    args = arguments(__doc__, list(STEPS), child)
+    if args is None:
         return
-    figures = {}
-    for kind in args.kinds:
-        times: dict[str, dict[str, list[float]]] = {"wall": {}, "cpu": {}}
-        for _ in range(args.rounds):
-            for mode in ("strict", "fused"):
-                for clock, seconds in run(kind, mode).items():
-                    times[clock].setdefault(mode, []).append(seconds)
-        for clock, by_mode in times.items():
-            row = {m: Spread.of(v) for m, v in by_mode.items()}
-            row["fused over strict"] = ratios(by_mode, "strict")["fused"]
-            figures[f"{kind} {clock} s"] = row
-            print(kind, clock, ", ".join(f"{k} {v}" for k, v in row.items()), flush=True)
+    figures = compare_modes(__file__, args)
     if args.save:
         print(save("varying_traces", figures))
 

@@ -18,6 +18,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import jax
 import jax.numpy as jnp
@@ -54,15 +55,9 @@ def simulated() -> bool:
     return _simulated
 
 
-@contextlib.contextmanager
-def using(name: str | None) -> Iterator[None]:
+def using(name: str | None) -> AbstractContextManager[None]:
     """Lower the products inside the block at a precision of PyTorch's; None: as it is now."""
-    outer = getattr(_local, "name", None)
-    _local.name = name
-    try:
-        yield
-    finally:
-        _local.name = outer
+    return _set("name", name)
 
 
 def precision() -> lax.Precision:
@@ -71,15 +66,20 @@ def precision() -> lax.Precision:
     return _BY_NAME[name or torch.get_float32_matmul_precision()]
 
 
-@contextlib.contextmanager
-def for_platform(platform: str) -> Iterator[None]:
+def for_platform(platform: str) -> AbstractContextManager[None]:
     """Lower the products inside the block for a platform of XLA."""
-    outer = getattr(_local, "platform", None)
-    _local.platform = platform
+    return _set("platform", platform)
+
+
+@contextlib.contextmanager
+def _set(setting: str, value: str | None) -> Iterator[None]:
+    """A setting of this thread, as it was after the block."""
+    outer = getattr(_local, setting, None)
+    setattr(_local, setting, value)
     try:
         yield
     finally:
-        _local.platform = outer
+        setattr(_local, setting, outer)
 
 
 def first_operand(x: jax.Array) -> jax.Array:

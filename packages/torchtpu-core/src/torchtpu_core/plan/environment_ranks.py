@@ -13,10 +13,9 @@ import ast
 import builtins
 import contextlib
 import os
-import sys
 from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 from unittest import mock
 
@@ -84,14 +83,6 @@ def compiled(source: bytes, path: str) -> CodeType:
     return compile(_Calls().visit(ast.parse(source, path)), path, "exec", dont_inherit=True)
 
 
-def _by_the_script() -> bool:
-    """Whether the caller's caller is no library, apart from what reads the environment for it."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename in _READERS:
-        frame = frame.f_back
-    return frame is not None and not frame.f_code.co_filename.startswith(LIBRARIES)
-
-
 def follow(stack: contextlib.ExitStack, branches: Branches | None, devices_per_host: int) -> None:
     """Has ranks of the environment watched until the stack is left; not at all without branches."""
     stack.enter_context(mock.patch.object(builtins, _INT, _int, create=True))
@@ -121,7 +112,7 @@ def follow(stack: contextlib.ExitStack, branches: Branches | None, devices_per_h
             return value
         text = RankText(value)
         text.everyone, text.branches = everyone[key], branches
-        if _by_the_script():
+        if by_user(_READERS):
             branches.followed.add("read")
         return text
 

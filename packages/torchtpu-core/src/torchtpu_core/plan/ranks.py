@@ -16,6 +16,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -123,9 +124,12 @@ for _name in ("add", "sub", "mul", "mod", "floordiv"):
     setattr(Rank, f"__r{_name}__", _arithmetic(f"__r{_name}__"))
 
 
-def by_user() -> bool:
-    """Whether the caller's caller is the user's code."""
-    return not sys._getframe(2).f_code.co_filename.startswith(LIBRARIES)
+def by_user(past: frozenset[str] = frozenset()) -> bool:
+    """Whether the caller's caller is the user's code; files of `past` call for theirs."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename in past:
+        frame = frame.f_back
+    return frame is not None and not frame.f_code.co_filename.startswith(LIBRARIES)
 
 
 def watch(stack: contextlib.ExitStack, branches: Branches) -> None:
