@@ -13,6 +13,7 @@ from torchtpu_core.hardware import chips
 from torchtpu_core.ici.torus import Torus
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.workloads import predict_step
+from torchtpu_core.workloads.memory import memory_of
 from torchtpu_core.workloads.placement import place
 from torchtpu_core.workloads.spec import Hardware, Model, Parallel, Spec, Train
 
@@ -50,6 +51,21 @@ def test_fp8_halves_no_more_than_the_products() -> None:
     plain = replace(SPEC, hardware=Hardware(chip="tpu7x", topology="4x4x8"))
     narrow = replace(plain, train=replace(SPEC.train, quantization="fp8"))
     assert 0.5 < predict_step(narrow).step_s / predict_step(plain).step_s < 1
+
+
+def test_attention_without_a_kernel_moves_every_score_through_hbm() -> None:
+    plain = replace(SPEC, train=replace(SPEC.train, flash_attention=False, remat="none"))
+    flash = replace(SPEC, train=replace(SPEC.train, remat="none"))
+    scores = 8 * 2 * 32 * 4096**2
+    moved_s = scores * (20 + 24) / (2765e9 * 0.867)
+    added = predict_step(plain).parts["attention"] - predict_step(flash).parts["attention"]
+    # Masked pairs are computed too: less than twice the products of the causal kernel.
+    assert moved_s < added < moved_s + predict_step(flash).parts["attention"]
+
+
+def test_scores_in_hbm_take_room_there() -> None:
+    plain = replace(SPEC, train=replace(SPEC.train, flash_attention=False))
+    assert memory_of(plain)["temporaries"] > 2 * 32 * 4096**2 * 6
 
 
 def test_pipeline_of_many_microbatches_costs_about_as_much_as_data_parallelism() -> None:

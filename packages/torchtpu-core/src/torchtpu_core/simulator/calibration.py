@@ -51,6 +51,20 @@ SOFTMAX_OPS_BACKWARD = Sourced(
     "the same, backward; both from the 131,072-token Llama 3.1 70B run on tpu7x",
     Status.ASSUMED,
 )
+SCORE_BYTES_FORWARD = Sourced(
+    20,
+    "bytes of HBM for each score of attention without a flash kernel; counted, not fitted: XLA's "
+    "products and reductions do not fuse with one another. float32 scores are written, and "
+    "read for the greatest, the sum and the quotient; bf16 probabilities are written and read",
+    Status.ASSUMED,
+)
+SCORE_BYTES_BACKWARD = Sourced(
+    24,
+    "the same, backward: bf16 probabilities are read for the values' gradient; theirs is "
+    "written, and both are read for the sum and for the difference; float32 gradients of the "
+    "scores are written and read for queries and keys",
+    Status.ASSUMED,
+)
 ATTENTION_BLOCK = Sourced(
     1024, "MaxText recipes set blocks of 1024 to 2048 queries and keys", Status.ASSUMED
 )

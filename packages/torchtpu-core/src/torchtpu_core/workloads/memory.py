@@ -43,7 +43,11 @@ def memory_of(spec: Spec) -> dict[str, float]:
     found["activations"] = 0.0 if train.offload else kept * tokens
     widest = max(max(m.n * m.uses for m in layer.matrices) for layer in layers)
     logits = tokens * model.vocab * _LOGIT_BYTES
-    found["temporaries"] = max(2 * widest * tokens * _ACTIVATION_BYTES, logits)
+    inside = 2 * widest * tokens * _ACTIVATION_BYTES
+    if not train.flash_attention:
+        heads = max(layer.heads for layer in layers)
+        inside += heads * tokens * train.sequence * (_LOGIT_BYTES + _ACTIVATION_BYTES)
+    found["temporaries"] = max(inside, logits)
     if train.backward:
         found["gradients"] = own * _GRADIENT_BYTES
         found["optimizer state"] = own * train.state_bytes

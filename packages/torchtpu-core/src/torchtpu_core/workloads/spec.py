@@ -204,6 +204,8 @@ class Train:
         state_bytes: bytes per parameter of the optimizer's state.
         weight_bytes: bytes per stored parameter.
         grad_bytes: bytes per gradient element where gradients are exchanged over DCN.
+        flash_attention: a kernel keeps the scores in VMEM; without one, all pairs of queries
+            and keys, masked ones too, go through HBM.
         one_hot_embedding: the look-up is a product with a one-hot matrix.
         backward: whether there is a backward pass and an update.
     """
@@ -221,6 +223,7 @@ class Train:
     state_bytes: int = 8
     weight_bytes: int = 4
     grad_bytes: int = 4
+    flash_attention: bool = True
     one_hot_embedding: bool = False
     backward: bool = True
 

@@ -3,11 +3,11 @@
 
 The work of one chip stands for all. Matrix products run at the fill of the matrix unit
 with padded tiles, or at HBM's rate if that is slower; what does not fuse into them
-moves through HBM; attention is a flash kernel; the weights' collectives run partly
-behind compute; gradients cross the data centre network at the end. All communication is
-priced by the closed form of `ici`. A pipeline's chip has its part of the layers and the
-tokens of all its stages. Not modelled: the compiler's schedule, VMEM capacity, power
-limits, input pipelines.
+moves through HBM; attention is a flash kernel, or products with scores in HBM; the
+weights' collectives run partly behind compute; gradients cross the data centre network at
+the end. All communication is priced by the closed form of `ici`. A pipeline's chip has its
+part of the layers and the tokens of all its stages. Not modelled: the compiler's schedule,
+VMEM capacity, power limits, input pipelines.
 
 Legend: ``T`` tokens of a chip, ``d`` width of the residual stream.
 """
@@ -181,7 +181,8 @@ class _Step:
         return max(self.rates.fused_matmul_s(m, k, n, dtype), self.rates.hbm_s(moved))
 
     def _attention(self, layer: Layer, ledger: _Ledger) -> None:
-        per_head = scores_per_head(self.train.sequence, layer.window, self.model.causal)
+        causal = self.model.causal and self.train.flash_attention
+        per_head = scores_per_head(self.train.sequence, layer.window, causal)
         scores = self._sequences * layer.heads * per_head
         runs = self._passes("context", last=False)
         forward = self.rates.attention_s(scores, layer.head_dim, layer.value_dim, backward=False)
@@ -190,6 +191,10 @@ class _Step:
         if self.train.backward:
             total += self.rates.attention_s(scores, layer.head_dim, layer.value_dim, backward=True)
             products += 5
+        if not self.train.flash_attention:
+            moved = runs * cal.SCORE_BYTES_FORWARD.value
+            moved += cal.SCORE_BYTES_BACKWARD.value if self.train.backward else 0
+            total += self.rates.hbm_s(scores * moved)
         ledger.parts["attention"] += layer.count * total
         ledger.flops += layer.count * scores * products * (layer.head_dim + layer.value_dim)
 
