@@ -8,6 +8,7 @@ C++ compiler, into a sentence with the fix.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 SUPPORTED_TORCH = "2.13"
+#: How much source one unit of an installation holds: four for core, one or two for the others.
+UNIT_BYTES = 60_000
 INSTALL_TORCH = (
     f"install torch first (pip install 'torch=={SUPPORTED_TORCH}.*') and build without "
     "isolation (pip install --no-build-isolation ...)."
@@ -48,10 +51,28 @@ def check_compiler(distribution: str) -> None:
         )
 
 
+def gathered(sources: list[str], folder: Path) -> list[str]:
+    """Write units that each include several sources, about as large as one another.
+
+    Most of what a small source costs is torch's headers: they are read once per unit. Compiling
+    core's 37 sources so takes a third of the time; what is edited compiles file by file.
+    """
+    size = {source: Path(source).stat().st_size for source in sources}
+    units: list[list[str]] = [[] for _ in range(math.ceil(sum(size.values()) / UNIT_BYTES))]
+    for source in sorted(sources, key=size.__getitem__, reverse=True):
+        min(units, key=lambda unit: sum(map(size.__getitem__, unit))).append(source)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"unit{number}.cpp" for number in range(len(units))]
+    for path, unit in zip(paths, units, strict=True):
+        path.write_text("".join(f'#include "{Path(source).name}"\n' for source in sorted(unit)))
+    return [str(path) for path in paths]
+
+
 def build(distribution: str, here: Path) -> None:
     """Call `setup` with the extensions of a distribution.
 
     `csrc/*.cpp` is `_C`; a folder below it is a module of its own that does without torch.
+    `setup.py build_ext`, called by hand, compiles file by file; an installation gathers them.
 
     Args:
         distribution: its name; the extension lands in the package of that name.
@@ -68,6 +89,10 @@ def build(distribution: str, here: Path) -> None:
         def build_extensions(self) -> None:
             """Build, or say which compiler is missing."""
             check_compiler(distribution)
+            if "build_ext" not in sys.argv:
+                for extension in self.extensions:
+                    folder = Path(self.build_temp) / "gathered" / extension.name
+                    extension.sources = gathered(extension.sources, folder)
             super().build_extensions()
 
     csrc = here / "csrc"

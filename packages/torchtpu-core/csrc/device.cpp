@@ -21,7 +21,7 @@ namespace {
 thread_local c10::DeviceIndex the_device = 0;
 thread_local std::unordered_map<int, c10::StreamId> the_streams;
 
-std::atomic<int> count{-1};
+std::atomic<int> devices{-1};
 std::atomic<bool> started{false};
 std::atomic<bool> bad_fork{false};
 std::recursive_mutex start_mutex;
@@ -139,14 +139,14 @@ bool is_over(const py::object& array) {
 }
 
 c10::DeviceIndex device_count() noexcept {
-  int known = count.load();
+  int known = devices.load();
   if (known >= 0) {
     return static_cast<c10::DeviceIndex>(known);
   }
   try {
     py::gil_scoped_acquire gil;
     known = bridge("device_count")().cast<int>();
-    count.store(known);
+    devices.store(known);
   } catch (...) {
     return 0;
   }

@@ -11,7 +11,7 @@ namespace {
 namespace py = pybind11;
 
 // A CPU tensor over memory that `owner` keeps.
-at::Tensor view_of(uintptr_t address, int64_t elements, c10::ScalarType dtype, py::object owner) {
+at::Tensor tensor_over(uintptr_t address, int64_t elements, c10::ScalarType dtype, py::object owner) {
   PyObject* kept = owner.release().ptr();
   auto release = [kept](void*) {
     if (Py_IsInitialized() != 0) {
@@ -53,7 +53,7 @@ void bind_host_memory(py::module_& m) {
            "Write an entry; False if aborted.")
       .def("read", &read, py::arg("number"), py::arg("abort"),
            "Wait for an entry; None if aborted.");
-  m.def("view_of", &view_of, py::arg("address"), py::arg("elements"), py::arg("dtype"),
+  m.def("view_of", &tensor_over, py::arg("address"), py::arg("elements"), py::arg("dtype"),
         py::arg("owner"), "A CPU tensor over memory that `owner` keeps.");
   m.def("wait_for", &wait_for, py::arg("works"), py::arg("abort"),
         py::call_guard<py::gil_scoped_release>(), "Wait for works of gloo and raise what went wrong; False if aborted.");
