@@ -8,6 +8,7 @@ namespace torchtpu {
 namespace {
 
 constexpr size_t kMaxStreams = 4096;  // remembered; then all are forgotten
+constexpr uint32_t kWorthDeferring = 2;  // programs of ops that were missing
 
 uint64_t mixed(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
@@ -84,10 +85,13 @@ void Journal::end(bool with_piece) {
   if (immediate_ && !known && !with_piece) {
     loops_.learn();
   }
-  if (immediate_ && known && !compiling) {
-    immediate_ = false;  // defer the next stream: it will probably be this one again
+  // Defer the next stream if it will probably be this one again, or if ops of new sizes had to
+  // be compiled one after the other: deferred ones are compiled side by side.
+  if (immediate_ && !compiling && (known || built_alone_ >= kWorthDeferring)) {
+    immediate_ = false;
     misses_ = 0;
   }
+  built_alone_ = 0;
   loops_.end(with_piece, hash_);
   ++epoch_;
   hash_ = 0;

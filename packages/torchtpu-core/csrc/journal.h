@@ -70,6 +70,8 @@ class Journal {
   // It did not; with `program`, one was asked for. `built`: programs of its ops were compiled
   // side by side, which is worth deferring unknown streams for.
   void miss(std::shared_ptr<Program> program, bool built);
+  // An op's own program was compiled while the script waited.
+  void built_alone() { ++built_alone_; }
   // Forgets all streams and defers again.
   void reset();
 
@@ -83,6 +85,7 @@ class Journal {
   int64_t operand_bytes_ = 0;
   std::atomic<bool> immediate_{false};
   int misses_ = 0;
+  uint32_t built_alone_ = 0;  // in the present stream
   std::unordered_map<uint64_t, SeenStream> streams_;
   Loops loops_;
 };

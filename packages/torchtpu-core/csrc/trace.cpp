@@ -51,6 +51,7 @@ bool run_alone(Trace& trace, std::span<Node> rest = {}) {
     run_counters().hits.fetch_add(1);
   } else {
     program = build_program(trace, layout);
+    trace.journal.built_alone();
   }
   run_program(trace, layout, *program);
   remember_run(trace, layout, program);

@@ -167,6 +167,23 @@ def test_streams_of_new_sizes_stay_deferred_so_that_their_ops_are_compiled_toget
     assert all(name.startswith("torchtpu-compile_") for name in threads)
 
 
+def test_new_sizes_after_streams_that_ran_at_once_are_compiled_together_again(monkeypatch):
+    def step(size: int, rounds: int) -> None:
+        x = torch.ones(size, 3, device="tpu")
+        for _ in range(rounds):
+            x = x.cos().exp()
+        assert (x * 3).sum().isfinite().item()
+
+    for rounds in range(2, 8):
+        step(211, rounds)  # nothing to compile after the first: ops run at once
+    first, second = (
+        _threads_that_compile(monkeypatch, lambda size=size: step(size, 3)) for size in (212, 213)
+    )
+    assert not any(name.startswith("torchtpu-compile_") for name in first)
+    assert all(name.startswith("torchtpu-compile_") for name in second)
+    assert len(first) == len(second) > 2
+
+
 def test_host_read_of_a_dead_result_costs_no_program_output():
     x = torch.arange(6.0, device="tpu")
     for _ in range(3):
