@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import socket
 import subprocess
@@ -52,13 +53,21 @@ def test_process_of_another_host_is_unknown():
     assert processes.is_running(dataclasses.replace(me, host="another")) is None
 
 
-def test_helper_waits_for_its_last_connection():
+def helper_thread() -> tuple[threading.Thread, socket.socket, int]:
+    """The helper's wait, where ranks connect, and the pipe of the process that started it."""
     lifeline = socket.create_server(("127.0.0.1", 0))
-    address = f"127.0.0.1:{lifeline.getsockname()[1]}"
-    helper = threading.Thread(target=coordinator.wait_until_deserted, args=(lifeline, 60.0))
+    reading, writing = os.pipe()
+    helper = threading.Thread(target=coordinator.wait_until_deserted, args=(lifeline, reading))
     helper.start()
+    return helper, lifeline, writing
+
+
+def test_helper_waits_for_its_last_connection():
+    helper, lifeline, pipe = helper_thread()
+    address = f"127.0.0.1:{lifeline.getsockname()[1]}"
     first, second = coordinator.connect_lifeline(address), coordinator.connect_lifeline(address)
     first.close()
+    os.close(pipe)
     helper.join(timeout=1.5)
     assert helper.is_alive()
     second.close()
@@ -67,10 +76,9 @@ def test_helper_waits_for_its_last_connection():
     lifeline.close()
 
 
-def test_helper_gives_up_if_nobody_connects():
-    lifeline = socket.create_server(("127.0.0.1", 0))
-    helper = threading.Thread(target=coordinator.wait_until_deserted, args=(lifeline, 0.0))
-    helper.start()
+def test_helper_ends_with_its_starter_if_nobody_connects():
+    helper, lifeline, pipe = helper_thread()
+    os.close(pipe)
     helper.join(timeout=10)
     assert not helper.is_alive()
     lifeline.close()

@@ -3,8 +3,9 @@
 
 XLA aborts every process that loses this service, so it must not die with rank 0: then
 no rank could say which one is missing. It runs apart, and ends when the last rank has
-closed the connection it keeps open for this purpose. PyTorch's store stays the control
-plane; this service only introduces XLA's communicators to each other.
+closed the connection it keeps open for this purpose; rank 0 has one from the start.
+PyTorch's store stays the control plane; this service only introduces XLA's communicators to
+each other.
 
 Imports neither torch nor JAX, only jaxlib.
 """
@@ -16,13 +17,13 @@ import selectors
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import IO
 
 #: Our own watch finds lost ranks; XLA's must never be first.
 HEARTBEAT_TIMEOUT_S = 10**7
-#: How long the helper waits for the first rank before it gives up.
-FIRST_RANK_S = 600.0
+#: The end of the pipe that rank 0 holds open as long as it lives.
+_held: list[IO[str]] = []
 _LOOPBACK = ("127.", "localhost", "::1")
 
 
@@ -35,13 +36,14 @@ def start(host: str, size: int) -> tuple[str, str]:
     """
     helper = subprocess.Popen(
         [sys.executable, "-m", "torchtpu_distributed.coordinator", host, str(size)],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
         text=True,
         env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
     )
-    assert helper.stdout is not None
+    assert helper.stdin is not None and helper.stdout is not None
+    _held.append(helper.stdin)
     ports = helper.stdout.readline().split()
     helper.stdout.close()
     if len(ports) != 2:
@@ -70,7 +72,7 @@ def main(host: str, size: int) -> None:
     )
     print(port, lifeline.getsockname()[1], flush=True)
     _let_go_of_outputs()
-    wait_until_deserted(lifeline, FIRST_RANK_S)
+    wait_until_deserted(lifeline, sys.stdin.fileno())
     del service
     os._exit(0)  # destroying the service would wait for ranks that are gone
 
@@ -85,31 +87,31 @@ def _let_go_of_outputs() -> None:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
 
 
-def wait_until_deserted(lifeline: socket.socket, first_rank_s: float) -> None:
-    """Return when all connections have closed, or none came within `first_rank_s` seconds."""
-    began = time.monotonic()
-    seen = False
+def wait_until_deserted(lifeline: socket.socket, starter: int) -> None:
+    """Return when all connections have closed, and the pipe of the process that started this one.
+
+    Args:
+        lifeline: where ranks connect.
+        starter: descriptor of the pipe.
+    """
     with selectors.DefaultSelector() as selector:
         selector.register(lifeline, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select(timeout=1.0):
+        selector.register(starter, selectors.EVENT_READ)
+        while len(selector.get_map()) > 1:
+            for key, _ in selector.select():
                 connection = key.fileobj
-                assert isinstance(connection, socket.socket)
                 if connection is lifeline:
                     accepted, _address = lifeline.accept()
                     selector.register(accepted, selectors.EVENT_READ)
-                    seen = True
-                elif not _still_open(connection):
+                elif not _still_open(key.fd):
                     selector.unregister(connection)
-                    connection.close()
-            deserted = len(selector.get_map()) == 1
-            if deserted and (seen or time.monotonic() - began > first_rank_s):
-                return
+                    if isinstance(connection, socket.socket):
+                        connection.close()
 
 
-def _still_open(connection: socket.socket) -> bool:
+def _still_open(descriptor: int) -> bool:
     try:
-        return bool(connection.recv(64))
+        return bool(os.read(descriptor, 64))
     except OSError:
         return False
 

@@ -3,7 +3,8 @@
 
 It only chooses the simulated slice and calls PyTorch's own launcher, so the environment
 of a rank, restarts and error reports are torchrun's. A slice of several hosts gets one
-launcher per host: `LOCAL_RANK` counts the chips of a host, as on the real slice.
+launcher per host: `LOCAL_RANK` counts the chips of a host, as on the real slice. Launchers end
+with this process, and ranks with their launcher (`bound`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,17 @@ from torchtpu_core import huge_pages
 from torchtpu_core.errors import TargetError
 from torchtpu_core.targets import Target, TargetKind, parse_target
 
+from torchtpu_distributed import bound
+
 #: The slices of v5e that are tried, smallest first.
 _SLICES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _LAUNCHER = "torch.distributed.run"
 #: How long the other hosts may take to end when one has failed.
 _PATIENCE_S = 15.0
+#: How long a launcher may take to end its ranks: torchrun gives them 30 seconds.
+_LAUNCHER_S = 45.0
+#: What ends a launcher, and with it its ranks, where the kernel sees to that.
+_AT_ONCE = signal.SIGKILL if bound.IS_POSSIBLE else signal.SIGTERM
 _LOOK_S = 0.1
 
 
@@ -101,7 +108,8 @@ def commands(
     """
     common = [sys.executable, "-m", _LAUNCHER, "--max-restarts", str(restarts)]
     common += ["--nproc-per-node", str(chosen.per_host)]
-    tail = [*(["--module"] if module else []), *script]
+    rank = [sys.executable, "-u", *(["-m"] if module else []), *script]
+    tail = ["--no-python", *bound.command(signal.SIGKILL, rank)]
     if chosen.hosts == 1:
         return [[*common, "--standalone", *tail]]
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -121,38 +129,46 @@ def environment(chosen: Plan) -> Mapping[str, str]:
 def run(chosen: Plan, script: Sequence[str], *, restarts: int = 0, module: bool = False) -> int:
     """Run a script on all ranks; the exit code of the first launcher that failed, else 0.
 
-    Ctrl-C and SIGTERM reach every rank, by way of its launcher.
+    Ctrl-C and SIGTERM reach every rank, by way of its launcher; a second one ends all at once.
     """
-    launchers = [
-        subprocess.Popen(command, env=environment(chosen), start_new_session=True)
-        for command in commands(chosen, script, restarts=restarts, module=module)
-    ]
+    launchers: list[subprocess.Popen[bytes]] = []
+    signals: list[int] = []
 
     def forward(number: int, _frame: object) -> None:
-        for launcher in launchers:
-            if launcher.poll() is None:
-                launcher.send_signal(number)
+        signals.append(number)
+        _send(launchers, number if len(signals) == 1 else _AT_ONCE)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        for command in commands(chosen, script, restarts=restarts, module=module):
+            whole = bound.command(signal.SIGTERM, command, os.getpid())
+            launchers.append(
+                subprocess.Popen(whole, env=environment(chosen), start_new_session=True)
+            )
+        if signals:  # one that came between these lines
+            _send(launchers, signals[0])
         return _wait(launchers)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
+def _send(launchers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    for launcher in launchers:
+        if launcher.poll() is None:
+            launcher.send_signal(number)
+
+
 def _wait(launchers: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Wait for all; when one fails, the others get a while, then a signal."""
-    failed, deadline = 0, float("inf")
+    """Wait for all; when one fails, the others get a while, then a signal, then SIGKILL."""
+    failed, deadline, final = 0, float("inf"), [signal.SIGTERM, _AT_ONCE]
     while any(launcher.poll() is None for launcher in launchers):
         codes = [launcher.poll() for launcher in launchers]
         if not failed and any(codes):
             failed = next(code for code in codes if code)
             deadline = time.monotonic() + _PATIENCE_S
-        if time.monotonic() > deadline:
-            deadline = float("inf")
-            for launcher in launchers:
-                if launcher.poll() is None:
-                    launcher.terminate()
+        if final and time.monotonic() > deadline:
+            deadline = time.monotonic() + _LAUNCHER_S
+            _send(launchers, final.pop(0))
         time.sleep(_LOOK_S)
     return failed or next((code for launcher in launchers if (code := launcher.poll())), 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from torchtpu_core.env_vars import settings
 from torchtpu_core.runtime.current import target
 from torchtpu_core.targets import TargetKind
 
-from torchtpu_distributed import active, coordinator, joining, stores
+from torchtpu_distributed import active, bound, coordinator, joining, stores
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import PeerLostError, ProcessGroupError
 from torchtpu_distributed.joining import Joined
@@ -91,6 +92,8 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
         size: number of ranks.
         timeout_s: seconds a collective may take.
     """
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torch.multiprocessing.spawn does the like by itself
+        bound.end_with_parent(signal.SIGKILL)
     name = stores.generation(store, size)
     shared = dist.PrefixStore(name, store)
     peers = introduce(shared, rank, size, timeout_s)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that end with the one that started them, however that one ends.
+
+    python bound.py SIGNAL COMMAND...
+
+runs a command that the kernel sends a signal when its parent has gone. A launcher that is killed
+by SIGKILL tells nobody, and its ranks, which may be stopped or deep in compiled code, cannot be
+relied on to look. Linux only; elsewhere the command runs as it is.
+
+Imports neither torch nor JAX, nor its own package: it is run as a file, to be quick.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+#: Whether the kernel can do it.
+IS_POSSIBLE = sys.platform == "linux"
+#: From linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(number: int, parent: int | None = None) -> None:
+    """Have the kernel send this process a signal when its parent ends.
+
+    Args:
+        number: the signal.
+        parent: the process that should be the parent; if it has gone, the signal is sent now.
+    """
+    if not IS_POSSIBLE:
+        return
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0):
+        print(f"torchtpu: prctl: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def command(number: int, then: list[str], parent: int | None = None) -> list[str]:
+    """A command line that runs another one bound to its parent.
+
+    Args:
+        number: the signal that ends it.
+        then: the command line.
+        parent: the process that will start it, if that is known.
+    """
+    if not IS_POSSIBLE:
+        return then
+    return [sys.executable, "-S", "-E", __file__, str(int(number)), str(parent or ""), *then]
+
+
+if __name__ == "__main__":
+    end_with_parent(int(sys.argv[1]), int(sys.argv[2]) if sys.argv[2] else None)
+    os.execvp(sys.argv[3], sys.argv[3:])
