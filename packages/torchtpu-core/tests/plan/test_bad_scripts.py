@@ -34,7 +34,7 @@ FAILS = {
     "os exit": ("import os\nos._exit(0)\n", "ended itself by os._exit(0)"),
     "syntax": ("def f(:\n", "SyntaxError: invalid syntax"),
     "endless": ("import time\nwhile True:\n    time.sleep(0.01)\n", "ran for 3 s, and was at"),
-    "input": ("n = int(input())\n", "EOFError"),
+    "input": ("n = int(input())\n", "there is nobody to answer: take the value from an option"),
     "mesh": (
         "from torch.distributed.device_mesh import init_device_mesh\n"
         "init_device_mesh('tpu', (2, 3), mesh_dim_names=('dp', 'tp'))\n",
@@ -70,6 +70,32 @@ def train(rank, world):
         step()
         dist.all_reduce(weight.grad)
 mp.spawn(train, args=(4,), nprocs=4)
+""",
+    "started": STEP
+    + """
+import multiprocessing as mp
+def train(rank, world):
+    dist.init_process_group("tpu", rank=rank, world_size=world)
+    for _ in range(3):
+        step()
+        dist.all_reduce(weight.grad)
+ranks = [mp.Process(target=train, args=(rank, 4)) for rank in range(4)]
+for rank in ranks:
+    rank.start()
+for rank in ranks:
+    rank.join()
+    assert not rank.is_alive() and rank.exitcode == 0
+""",
+    "helped": STEP
+    + """
+import multiprocessing as mp
+def feed(queue):
+    queue.put(3)
+    queue.get()
+queue = mp.Queue()
+mp.Process(target=feed, args=(queue,)).start()
+for _ in range(queue.get()):
+    step()
 """,
 }
 DRIVER = """
@@ -123,7 +149,8 @@ def test_unusual_script_is_recorded(done, name) -> None:
     said = json.loads(done.stdout.splitlines()[-1])[name]
     assert isinstance(said, list), said
     assert "mm" in said
-    assert ("allreduce_" in said) is (name == "spawned")
+    assert ("allreduce_" in said) is (name in ("spawned", "started"))
+    assert any("process (feed)" in str(note) for note in said) is (name == "helped")
     assert any("is outside the figures" in str(note) for note in said) is (name == "rollout")
 
 
@@ -131,6 +158,8 @@ def test_unusual_script_is_recorded(done, name) -> None:
     ("options", "message"),
     [
         (["absent.py"], "absent.py is not a file"),
+        (["{script}", "--batch", "4", "--slices=2"], "script.py --slices=2 -- --batch 4"),
+        (["{script}", "--targt", "v5e:2x2"], "Did you mean '--target'?"),
         (["{script}", "--target", "v5p-128"], "v5p-128 is 64 chips: v5p:4x4x4"),
         (["{script}", "--target", "v6e:16x32"], "More than 256 chips are several slices"),
         (["{script}", "--target", "v5p:4x4x8", "--fault", "chip:0=down"], "Use v5p:4x4x4 from"),

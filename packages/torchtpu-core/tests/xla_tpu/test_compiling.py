@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import jax
 import numpy as np
 import pytest
@@ -64,17 +62,17 @@ def test_environment_of_the_compiler_has_no_settings_of_the_user(monkeypatch, tm
 
 
 def test_compiler_that_does_not_end_is_stopped(monkeypatch) -> None:
-    forever = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    forever = "import threading; threading.Event().wait()"
     monkeypatch.setattr(compiling, "libtpu_installed", lambda: True)
-    monkeypatch.setattr(compiling, "_command", lambda directory: forever)
+    monkeypatch.setattr(compiling, "_CHILD", forever)
     with pytest.raises(CompilerTimeoutError, match="timeout_s"):
         compiling.compile_for(b"", V5E, timeout_s=0.3)
 
 
 def test_compiler_that_dies_is_an_error_with_its_last_words(monkeypatch) -> None:
-    dying = [sys.executable, "-c", "import os; print('check failed', flush=True); os.abort()"]
+    dying = "import os; print('check failed', flush=True); os.abort()"
     monkeypatch.setattr(compiling, "libtpu_installed", lambda: True)
-    monkeypatch.setattr(compiling, "_command", lambda directory: dying)
+    monkeypatch.setattr(compiling, "_CHILD", dying)
     with pytest.raises(TPUCompileError, match=r"status -6.*\n.*check failed"):
         compiling.compile_for(b"", V5E)
 

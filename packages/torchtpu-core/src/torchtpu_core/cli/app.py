@@ -10,7 +10,7 @@ from torchtpu_core.cli import cache, ops
 from torchtpu_core.cli.coverage import coverage
 from torchtpu_core.cli.doctor import doctor
 from torchtpu_core.cli.environment import env
-from torchtpu_core.cli.plan import advise, plan
+from torchtpu_core.cli.plan import ScriptCommand, advise, plan
 from torchtpu_core.cli.plugin_list import list_plugins
 from torchtpu_core.cli.sweep import scale, sweep
 from torchtpu_core.cli.validate import validate
@@ -30,8 +30,8 @@ def make_app() -> typer.Typer:
     app.command()(env)
     app.command()(coverage)
     app.command()(validate)
-    app.command()(plan)
-    app.command()(advise)
+    app.command(cls=ScriptCommand)(plan)
+    app.command(cls=ScriptCommand)(advise)
     app.command()(sweep)
     app.command()(scale)
     app.add_typer(cache.app, name="cache")

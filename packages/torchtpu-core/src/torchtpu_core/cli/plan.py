@@ -5,20 +5,72 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from torchtpu_core.cli.console import console
 from torchtpu_core.cli.failure import shown
 from torchtpu_core.cli.outputs import writable
+from torchtpu_core.errors import did_you_mean
 
 if TYPE_CHECKING:
     from torchtpu_core.ici.faults import Faults
     from torchtpu_core.ici.slices import Slice
     from torchtpu_core.plan.result import Plan
+
+
+class ScriptCommand(TyperCommand):
+    """A command that says where options of the script go, if it is given one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses a command line; an option that is not this command's ends it."""
+        options = {
+            name: not getattr(parameter, "is_flag", False)
+            for parameter in self.get_params(ctx)
+            for name in (*parameter.opts, *parameter.secondary_opts)
+            if name.startswith("-")
+        }
+        mine, theirs = told_apart(args, options)
+        unknown = [word.partition("=")[0] for word in theirs if word.startswith("-")]
+        if not unknown or "--" in args:
+            return super().parse_args(ctx, args)
+        text = f"{ctx.command_path} has no option {unknown[0]}.{did_you_mean(unknown[0], options)}"
+        if any(word.endswith(".py") for word in mine):
+            line = shlex.join([*ctx.command_path.split(), *mine, "--", *theirs])
+            text += f" Options of the script go after `--`:\n\n    {line}\n"
+        typer.echo(text, err=True)
+        raise typer.Exit(2)
+
+
+def told_apart(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """The command's own part of a command line without ``--``, and the script's.
+
+    Args:
+        words: the command line.
+        options: the command's own, and whether each takes a value.
+
+    >>> told_apart(["x.py", "--batch", "4", "--slices", "2"], {"--slices": True})
+    (['x.py', '--slices', '2'], ['--batch', '4'])
+    """
+    mine: list[str] = []
+    theirs: list[str] = []
+    left = iter(words)
+    for word in left:
+        name, equals, _ = word.partition("=")
+        if name in options:
+            mine.append(word)
+            mine += [next(left, "")] if options[name] and not equals else []
+        elif word.startswith("-") or theirs or any(w.endswith(".py") for w in mine):
+            theirs.append(word)
+        else:
+            mine.append(word)
+    return mine, theirs
+
 
 COMPILERS = ("simulator", "xla-tpu")
 Script = Annotated[Path, typer.Argument(help="The script, as you would run it.")]

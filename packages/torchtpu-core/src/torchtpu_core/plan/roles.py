@@ -11,14 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
+from torchtpu_core.child_processes import Child
 from torchtpu_core.errors import PlanError, TorchTPUError
 from torchtpu_core.ici.fabric import Ints
 from torchtpu_core.ici.slices import Slice, parse_slice
@@ -130,16 +131,10 @@ def _recorded(job: _Job, classes: Classes) -> tuple[list[Recording], list[Ints]]
             f"--ranks {','.join(str(ranks[0]) for ranks in classes[:4])}."
         )
     with tempfile.TemporaryDirectory(prefix="torchtpu-plan-") as folder:
-        children: list[subprocess.Popen[bytes]] = []
-        try:
-            for ranks in classes:
-                one = replace(job, rank=ranks[0], classes=classes, folder=folder)
-                children.append(_start(one))
+        with contextlib.ExitStack() as stack:
+            jobs = [replace(job, rank=r[0], classes=classes, folder=folder) for r in classes]
+            children = [stack.enter_context(_start(one)) for one in jobs]
             for child in children:
-                child.wait()
-        finally:
-            for child in children:
-                child.kill()
                 child.wait()
         if any(child.returncode for child in children):
             raise PlanError(_first_failure(Path(folder), classes))
@@ -164,16 +159,14 @@ def _first_failure(folder: Path, classes: Classes) -> str:
     return "a process that records a rank ended without a word; is there enough memory?"
 
 
-def _start(job: _Job) -> subprocess.Popen[bytes]:
+def _start(job: _Job) -> Child:
     path = Path(job.folder) / f"job-{job.rank}"
     path.write_bytes(pickle.dumps(job))
     code = "import sys; from torchtpu_core.plan.roles import child; child(sys.argv[1])"
-    said = None if job.rank == 0 else subprocess.DEVNULL
+    said = None if job.rank == 0 else DEVNULL
     errors = (Path(job.folder) / f"error-{job.rank}").open("wb")
     with errors:
-        return subprocess.Popen(
-            [sys.executable, "-c", code, str(path)], stdout=said, stderr=errors, env=os.environ
-        )
+        return Child(code, [str(path)], stdout=said, stderr=errors, env=os.environ)
 
 
 def child(path: str) -> None:

@@ -15,6 +15,11 @@ _CUDA = (
     "where the script chooses CUDA."
 )
 
+_INPUT = (
+    " The script asks for input() and there is nobody to answer: take the value from an option, or "
+    "pipe the answers into the plan (`yes 4 | torchtpu plan ...`)."
+)
+
 
 def explained(script: Path, error: BaseException) -> str:
     """The message for a script that failed.
@@ -31,6 +36,8 @@ def explained(script: Path, error: BaseException) -> str:
     at = f" at {where[-1].filename}:{where[-1].lineno}" if where else ""
     said = str(error).strip() or "no message"
     hint = _CUDA if "CUDA" in said else ""
+    if isinstance(error, EOFError) and "reading a line" in said:
+        hint = _INPUT
     return (
         f"{script} failed{at} while it ran without values: {type(error).__name__}: {said}"
         f"{'' if said.endswith(('.', '!')) else '.'}{hint}"

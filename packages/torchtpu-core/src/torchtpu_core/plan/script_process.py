@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -88,6 +90,70 @@ def spawned_ranks_in_process(recording: Recording, branches: Branches | None) ->
         fn(Rank.of(mine, everyone, branches) if branches else mine, *args)
 
     return mock.patch.object(torch.multiprocessing, "spawn", spawn)
+
+
+class _Done:
+    """What a process that ran in the plan's own says of itself."""
+
+    returncode = 0
+    pid = 0
+
+    def poll(self, *_: Any) -> int:
+        """Ended well."""
+        return 0
+
+    wait = poll
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+@contextlib.contextmanager
+def started_processes(recording: Recording, branches: Branches | None) -> Iterator[None]:
+    """``Process(target=train, args=(rank, ...))`` is called here for the rank that is recorded.
+
+    A process is taken for a rank if it is given the number of those that were started before it
+    with the same target, and nothing to exchange messages by. Others run for real, with a note,
+    and end with the plan.
+    """
+    really = BaseProcess.start
+    counts: dict[Any, int] = {}
+    mine, local = recording.rank, int(os.environ["LOCAL_WORLD_SIZE"])
+
+    def start(self: Any) -> None:
+        target, given = self._target, [*self._args, *self._kwargs.values()]
+        index = counts.get(target, 0)
+        numbers = [value for value in given if isinstance(value, int) and value is not True]
+        if target is None or index not in numbers or not all(map(_is_plain, given)):
+            name = getattr(target, "__qualname__", type(self).__name__)
+            note = f"the script starts a process ({name}), which runs for real: it is not planned"
+            if note not in recording.notes:
+                recording.notes.append(note)
+            really(self)
+            return
+        counts[target] = index + 1
+        self._popen = _Done()
+        together = recording.world_size if recording.world_size in numbers else local
+        if index == mine % together:
+            everyone = np.arange(recording.world_size) % together
+            rank = Rank.of(index, everyone, branches) if branches else index
+            args = [rank if value is numbers[numbers.index(index)] else value for value in given]
+            positional = len(self._args)
+            named = dict(zip(self._kwargs, args[positional:], strict=True))
+            target(*args[:positional], **named)
+
+    before = set(multiprocessing.active_children())
+    try:
+        with mock.patch.object(BaseProcess, "start", start):
+            yield
+    finally:
+        for process in set(multiprocessing.active_children()) - before:
+            process.kill()
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a process gets it by value: a queue, a lock or a connection it shares."""
+    return not type(value).__module__.startswith("multiprocessing")
 
 
 @contextlib.contextmanager

@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchtpu_core.child_processes import Child
 from torchtpu_core.errors import PlanError
 
 
@@ -76,10 +76,12 @@ def try_all(command: Sequence[str], sweeps: Sequence[str]) -> Iterator[Tried]:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "plan.json"
             program = "from torchtpu_core.cli.app import main; main()"
-            full = [sys.executable, "-c", program, *_with_json(command, out), *options]
-            done = subprocess.run(full, capture_output=True, text=True, check=False)
-            if done.returncode:
-                lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+            arguments = [*_with_json(command, out), *options]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            with Child(program, arguments, **pipes) as child:
+                stdout, stderr = child.communicate()
+            if child.returncode:
+                lines = (stderr or stdout).strip().splitlines() or ["no message"]
                 # An argument parser says what is wrong a line before it ends the script.
                 said = lines[-2:] if "sys.exit" in lines[-1] else lines[-1:]
                 yield Tried(options=options, plan={}, failure=" ".join(said))

@@ -86,6 +86,7 @@ def record(
         environment_ranks.follow(stack, branches, where.devices_per_host)
         stack.enter_context(script_process.exits_as_exceptions())
         stack.enter_context(script_process.spawned_ranks_in_process(recording, branches))
+        stack.enter_context(script_process.started_processes(recording, branches))
         if branches is not None:
             watch(stack, branches)
         stack.enter_context(recorder)

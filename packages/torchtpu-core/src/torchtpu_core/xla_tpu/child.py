@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process in which XLA's TPU compiler runs: ``python -m torchtpu_core.xla_tpu.child DIR``.
+"""The process in which XLA's TPU compiler runs.
 
 A process of its own for each compilation, because libtpu takes a lock file, reads the
 environment once, and ends the process on some mistakes. Reads ``job.json`` and
@@ -10,7 +10,6 @@ environment once, and ends the process on some mistakes. Reads ``job.json`` and
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,3 @@ def _stats(executable: Any) -> dict[str, int]:
         name: int(getattr(stats, f"{name}_size_in_bytes"))
         for name in ("argument", "output", "temp", "alias", "generated_code")
     } | {"peak": int(stats.peak_memory_in_bytes)}
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchtpu_core.child_processes import Child
 from torchtpu_core.errors import CompilerTimeoutError, MissingExtraError, TPUCompileError
 from torchtpu_core.targets import Target, libtpu_installed
 from torchtpu_core.xla_tpu.topologies import topology_of
@@ -152,6 +152,8 @@ def compile_for(
         )
 
 
+_CHILD = "import sys, pathlib; from torchtpu_core.xla_tpu.child import main; "
+_CHILD += "sys.exit(main(pathlib.Path(sys.argv[1])))"
 _SCHEDULED = "after_optimizations_after_buffer_assignment.txt"
 _OPTIMIZED = "after_optimizations.txt"
 _BUFFERS = "after_optimizations-buffer-assignment.txt"
@@ -163,8 +165,9 @@ def _run(
 ) -> tuple[int, str]:
     """Runs the child; returns its exit status and the end of what it said."""
     with (directory / "said").open("w+", encoding="utf-8") as said:
-        child = subprocess.Popen(
-            _command(directory),
+        child = Child(
+            _CHILD,
+            [str(directory)],
             env=_environment(directory / "dump"),
             stdin=subprocess.DEVNULL,
             stdout=said,
@@ -190,10 +193,6 @@ def _run(
         said.flush()
     text = (directory / "said").read_text(encoding="utf-8", errors="replace")
     return child.returncode, "\n".join(text.splitlines()[-20:])
-
-
-def _command(directory: Path) -> list[str]:
-    return [sys.executable, "-m", "torchtpu_core.xla_tpu.child", str(directory)]
 
 
 def _is_scheduled(dump: Path) -> bool:
