@@ -88,6 +88,13 @@ def test_file_of_another_version_is_refused(made) -> None:
         load(made[0])
 
 
+@pytest.mark.parametrize("key", ("inputs", "outputs", "returned"))
+def test_manifest_that_does_not_fit_its_program_is_refused(made, key: str) -> None:
+    rewritten(made[0], **{key: []})
+    with pytest.raises(AOTFileError, match="its manifest cannot be read"):
+        load(made[0])
+
+
 def test_damaged_program_and_cut_off_file_are_refused(made) -> None:
     path = made[0]
     whole = path.read_bytes()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +88,40 @@ def solve_from_the_right(x: Tensor) -> Tensor:
     return torch.linalg.solve(regular(x), x[:2], left=False)
 
 
+def sampled(x: Tensor) -> Tensor:
+    """Each image turned, and resized by a filter that widens with the ratio."""
+    turn = torch.tensor([[0.9, 0.2, 0.0], [-0.2, 0.8, 0.1]], device=x.device)
+    grid = F.affine_grid(turn.expand(x.shape[0], 2, 3), list(x.shape), align_corners=False)
+    turned = F.grid_sample(x, grid * x.mean().exp(), align_corners=False)
+    return F.interpolate(turned, (4, 5), mode="bilinear", antialias=True)
+
+
+def cells(x: Tensor) -> Any:
+    """One step of two recurrent cells over a batch."""
+    rows, w = x.flatten(1)[:, :3], torch.linspace(-1, 1, 36, device=x.device).view(12, 3)
+    b = w[:, 0].clone()
+    h, c = torch.lstm_cell(rows, [rows.sin(), rows.cos()], w, w * 0.5, b, b)
+    return h, c, torch.gru_cell(rows, h, w[:9], w[:9] * 0.5, b[:9], b[:9])
+
+
+LAYERS = {
+    "post-norm": torch.nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True),
+    "pre-norm": torch.nn.TransformerEncoderLayer(
+        4, 2, 8, 0.0, F.gelu, batch_first=True, norm_first=True
+    ),
+    "attention": torch.nn.MultiheadAttention(4, 2, batch_first=True),
+}
+
+
+def evaluated(layers: dict[str, torch.nn.Module], x: Tensor) -> Any:
+    """A module whose eval mode has one operator of its own, with a mask of late keys."""
+    layer = layers[x.device.type]
+    late = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2]) > 2
+    if isinstance(layer, torch.nn.MultiheadAttention):
+        return layer(x, x, x, key_padding_mask=late), layer(x, x, x, need_weights=False)[0]
+    return layer(x, src_key_padding_mask=late), layer(x)
+
+
 IMAGES = (
     batch_norm,
     lambda x: F.instance_norm(x),
@@ -151,6 +187,19 @@ def test_layer_of_images_at_open_batch_sizes_is_as_on_the_cpu(function: Any) -> 
 @pytest.mark.parametrize("function", IMAGES)
 def test_layer_of_images_of_open_size_is_as_on_the_cpu(function: Any) -> None:
     check(function, image, (2, 3))
+
+
+@pytest.mark.parametrize("function", (sampled, cells))
+def test_operators_on_each_member_of_an_open_batch_are_as_on_the_cpu(function: Any) -> None:
+    check(function, batch, (0,))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_fast_paths_of_eval_mode_run_at_padded_sizes(name: str) -> None:
+    layer = LAYERS[name].eval()
+    layers = {"cpu": layer, "tpu": copy.deepcopy(layer).to("tpu")}
+    with torch.no_grad():
+        check(functools.partial(evaluated, layers), sequences, (0, 1), gradients=False)
 
 
 @pytest.mark.parametrize("function", (attention_by_products, added_to_products))

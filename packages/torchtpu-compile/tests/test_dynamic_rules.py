@@ -90,10 +90,34 @@ CASES: dict[str, Case] = {
         lambda x: torch.fft.irfft(torch.fft.rfft(x[:, :4], dim=1) * 2, n=4, dim=1),
         _rows,
     ),
+    "transform of open length": (
+        lambda x: (
+            torch.view_as_real(torch.fft.fft2(x, norm="ortho")),
+            torch.view_as_real(torch.fft.ifft(torch.polar(x, x), dim=0)),
+            torch.view_as_real(torch.fft.rfft(x, dim=0)),
+            torch.fft.irfft(torch.fft.rfft(x, dim=0) * 2, n=x.shape[0], dim=0),
+            torch.fft.irfft(torch.polar(x, x), dim=0),
+        ),
+        lambda n: torch.randn(n, 4),
+    ),
     "matrix_exp": (lambda x: torch.linalg.matrix_exp(x @ x.t() * 1e-4), _rows),
     "reflected border": (lambda x: F.pad(x, (2, 1, 3, 2), mode="reflect"), _image),
     "replicated border": (lambda x: F.pad(x, (2, 1, 3, 2), mode="replicate"), _image),
     "circular border": (lambda x: F.pad(x, (2, 1, 3, 2), mode="circular"), _image),
+    "border of open width": (
+        lambda x: (
+            F.pad(x, (0, 0, 0, 16 - x.shape[0])),
+            F.pad(x, (0, 0, -x.shape[0] % 4, -1), value=2.0),
+        ),
+        _rows,
+    ),
+    "open number of classes": (
+        lambda x: (
+            F.cross_entropy(x.t(), torch.arange(4, device=x.device)),
+            F.embedding(_chosen(x), x.sin()),
+        ),
+        _rows,
+    ),
     "weighted binary loss": (
         lambda x: F.binary_cross_entropy_with_logits(
             x, x.sigmoid(), x.abs(), pos_weight=torch.arange(4.0, device=x.device)
@@ -211,10 +235,39 @@ GRADIENTS: dict[str, Case] = {
         ),
         _image,
     ),
+    "transform of open length": (
+        lambda x: (
+            torch.fft.rfft(x, dim=0).abs().mean()
+            + torch.fft.irfft(torch.polar(x, x), dim=0).sin().mean()
+        ),
+        lambda n: torch.randn(n, 4),
+    ),
+    "border of open width": (
+        lambda x: F.pad(x, (1, 0, 16 - x.shape[0], -1)).square().mean(),
+        _rows,
+    ),
+    "open number of classes": (
+        lambda x: (
+            F.cross_entropy(x.t(), torch.arange(4, device=x.device))
+            + F.embedding(_chosen(x), x).sin().sum()
+        ),
+        _rows,
+    ),
     "sorted": (lambda x: x.sort(0)[0][: x.shape[0] // 2].square().mean() + x.median(), _rows),
     "embedding bag": (
         lambda x: sum(_bagged(x, mode).square().sum() for mode in ("mean", "sum", "max")) * 1e-6,
         _rows,
+    ),
+    "masked_scatter": (
+        lambda x: x.cos().masked_scatter(x > 0, x.sin().flatten()).square().sum(),
+        _rows,
+    ),
+    "sums of products": (
+        lambda x: (
+            F.bilinear(x, x.sin(), torch.linspace(-1, 1, 32, device=x.device).view(2, 4, 4)).sum()
+            + torch.addbmm(x.t() @ x, x[:, :, None], x[:, None].cos()).mean()
+        ),
+        lambda n: torch.randn(n, 4),
     ),
     "masked attention": (lambda x: _masked_attention(x).square().sum() * 1e-3, _rows),
     "scattered": (

@@ -68,11 +68,26 @@ class AOTModel:
         self._specs: list[OutSpec] = [
             (size, stride, getattr(torch, dtype)) for size, stride, dtype in manifest["outputs"]
         ]
+        self._refuse_other_signature(exported)
 
         def run(arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
             return tuple(exported.call(*arrays))
 
         self._call = device_call(f"torchtpu::{manifest['name']}", run)
+
+    def _refuse_other_signature(self, exported: Any) -> None:
+        """Compare what the manifest says with the program."""
+        manifest, made = self.manifest, [list(a.shape) for a in exported.out_avals]
+        given = [list(w.shape) for w in self._weights] + [size for size, _ in manifest["inputs"]]
+        if given != [list(a.shape) for a in exported.in_avals]:
+            raise ValueError("its inputs are not those of its program")
+        indices = [i for i in manifest["returned"] if i is not None]
+        if made != [list(size) for size, _, _ in self._specs] or not all(
+            0 <= i < len(made) for i in indices
+        ):
+            raise ValueError("its outputs are not those of its program")
+        if self._out.num_leaves != len(manifest["returned"]):
+            raise ValueError("what it returns has another structure")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on tensors of any device, of the sizes and dtypes the file was made for.

@@ -10,6 +10,8 @@ import torch
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
 
+from torchtpu_compile import encoder_layers
+
 #: What `missing_rows` found, for tables of so many rows: rows are added, never removed.
 _found: dict[tuple[int, bool], dict[Any, Callable[..., Any]]] = {}
 
@@ -37,11 +39,12 @@ def _collect(tables: Mapping[str, Lowering], open_sizes: bool) -> dict[Any, Call
 
     has_place = _in_bounded_program if open_sizes else _in_program
     taken_apart = torch.ops.aten._native_batch_norm_legit_functional.default
-    return {
+    found = {
         op: function
         for op, function in core_aten_decompositions().items()
         if isinstance(op, torch._ops.OpOverload) and not has_place(op, tables)
     } | {taken_apart: decomposition_table[taken_apart]}
+    return {**found, **(encoder_layers.DECOMPOSITIONS if open_sizes else {})}
 
 
 def _in_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:

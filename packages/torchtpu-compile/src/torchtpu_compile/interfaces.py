@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchtpu_compile import flex_attention, inductor
+from torchtpu_compile import flex_attention, inductor, meta_kernels
 
 log = logging.getLogger("torchtpu")
 
@@ -80,6 +80,7 @@ def _prepare_dynamo() -> None:
     from torch._dynamo import trace_rules
 
     flex_attention.admit_device()
+    meta_kernels.register()
     for package in _KERNELS:
         trace_rules.add(package)
     for name in _OUTSIDE_OF_GRAPHS:

@@ -22,12 +22,14 @@ class Source:
         index: of a tensor among the tensors, or of a number among the numbers.
         dim: of the tensor; None: the number itself.
         times: what it is multiplied by there; an expression of symbols found before this one.
+        plus: what is added to that, as in ``16 - s``.
     """
 
     symbol: sympy.Symbol
     index: int
     dim: int | None
     times: int | sympy.Expr
+    plus: int = 0
 
 
 #: A number of the operands: its expression, index and dim as in `Source`.
@@ -68,7 +70,7 @@ def true_sizes(
         times = s.times if isinstance(s.times, int) else int(evaluate(s.times, known))
         if times == 0:
             raise Unbounded(f"a size of 0 does not tell {s.symbol}")
-        known[s.symbol] = value // times
+        known[s.symbol] = (value - s.plus) // times
     return known
 
 
@@ -88,11 +90,14 @@ def _source(
     """Where `symbol` stands alone, or else multiplied by what is known."""
     products = []
     for expr, i, d in places:
-        times = quotient(expr, symbol) if symbol in expr.free_symbols else None
+        if symbol not in expr.free_symbols:
+            continue
+        constant = expr.as_coeff_Add()[0]
+        times = quotient(expr - constant, symbol)
         if times is None:
             continue
         if is_static(times):
-            return Source(symbol, i, d, int(times))
+            return Source(symbol, i, d, int(times), int(constant))
         if times.free_symbols <= set(known):
             products.append(Source(symbol, i, d, times))
     return products[0] if products else None

@@ -9,6 +9,7 @@ from torchtpu_compile.bounded import Rule
 from torchtpu_compile.bounded_rules import (
     adaptive_pooling,
     bags,
+    batches,
     contractions,
     elementwise,
     factories,
@@ -46,5 +47,6 @@ RULES: Mapping[str, Rule] = {
     **linalg.RULES,
     **bags.RULES,
     **order_statistics.RULES,
+    **batches.RULES,
     **scattering.RULES,
 }

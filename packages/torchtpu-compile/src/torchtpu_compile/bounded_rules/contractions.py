@@ -201,11 +201,20 @@ def _distances_backward(call: Call) -> Padded:
     return Padded(call.run(), call.args[1].dims)
 
 
+def _multilinear(call: Call) -> Padded:
+    """Sums of products of all operands: zeros in the padding add nothing."""
+    for i, value in enumerate(call.args):
+        if isinstance(value, Padded):
+            call.args[i] = call.sizes.filled(call.sizes.compact(value), 0)
+    return call.result(call.run())
+
+
 _ATTENTION = "aten::_scaled_dot_product_fused_attention_overrideable"
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot"), _product),
     "aten::_grouped_mm": _grouped_product,
+    **dict.fromkeys(("aten::addbmm", "aten::_trilinear"), _multilinear),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), _added_product),
     _ATTENTION: _attention,
     f"{_ATTENTION}_backward": _attention_backward,

@@ -53,6 +53,7 @@ def _embedding_backward(call: Call) -> Padded:
         flat, indices = call.sizes.compact(flat), call.sizes.compact(indices)
     call.args[0] = call.sizes.filled(flat, 0)
     call.args[1] = call.sizes.filled(indices, 0)
+    call.set("num_weights", padded_size(call.sizes.dim(call.arg("num_weights"))))
     return call.result(call.run())
 
 

@@ -7,20 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
+from torchtpu_core.lowering import checks
 
 from torchtpu_compile.bounded import Call, Rule
-from torchtpu_compile.bounded_rules.common import require_plain
-from torchtpu_compile.padded import Padded, same_dim
+from torchtpu_compile.padded import Padded, is_padded, same_dim, true_size
 
 
 def _prepared(call: Call) -> tuple[Padded, Padded]:
     x, target = call.arg("self"), call.arg("target")
     if x.dims and target.dims and not same_dim(x.dims[0], target.dims[0]):
         x, target = call.sizes.compact(x), call.sizes.compact(target)
-    if len(x.dims) > 1:
-        require_plain(call, x, [1])
+    ignored = int(call.arg("ignore_index"))
     x = call.sizes.filled(x, 0)
-    target = call.sizes.filled(target, int(call.arg("ignore_index")))
+    target = call.sizes.filled(target, ignored)
+    if len(x.dims) > 1 and is_padded(x.dims[1]):
+        x = call.sizes.compact(x)
+        classes = call.sizes.true(true_size(x.dims[1]))
+        legal = (target.array == ignored) | ((target.array >= 0) & (target.array < classes))
+        checks.require(legal, IndexError, "Target is out of bounds.")
     call.set("self", x)
     call.set("target", target)
     return x, target

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 import numpy as np
+import sympy
 from jax import lax
 from torchtpu_core.lowering import checks
 
 from torchtpu_compile.bounded import Call, Rule, align, joint_dims
 from torchtpu_compile.bounded_rules.common import dim_of, fitted
 from torchtpu_compile.bounded_rules.indexing import clean
-from torchtpu_compile.padded import Padded, true_size
+from torchtpu_compile.padded import Padded, padded_size, true_size
 
 
 def _written(call: Call) -> Padded:
@@ -63,6 +64,20 @@ def _masked(call: Call) -> Padded:
     return Padded(call.run(), joint_dims([x, mask]))
 
 
+def _masked_backward(call: Call) -> Padded:
+    # aten::masked_scatter_backward(grad_output, mask, sizes): what each element of the source
+    # became, in order, zeros behind
+    grad, mask = align(call.sizes, call.args[:2])
+    whole = Padded(jnp.broadcast_to(mask.array, grad.array.shape), grad.dims)
+    flat = call.sizes.flat(grad).array
+    chosen = call.sizes.filled(call.sizes.flat(whole), False).array.astype(bool)
+    exprs = call.exprs()
+    line = call.sizes.dim(sympy.Mul(*exprs))
+    place = jnp.where(chosen, jnp.cumsum(chosen) - 1, padded_size(line))
+    source = jnp.zeros((padded_size(line),), flat.dtype).at[place].set(flat, mode="drop")
+    return call.sizes.reshaped(Padded(source, (line,)), exprs)
+
+
 _NAMES = (
     "scatter.src",
     "scatter.value",
@@ -80,4 +95,5 @@ _NAMES = (
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys((f"aten::{name}" for name in _NAMES), _written),
     "aten::masked_scatter": _masked,
+    "aten::masked_scatter_backward": _masked_backward,
 }

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inference fast paths of attention modules and encoder layers, from ordinary operators.
+
+PyTorch calls one fused operator for ``nn.MultiheadAttention`` and for
+``nn.TransformerEncoderLayer`` in eval mode. At fixed sizes their rows are lowered; in a graph
+with open sizes they are taken apart into operators that have rules for padding. A mask is
+boolean, True hides; mask types are PyTorch's: 0 `(T, T)`, 1 `(B, T)`, 2 `(B, H, T, T)`.
+
+Legend: B batch, T tokens, D embedding, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def _visible(mask: Tensor | None, mask_type: int | None) -> Tensor | None:
+    """The mask as one that four-dimensional scores take, True where a query may look."""
+    if mask is None:
+        return None
+    hidden = mask.to(torch.bool)
+    return ~(hidden[:, None, None, :] if mask_type == 1 else hidden)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """`(B, T, D)` three times -> output `(B, T, D)` and the weights `(B, [H,] T, T)` or None."""
+    parts = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
+    q, k, v = (
+        F.linear(x, weight, bias).unflatten(-1, (num_head, -1)).transpose(1, 2)
+        for x, weight, bias in parts
+    )
+    visible, weights = _visible(mask, mask_type), None
+    if need_weights:
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+        if visible is not None:
+            scores = scores.masked_fill(~visible, -torch.inf)
+        weights = scores.softmax(-1)
+        out = weights @ v
+        weights = weights.mean(1) if average_attn_weights else weights
+    else:
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+    return F.linear(out.transpose(1, 2).flatten(2), proj_weight, proj_bias), weights
+
+
+def encoder_layer(
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Tensor,
+    norm_bias_1: Tensor,
+    norm_weight_2: Tensor,
+    norm_bias_2: Tensor,
+    ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Tensor:
+    """`(B, T, D)` -> the same: attention and feed-forward, each with a residual and a norm."""
+    width = src.shape[-1:]
+    weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+    activation = F.gelu if use_gelu else F.relu
+
+    def attended(x: Tensor) -> Tensor:
+        return attention(x, x, x, embed_dim, num_heads, *weights, mask, False, True, mask_type)[0]
+
+    def fed_forward(x: Tensor) -> Tensor:
+        return F.linear(activation(F.linear(x, ffn_weight_1, ffn_bias_1)), ffn_weight_2, ffn_bias_2)
+
+    def norm_1(x: Tensor) -> Tensor:
+        return F.layer_norm(x, width, norm_weight_1, norm_bias_1, eps)
+
+    def norm_2(x: Tensor) -> Tensor:
+        return F.layer_norm(x, width, norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        x = src + attended(norm_1(src))
+        return x + fed_forward(norm_2(x))
+    x = norm_1(src + attended(src))
+    return norm_2(x + fed_forward(x))
+
+
+DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
+    torch.ops.aten._native_multi_head_attention.default: attention,
+    torch.ops.aten._transformer_encoder_layer_fwd.default: encoder_layer,
+}
