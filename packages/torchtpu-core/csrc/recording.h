@@ -119,7 +119,7 @@ class Recording {
     }
     Trace& trace = device_trace(device_);
     TraceLock lock(trace);
-    capture_line();
+    node_.line = current_user_line();
     try {
       append(trace, std::move(node_));
     } catch (...) {
@@ -150,11 +150,6 @@ class Recording {
       }
     }
     return true;
-  }
-
-  void capture_line() {
-    py::gil_scoped_acquire gil;
-    node_.line = current_user_line();
   }
 
   // A failed op leaves the tensors it would have written as they were.

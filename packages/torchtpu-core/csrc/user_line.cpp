@@ -2,60 +2,71 @@
 #include "user_line.h"
 
 #include "bridge.h"
+#include "python_frames.h"
 
 #include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <array>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <unordered_map>
 
 namespace torchtpu {
 namespace {
 
-// Code object -> is it the user's? Holds a reference to each key. Guarded by the GIL.
+// Whether code is the user's. Each thread remembers, so that the GIL is taken at the first sight
+// only; the process holds a reference to all code that was ever asked about.
 bool is_user_code(PyCodeObject* code) {
-  static auto* known = new std::unordered_map<PyCodeObject*, bool>();
-  auto it = known->find(code);
-  if (it != known->end()) {
+  thread_local std::unordered_map<PyCodeObject*, bool> seen;
+  if (auto it = seen.find(code); it != seen.end()) {
     return it->second;
   }
-  bool user = bridge("is_user_file")(py::reinterpret_borrow<py::object>(code->co_filename)).cast<bool>();
-  Py_INCREF(code);
-  known->emplace(code, user);
-  return user;
-}
-
-UserLine innermost_user_frame() {
-  UserLine line;
-  PyThreadState* thread = PyGILState_GetThisThreadState();
-  PyFrameObject* frame = thread == nullptr ? nullptr : PyThreadState_GetFrame(thread);
-  while (frame != nullptr) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    bool user = is_user_code(code);
-    Py_DECREF(code);  // the cache keeps it
-    if (user) {
-      line = {code, PyFrame_GetLasti(frame)};
-      Py_DECREF(frame);
-      return line;
-    }
-    PyFrameObject* back = PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = back;
+  py::gil_scoped_acquire gil;
+  static auto* known = new std::unordered_map<PyCodeObject*, bool>();
+  auto it = known->find(code);
+  if (it == known->end()) {
+    auto file = py::reinterpret_borrow<py::object>(code->co_filename);
+    it = known->emplace(code, bridge("is_user_file")(file).cast<bool>()).first;
+    Py_INCREF(code);
   }
-  return line;
+  return seen[code] = it->second;
 }
 
 // Lines of recent forward ops by autograd sequence number. Numbers are per thread,
 // and backward runs elsewhere; the last writer of a number wins.
-struct Forward {
-  uint64_t sequence = ~0ull;
-  UserLine line;
-};
-constexpr size_t kForwardLines = 1 << 14;
+class ForwardLines {
+ public:
+  // The line of a number, if it is remembered.
+  std::optional<UserLine> find(uint64_t sequence) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const Forward& entry = entries_[sequence % kEntries];
+    return entry.sequence == sequence ? std::optional(entry.line) : std::nullopt;
+  }
 
-std::array<Forward, kForwardLines>& forward_lines() {
-  static auto* lines = new std::array<Forward, kForwardLines>();
+  // Remembers the first line of a number.
+  void add(uint64_t sequence, const UserLine& line) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    Forward& entry = entries_[sequence % kEntries];
+    if (entry.sequence != sequence) {
+      entry = {sequence, line};
+    }
+  }
+
+ private:
+  struct Forward {
+    uint64_t sequence = ~0ull;
+    UserLine line;
+  };
+  static constexpr size_t kEntries = 1 << 14;
+
+  std::mutex mutex_;
+  std::array<Forward, kEntries> entries_;
+};
+
+ForwardLines& forward_lines() {
+  static auto* lines = new ForwardLines();
   return *lines;
 }
 
@@ -63,19 +74,14 @@ std::array<Forward, kForwardLines>& forward_lines() {
 
 UserLine current_user_line() {
   if (auto node = torch::autograd::get_current_node()) {
-    uint64_t sequence = node->sequence_nr();
-    const Forward& entry = forward_lines()[sequence % kForwardLines];
-    if (entry.sequence == sequence) {
-      return entry.line;
+    if (auto line = forward_lines().find(node->sequence_nr())) {
+      return *line;
     }
   }
-  UserLine line = innermost_user_frame();
+  UserLine line = innermost_frame(is_user_code);
   uint64_t next = at::sequence_number::peek();
   if (line.code != nullptr && next > 0) {
-    Forward& entry = forward_lines()[(next - 1) % kForwardLines];
-    if (entry.sequence != next - 1) {
-      entry = {next - 1, line};
-    }
+    forward_lines().add(next - 1, line);
   }
   return line;
 }
