@@ -86,7 +86,7 @@ void fill_call_signature(const OpInfo& op, const Call& call, const std::vector<i
 
 // The tensors of a Python function's results; without the GIL.
 void record_python_call(const OpInfo& op, const Signature& signature, const Call& call,
-                        c10::ArrayRef<at::Tensor> written, Results& results) {
+                        c10::ArrayRef<const at::Tensor*> written, Results& results) {
   Recording recording(signature, call.device);
   for (const at::Tensor* tensor : call.tensors) {
     recording.add_input(*tensor);
@@ -98,8 +98,8 @@ void record_python_call(const OpInfo& op, const Signature& signature, const Call
   for (const OutSpec& out : signature.outs) {
     results.push_back(recording.add_result(out.tensors[0]));
   }
-  for (const at::Tensor& tensor : written) {
-    recording.add_write(tensor);
+  for (const at::Tensor* tensor : written) {
+    recording.add_write(*tensor);
   }
   recording.commit();
 }
@@ -114,9 +114,9 @@ Results call_python(const OpInfo& op, Tensors tensors, c10::ArrayRef<py::object>
   if (added || signature->op == nullptr) {
     fill_call_signature(op, call, written, out_specs, *signature);
   }
-  c10::SmallVector<at::Tensor, 2> changed;
+  WrittenTensors changed;
   for (int index : written) {
-    changed.push_back(*call.tensors[index]);
+    changed.push_back(call.tensors[index]);
   }
   Results results;
   auto record = [&] {

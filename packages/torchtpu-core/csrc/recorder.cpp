@@ -115,9 +115,10 @@ bool writes_expanded(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
 }
 
 // Refuses what CPU's kernels refuse: a written tensor that shares memory with an operand.
-void check_sharing(Sharing allowed, c10::ArrayRef<at::Tensor> written,
+void check_sharing(Sharing allowed, c10::ArrayRef<const at::Tensor*> written,
                    c10::ArrayRef<const at::Tensor*> operands) {
-  for (const at::Tensor& out : written) {
+  for (const at::Tensor* tensor : written) {
+    const at::Tensor& out = *tensor;
     bool is_self = allowed == Sharing::kItself;  // the first that is the written tensor
     for (const at::Tensor* operand : operands) {
       if (allowed == Sharing::kExact) {
@@ -131,17 +132,19 @@ void check_sharing(Sharing allowed, c10::ArrayRef<at::Tensor> written,
   }
 }
 
-void resize_outs(const OpInfo& op, c10::ArrayRef<at::Tensor> written, const Signature& signature) {
+void resize_outs(const OpInfo& op, c10::ArrayRef<const at::Tensor*> written,
+                 const Signature& signature) {
   for (size_t i = 0; i < written.size(); ++i) {
+    const at::Tensor& out = *written[i];
     const TensorSpec& spec = signature.written[i];
-    if (written[i].sizes() != c10::IntArrayRef(spec.sizes)) {
-      at::native::resize_output(written[i], spec.sizes);
-      if (written[i].strides() != c10::IntArrayRef(spec.strides)) {
-        written[i].as_strided_(spec.sizes, spec.strides);
+    if (out.sizes() != c10::IntArrayRef(spec.sizes)) {
+      at::native::resize_output(out, spec.sizes);
+      if (out.strides() != c10::IntArrayRef(spec.strides)) {
+        out.as_strided_(spec.sizes, spec.strides);
       }
     }
     if (op.sharing != Sharing::kRepeats) {
-      at::assert_no_internal_overlap(written[i]);
+      at::assert_no_internal_overlap(out);
     }
   }
 }
@@ -176,12 +179,16 @@ void push_returns(const OpInfo& op, const Signature& signature, c10::ArrayRef<at
 
 // Some ops see tensors with the conjugate or negative bit set (PyTorch registers them
 // as fallthrough: clone, copies); a value is read without the bit, so resolve it here.
+bool has_bits(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() &&
+         (value.toTensor().is_conj() || value.toTensor().is_neg()) &&
+         value.toTensor().device().type() == kTpu;
+}
+
 void resolve_bits(torch::jit::Stack* stack, size_t count) {
   for (size_t i = stack->size() - count; i < stack->size(); ++i) {
     const c10::IValue& value = (*stack)[i];
-    if (!value.isTensor() || !value.toTensor().defined() ||
-        !(value.toTensor().is_conj() || value.toTensor().is_neg()) ||
-        value.toTensor().device().type() != kTpu) {
+    if (!has_bits(value)) {
       continue;
     }
     at::Tensor tensor = value.toTensor();
@@ -194,7 +201,7 @@ void resolve_bits(torch::jit::Stack* stack, size_t count) {
 
 // Adds the op to its device's trace.
 void add_to_trace(const OpInfo& op, const Signature& signature, const Call& call,
-                  c10::ArrayRef<c10::IValue> args, c10::ArrayRef<at::Tensor> written,
+                  c10::ArrayRef<c10::IValue> args, c10::ArrayRef<const at::Tensor*> written,
                   Results& results) {
   Recording recording(signature, call.device);
   for (const at::Tensor* tensor : call.tensors) {
@@ -211,14 +218,51 @@ void add_to_trace(const OpInfo& op, const Signature& signature, const Call& call
       results.push_back(recording.add_result(spec));
     }
   }
-  for (const at::Tensor& tensor : written) {
-    recording.add_write(tensor);
+  for (const at::Tensor* tensor : written) {
+    recording.add_write(*tensor);
   }
   recording.commit();
 }
 
-// Returns the device that runs the op, -1 if ops it is made of were recorded instead.
-c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
+// What recording a call gave.
+struct Recorded {
+  c10::DeviceIndex device = -1;  // that runs it
+  const Signature* signature = nullptr;
+  Results results;
+};
+
+// Records an op as it is.
+Recorded record_as_is(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  if (op.random) {
+    check_random_bounds(op, args);
+  }
+  Call call;
+  canonicalise(op, args, call, nullptr);
+  const Signature& signature = find_signature(op, args, call);
+  WrittenTensors written;
+  if (!op.written.empty()) {
+    written = written_tensors(op, args);
+    if (op.sharing != Sharing::kAny && op.sharing != Sharing::kRepeats) {
+      check_sharing(op.sharing, written, call.tensors);
+    }
+    if (op.sharing == Sharing::kApart) {
+      at::assert_no_internal_overlap(*written[0]);
+    }
+    resize_outs(op, written, signature);
+    if (op.sharing == Sharing::kApart || op.sharing == Sharing::kNothing) {  // has it grown?
+      check_sharing(op.sharing, written, call.tensors);
+    }
+  }
+  Recorded recorded{call.device, &signature, {}};
+  if (!run_again(signature, call, written, recorded.results)) {
+    add_to_trace(op, signature, call, args, written, recorded.results);
+  }
+  return recorded;
+}
+
+// Replaces the arguments by the returns; gives the device that runs the op, -1 if ops it is made
+// of were recorded instead.
+c10::DeviceIndex record_boxed(const OpInfo& op, torch::jit::Stack* stack) {
   resolve_bits(stack, op.args.size());
   auto args = torch::jit::last(*stack, op.args.size());
   if (needs_preparing(op, args) && run_prepared(op, op.prepare, args, stack)) {
@@ -228,30 +272,7 @@ c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
       run_prepared(op, op.expanded, args, stack)) {
     return -1;
   }
-  if (op.random) {
-    check_random_bounds(op, args);
-  }
-  Call call;
-  canonicalise(op, args, call, nullptr);
-  const Signature& signature = find_signature(op, args, call);
-  c10::SmallVector<at::Tensor, 2> written;
-  if (!op.written.empty()) {
-    written = written_tensors(op, args);
-    if (op.sharing != Sharing::kAny && op.sharing != Sharing::kRepeats) {
-      check_sharing(op.sharing, written, call.tensors);
-    }
-    if (op.sharing == Sharing::kApart) {
-      at::assert_no_internal_overlap(written[0]);
-    }
-    resize_outs(op, written, signature);
-    if (op.sharing == Sharing::kApart || op.sharing == Sharing::kNothing) {  // has it grown?
-      check_sharing(op.sharing, written, call.tensors);
-    }
-  }
-  Results results;
-  if (!run_again(signature, call, written, results)) {
-    add_to_trace(op, signature, call, args, written, results);
-  }
+  Recorded recorded = record_as_is(op, args);
   torch::jit::Stack returned_args(op.written.empty() ? 0 : op.returns_arg.size());
   for (size_t i = 0; i < returned_args.size(); ++i) {
     if (op.returns_arg[i] >= 0) {
@@ -259,40 +280,47 @@ c10::DeviceIndex record_checked(const OpInfo& op, torch::jit::Stack* stack) {
     }
   }
   torch::jit::drop(*stack, op.args.size());
-  push_returns(op, signature, results, std::move(returned_args), stack);
-  return call.device;
+  push_returns(op, *recorded.signature, recorded.results, std::move(returned_args), stack);
+  return recorded.device;
 }
 
 // A meta kernel or a lowering refused the call: lets CPU PyTorch word the mistake.
-void reword(const OpInfo& op, torch::jit::Stack* stack, const py::object& error) {
+void reword(const OpInfo& op, c10::ArrayRef<c10::IValue> values, const py::object& error) {
   py::list args;
-  for (const c10::IValue& value : torch::jit::last(*stack, op.args.size())) {
+  for (const c10::IValue& value : values) {
     args.append(torch::jit::toPyObject(value));
   }
   bridge("raise_cpus_error")(op.name, args, error);
 }
 
-void record_now(const OpInfo& op, torch::jit::Stack* stack) {
+// Runs `record`, which gives the device that runs the op; `args()` are its arguments, for errors.
+template <class Record, class Args>
+void record_now(const OpInfo& op, const Record& record, const Args& args) {
   c10::DeviceIndex device = -1;
   try {
-    device = record_checked(op, stack);
+    device = record();
   } catch (const py::error_already_set& error) {
     py::gil_scoped_acquire gil;
-    reword(op, stack, error.value());
+    reword(op, args(), error.value());
     throw;
   } catch (python_error& error) {
     py::gil_scoped_acquire gil;
     error.persist();
-    reword(op, stack, py::none());
+    reword(op, args(), py::none());
     throw;
   } catch (const c10::Error&) {
     py::gil_scoped_acquire gil;
-    reword(op, stack, py::none());
+    reword(op, args(), py::none());
     throw;
   }
   if (device >= 0 && mode_policy().synchronous.load(std::memory_order_relaxed)) {
     synchronize(device);
   }
+}
+
+void record_stack(const OpInfo& op, torch::jit::Stack* stack) {
+  record_now(op, [&] { return record_boxed(op, stack); },
+             [&] { return c10::ArrayRef<c10::IValue>(torch::jit::last(*stack, op.args.size())); });
 }
 
 void record_observed(const OpInfo& op, torch::jit::Stack* stack) {
@@ -301,7 +329,7 @@ void record_observed(const OpInfo& op, torch::jit::Stack* stack) {
   for (const c10::IValue& value : torch::jit::last(*stack, op.args.size())) {
     args.append(torch::jit::toPyObject(value));
   }
-  observe(op.name, args, [&] { record_now(op, stack); }, [&] {
+  observe(op.name, args, [&] { record_stack(op, stack); }, [&] {
     py::list results;
     for (const c10::IValue& value : torch::jit::last(*stack, op.returns_arg.size())) {
       results.append(torch::jit::toPyObject(value));
@@ -324,8 +352,19 @@ void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::j
   if (is_observed()) {
     record_observed(op, stack);
   } else {
-    record_now(op, stack);
+    record_stack(op, stack);
   }
+}
+
+bool record_in_place(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  if (torch::jit::tracer::isTracing() || is_observed() ||
+      std::any_of(args.begin(), args.end(), has_bits) || needs_preparing(op, args) ||
+      (!op.expanded.is_none() && writes_expanded(op, args))) {
+    return false;
+  }
+  require_mode(op);
+  record_now(op, [&] { return record_as_is(op, args).device; }, [&] { return args; });
+  return true;
 }
 
 }  // namespace torchtpu

@@ -14,6 +14,10 @@ namespace torchtpu {
 
 void record_op(const OpInfo& op, const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
+// Records an op that gives back its first argument, which it writes. False if it is to be called with
+// a stack. Does not copy tensors: each copy of one that only Python holds takes the GIL twice.
+bool record_in_place(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+
 // Runs `row`, a Python function on arrays, on tensors: the way of compiled graphs and
 // custom kernels. `out_specs(tensors)` is called for a new signature and gives
 // [(sizes, strides, dtype)]. `written` are indices of tensors that are replaced; their

@@ -38,12 +38,12 @@ bool gather(const LastRun& last, const Call& call, c10::SmallVectorImpl<ValuePtr
 
 // Whether the written tensors fill their storages as those of the last run did, and the run
 // may take the memory of the same operands.
-bool writes_as(const LastRun& last, c10::ArrayRef<at::Tensor> written,
+bool writes_as(const LastRun& last, c10::ArrayRef<const at::Tensor*> written,
                c10::ArrayRef<ValuePtr> operands) {
   c10::SmallVector<const Value*, 2> replaced;
   for (size_t i = 0; i < written.size(); ++i) {
-    Slot* slot = slot_of(written[i]);
-    if (!covers(written[i], *slot) || !lies_as(written[i], *last.writes[i])) {
+    Slot* slot = slot_of(*written[i]);
+    if (!covers(*written[i], *slot) || !lies_as(*written[i], *last.writes[i])) {
       return false;
     }
     replaced.push_back(slot->get().get());
@@ -106,7 +106,7 @@ void remember_run(const Trace& trace, const TraceLayout& layout,
   last.program = program;
 }
 
-bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<at::Tensor> written,
+bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<const at::Tensor*> written,
                Results& results) {
   if (!runs_when_called(*signature.op) || call.device < 0) {
     return false;
@@ -152,7 +152,7 @@ bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<at::T
     }
   }
   for (size_t i = 0; i < written.size(); ++i) {
-    fill(written[i], last.writes[i], call.device, array_at(index++), line);
+    fill(*written[i], last.writes[i], call.device, array_at(index++), line);
   }
   if (program->device_time_ps > 0) {
     add_device_time(call.device, program->device_time_ps);

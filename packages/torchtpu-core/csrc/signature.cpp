@@ -126,8 +126,8 @@ OutSpec out_spec(const c10::IValue& value) {
 }
 
 void add_written(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
-  for (const at::Tensor& tensor : written_tensors(op, args)) {
-    signature.written.push_back(view_spec(tensor));  // a strided view is written where it lies
+  for (const at::Tensor* tensor : written_tensors(op, args)) {
+    signature.written.push_back(view_spec(*tensor));  // a strided view is written where it lies
   }
 }
 
@@ -269,20 +269,19 @@ void infer(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signatu
 
 }  // namespace
 
-c10::SmallVector<at::Tensor, 2> written_tensors(const OpInfo& op,
-                                                c10::ArrayRef<c10::IValue> args) {
-  c10::SmallVector<at::Tensor, 2> tensors;
+WrittenTensors written_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  WrittenTensors tensors;
   bool row_mutates = op.mutates_if < 0 || args[op.mutates_if].toBool();
   size_t count = row_mutates ? op.written.size() : static_cast<size_t>(op.first_row_mutation);
   for (size_t i = 0; i < count; ++i) {
     const c10::IValue& value = args[op.written[i]];
     if (value.isTensor()) {
       if (value.toTensor().defined()) {
-        tensors.push_back(value.toTensor());
+        tensors.push_back(&value.toTensor());
       }
     } else if (value.isList()) {
       for (const c10::IValue& item : value.toListRef()) {
-        tensors.push_back(item.toTensor());
+        tensors.push_back(&item.toTensor());
       }
     }
   }

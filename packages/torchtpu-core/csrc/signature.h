@@ -99,9 +99,11 @@ void canonicalise(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Call& call,
 const Signature& find_signature(const OpInfo& op, c10::ArrayRef<c10::IValue> args,
                                 const Call& call);
 
+using WrittenTensors = c10::SmallVector<const at::Tensor*, 2>;
+
 // The tensors a call writes: schema order, then those the row mutates (if it does),
 // lists flattened, undefined ones left out.
-c10::SmallVector<at::Tensor, 2> written_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+WrittenTensors written_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
 
 uint64_t hash_key(c10::ArrayRef<int64_t> key);
 
