@@ -166,6 +166,7 @@ def test_ddp_script_sums_every_gradient_once(tmp_path) -> None:
     found = plan["communication"]["collectives"]["all_reduce of 4 ranks"]
     assert found["bytes_per_rank"] == 4 * (64 * 512 + 512 + 512 * 64 + 64)
     assert plan["hbm"]["at_peak"]["parameters"] == found["bytes_per_rank"]
+    assert found["sent_bytes_per_rank"] == 2 * 3 / 4 * found["bytes_per_rank"]  # a ring of four
 
 
 def test_inference_mode_is_planned(tmp_path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from torchtpu_core.errors import MissingExtraError
 from torchtpu_core.plan import figures
 from torchtpu_core.plan.result import Plan, relative
-from torchtpu_core.plan.terminal import seconds
+from torchtpu_core.plan.terminal import counted, seconds
 from torchtpu_core.plan.torus_figure import torus
 from torchtpu_core.units import format_bytes
 
@@ -36,6 +36,8 @@ _FIGURES = (
 )
 _TEMPLATE = Path(__file__).with_name("page.html")
 LINES = 12
+#: Cells with more letters are kept wide.
+_LONG = 60
 
 
 def write(plan: Plan, path: Path) -> None:
@@ -49,7 +51,8 @@ def write(plan: Plan, path: Path) -> None:
     except ImportError as error:
         raise MissingExtraError.for_extra("plan", "The page of a plan") from error
     sections, drawn = [], []
-    for number, (title, caption, make) in enumerate(_FIGURES):
+    shown = [one for one in _FIGURES if one[2] is not torus or plan.where.torus.chips > 1]
+    for number, (title, caption, make) in enumerate(shown):
         sections.append(
             f'<section class="drawn"><h2>{title}</h2><p>{html.escape(caption)}</p>'
             f'<div id="figure{number}" class="figure"></div></section>'
@@ -85,7 +88,7 @@ def _cards(plan: Plan) -> str:
     memory = plan.memory
     cards = [
         ("step", seconds(plan.step_s), "simulated"),
-        ("tokens/s", f"{plan.tokens_per_s:,.0f}" if plan.tokens_per_rank else "-", "simulated"),
+        *([("tokens/s", f"{plan.tokens_per_s:,.0f}", "simulated")] if plan.tokens_per_rank else []),
         ("MFU", f"{plan.mfu:.1%}", f"HFU {plan.hfu:.1%}, simulated"),
         (
             "HBM peak",
@@ -101,7 +104,7 @@ def _cards(plan: Plan) -> str:
         (
             "chips",
             f"{plan.where.torus.chips * plan.slices:,}",
-            f"{plan.recording.world_size:,} ranks, {plan.slices} slice(s)",
+            f"{counted(plan.recording.world_size, 'rank')}, {counted(plan.slices, 'slice')}",
         ),
     ]
     return "\n".join(
@@ -111,14 +114,17 @@ def _cards(plan: Plan) -> str:
     )
 
 
+def _cell(text: str) -> str:
+    long = ' class="long"' if len(text) > _LONG else ""
+    return f"<td{long}>{html.escape(text)}</td>"
+
+
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     rows = list(rows)
     if not rows:
         return f"<section><h2>{html.escape(title)}</h2><p>Nothing here in this step.</p></section>"
     cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     return (
         f"<section><h2>{html.escape(title)}</h2><table><thead><tr>{cells}</tr></thead>"
         f"<tbody>{body}</tbody></table></section>"
@@ -145,8 +151,8 @@ def _tables(plan: Plan) -> str:
         for name, spent in list(plan.schedule.critical.items())[:LINES]
     ]
     traffic = [
-        (name, str(runs), format_bytes(int(moved)), seconds(spent))
-        for name, (runs, moved, spent) in plan.by_collective().items()
+        (name, str(one.runs), format_bytes(int(one.sent_bytes)), seconds(one.seconds))
+        for name, one in plan.by_collective().items()
     ]
     links = [
         (
@@ -177,7 +183,7 @@ def _tables(plan: Plan) -> str:
             _table("HBM at the peak (simulated)", ("holds", "line", "size"), peak),
             _table(
                 "Communication (simulated)",
-                ("collective", "runs", "bytes per rank", "time"),
+                ("collective", "runs", "sent by a rank", "time"),
                 traffic,
             ),
             _table(

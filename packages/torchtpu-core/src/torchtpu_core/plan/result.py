@@ -23,6 +23,35 @@ ROLE_WAITS = ("waiting for another rank", "waiting for the slowest rank")
 
 
 @dataclass(slots=True)
+class Exchanged:
+    """What the runs of one collective move.
+
+    Attributes:
+        runs: how often it runs in a step.
+        put_in_bytes: operands of one rank: its shard of a gather, else the whole.
+        sent_bytes: what a rank sends to others, as rings do.
+        seconds: simulated, of all runs.
+    """
+
+    runs: int = 0
+    put_in_bytes: float = 0.0
+    sent_bytes: float = 0.0
+    seconds: float = 0.0
+
+
+def sent_over_put_in(kind: str, ranks: int) -> float:
+    """Bytes that a rank of a ring sends over those it puts in.
+
+    >>> sent_over_put_in("all_gather", 4), sent_over_put_in("all_reduce", 4)
+    (3, 1.5)
+    """
+    if kind == "all_gather":
+        return ranks - 1
+    part = 1 - 1 / max(ranks, 1)
+    return {"all_reduce": 2 * part, "reduce_scatter": part, "all_to_all": part}.get(kind, 1.0)
+
+
+@dataclass(slots=True)
 class Role:
     """What ranks that do the same do in a step, beside the others.
 
@@ -182,14 +211,17 @@ class Plan:
                 seconds[f"{item.op.phase.value}: {item.op.work.value}"] += item.seconds
         return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
-    def by_collective(self) -> dict[str, tuple[int, float, float]]:
-        """Runs, bytes put in and simulated seconds of each collective, by kind and ranks."""
-        found: dict[str, tuple[int, float, float]] = {}
+    def by_collective(self) -> dict[str, Exchanged]:
+        """What each collective moves, by kind and ranks."""
+        found: dict[str, Exchanged] = {}
         for item in self.schedule.placed:
             if item.op.work is Work.COLLECTIVE:
-                name = f"{item.op.collective} of {len(item.op.group)} ranks"
-                runs, moved, seconds = found.get(name, (0, 0.0, 0.0))
-                found[name] = runs + 1, moved + item.op.moved_bytes, seconds + item.seconds
+                op, ranks = item.op, len(item.op.group)
+                one = found.setdefault(f"{op.collective} of {ranks} ranks", Exchanged())
+                one.runs += 1
+                one.put_in_bytes += op.moved_bytes
+                one.sent_bytes += op.moved_bytes * sent_over_put_in(op.collective, ranks)
+                one.seconds += item.seconds
         return found
 
     def slowest_lines(self, count: int = 12) -> list[tuple[str, float]]:
@@ -234,8 +266,13 @@ class Plan:
                 "exposed_s": self.schedule.exposed_s,
                 "hidden_s": self.schedule.hidden_s,
                 "collectives": {
-                    name: {"runs": runs, "bytes_per_rank": moved, "seconds": seconds}
-                    for name, (runs, moved, seconds) in self.by_collective().items()
+                    name: {
+                        "runs": one.runs,
+                        "bytes_per_rank": one.put_in_bytes,
+                        "sent_bytes_per_rank": one.sent_bytes,
+                        "seconds": one.seconds,
+                    }
+                    for name, one in self.by_collective().items()
                 },
                 "busiest_link": _link(self.schedule.busiest),
                 "links": [_link(link) for link in self.schedule.links],

@@ -27,13 +27,25 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.2f} ms" if value >= 1e-3 else f"{value * 1e6:.1f} us"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "chip"), counted(4096, "chip")
+    ('1 chip', '4,096 chips')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def show(plan: Plan, console: Console) -> None:
     """Prints a plan."""
     chips = plan.where.torus.chips * plan.slices
     slices = f" x {plan.slices} slices" if plan.slices > 1 else ""
     console.print(
         Text(f"{plan.recording.script} on {plan.where.name}{slices}: ", style="bold")
-        + Text(f"{chips} chips, {plan.recording.world_size} ranks. All figures are simulated.")
+        + Text(
+            f"{counted(chips, 'chip')}, {counted(plan.recording.world_size, 'rank')}. "
+            "All figures are simulated."
+        )
     )
     if plan.faults:
         console.print(f"With faults: {', '.join(plan.faults.described())}.")
@@ -48,13 +60,15 @@ def show(plan: Plan, console: Console) -> None:
     console.print(_headline(plan))
     if plan.roles:
         console.print(Group(Text(), _roles(plan)))
-    console.print(Group(Text(), _memory(plan), Text(), _network(plan)))
+    console.print(Group(Text(), _memory(plan)))
+    if plan.by_collective():
+        console.print(Group(Text(), _network(plan)))
     console.print()
     console.print(_critical(plan))
     console.print()
     _advice(plan, console)
     for read in plan.recording.reads.values():
-        where = f"{relative(read.line)} reads {read.what} {read.times} times"
+        where = f"{relative(read.line)} reads {read.what}, {counted(read.times, 'time')}"
         console.print(f"note: {where}; it got a placeholder")
     for note in plan.recording.notes:
         console.print(f"note: {note}")
@@ -112,7 +126,8 @@ def _roles(plan: Plan) -> RenderableType:
 
 def _memory(plan: Plan) -> RenderableType:
     table = _table("HBM at the peak (simulated)", "size", "of it")
-    for category, size in sorted(plan.memory.at_peak.items(), key=lambda item: -item[1]):
+    held = [item for item in plan.memory.at_peak.items() if item[1]]
+    for category, size in sorted(held, key=lambda item: -item[1]):
         share = size / max(plan.memory.peak_bytes, 1)
         table.add_row(str(category), format_bytes(size), f"{share:.0%}")
     for category, line, size in plan.memory.lines[:LINES]:
@@ -123,11 +138,9 @@ def _memory(plan: Plan) -> RenderableType:
 
 def _network(plan: Plan) -> RenderableType:
     placed = plan.schedule
-    table = _table("communication (simulated)", "runs, links", "per rank, link", "time")
-    for name, (runs, moved, spent) in sorted(
-        plan.by_collective().items(), key=lambda item: -item[1][2]
-    ):
-        table.add_row(name, str(runs), format_bytes(int(moved)), seconds(spent))
+    table = _table("communication (simulated)", "runs, links", "sent by a rank, link", "time")
+    for name, one in sorted(plan.by_collective().items(), key=lambda item: -item[1].seconds):
+        table.add_row(name, str(one.runs), format_bytes(int(one.sent_bytes)), seconds(one.seconds))
     table.add_row("exposed", "", "", seconds(placed.exposed_s))
     table.add_row("hidden behind compute", "", "", seconds(placed.hidden_s))
     for number, link in enumerate(placed.links):

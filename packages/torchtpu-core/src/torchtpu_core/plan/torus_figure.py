@@ -20,7 +20,7 @@ SCALE = [[place / 2, colour] for place, colour in enumerate(_LOAD)]
 #: Cables that are drawn at most, to keep the page light.
 MOST_CABLES = 30_000
 #: From where the torus is seen at first.
-EYE = {"x": 1.35, "y": 1.2, "z": 0.7}
+EYE = {"x": 1.5, "y": 1.35, "z": 0.8}
 FLAT_EYE = {"x": 0.8, "y": 0.7, "z": 1.3}
 #: Links are drawn thick that are busier than the middle one by this factor.
 STANDS_OUT = 1.25
@@ -73,6 +73,7 @@ def torus(plan: Plan) -> Figure:
         "data": data,
         "layout": {
             "height": 560,
+            "margin": {"l": 0, "r": 0, "b": 10},
             "scene": {
                 "aspectmode": "manual",
                 "aspectratio": _box(net.shape),
