@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torchtpu_compile import bounded_program
 
 
 def compiled(function):
@@ -100,3 +102,69 @@ def test_gradients_through_scan_and_map_are_those_of_eager() -> None:
         gradients.append([x.grad.cpu() for x in args])
     for actual, expected in zip(gradients[1], gradients[0], strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+
+
+def _branches(x: Tensor) -> Tensor:
+    return torch.cond(
+        x.sum() > 0, lambda x: (x * x.shape[0]).softmax(0), lambda x: x - x.mean(0), (x,)
+    )
+
+
+def _loop(x: Tensor) -> Tensor:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    start = torch.zeros((), dtype=torch.int64, device=x.device)
+    return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x + x.mean(0)), (start, x))[1]
+
+
+def _rows(x: Tensor) -> tuple[Tensor, ...]:
+    from torch._higher_order_ops.map import map as each
+    from torch._higher_order_ops.scan import scan
+
+    w = torch.ones(4, 4, device=x.device)
+    carried, out = scan(lambda c, row: ((c * 0.5 + row).tanh(), c * row), w[0], x)
+    return carried, out, each(lambda row, w: row.sin() @ w, x, w)
+
+
+def _batches(x: Tensor) -> tuple[Tensor, Tensor]:
+    from torch._higher_order_ops.scan import scan
+
+    return scan(lambda c, a: (c + a, c * a - a.mean(0)), x * 0, torch.stack([x, x * 2, x.sin()]))
+
+
+@pytest.mark.parametrize("function", (_branches, _loop, _rows, _batches))
+def test_control_flow_of_open_sizes_is_one_program_for_a_bucket(function) -> None:
+    at_all_sizes = torch.compile(function, backend="tpu", fullgraph=True, dynamic=True)
+    bounded_program.reasons.clear()
+    for step, n in enumerate((5, 8, 6)):
+        x = torch.randn(n, 4)
+        x = x - x.mean() + (0.1 if step else -0.1)  # each branch once
+        torch.tpu.synchronize()
+        before = torch.tpu.counters()["compiles"]
+        actual, expected = tree_leaves(at_all_sizes(x.to("tpu"))), tree_leaves(function(x))
+        torch.tpu.synchronize()
+        assert torch.tpu.counters()["compiles"] - before == (step == 0)
+        for a, e in zip(actual, expected, strict=True):
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+    assert not bounded_program.reasons
+
+
+def _carried(x: Tensor) -> Tensor:
+    from torch._higher_order_ops.scan import scan
+
+    carried, out = scan(lambda c, row: ((c * 0.5 + row).tanh(), c * row), x[0], x)
+    return out + carried
+
+
+@pytest.mark.parametrize("function", (_branches, _carried))
+def test_gradient_of_control_flow_of_open_size_is_right(function) -> None:
+    at_all_sizes = torch.compile(function, backend="tpu", fullgraph=True, dynamic=True)
+    bounded_program.reasons.clear()
+    for n in (5, 7):
+        x = torch.randn(n, 4, requires_grad=True)
+        y = x.detach().to("tpu").requires_grad_()
+        slopes = torch.randn(n, 4)
+        function(x).backward(slopes)
+        at_all_sizes(y).backward(slopes.to("tpu"))
+        torch.testing.assert_close(y.grad.cpu(), x.grad, rtol=1e-4, atol=1e-5)
+    assert not bounded_program.reasons

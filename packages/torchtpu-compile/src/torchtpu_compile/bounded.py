@@ -28,7 +28,7 @@ from torchtpu_core.lowering.promotion import Scalar, cast
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
 
-from torchtpu_compile import rng_states, strided
+from torchtpu_compile import control_flow, rng_states, strided
 from torchtpu_compile.errors import GraphError, describe, require_true, scope_of
 from torchtpu_compile.padded import Padded, Sizes, is_padded, padded_size, same_dim, true_size
 from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
@@ -162,9 +162,14 @@ class BoundedInterpreter:
                 own = _TrueRng(rng.seed, rng.offset + np.uint64(self.rng_step * drawn))
                 own.place(node, sizes)
                 drawn += count
-            env[node] = self._node(node, env, sizes, own)
+            env[node] = self.run_node(node, env, sizes, own)
 
-    def _node(self, node: Node, env: Mapping[Node, Any], sizes: Sizes, rng: Rng | None) -> Any:
+    def run_node(self, node: Node, env: Mapping[Node, Any], sizes: Sizes, rng: Rng | None) -> Any:
+        """The value of a node from those of its inputs.
+
+        Raises:
+            Unbounded: it could depend on padding.
+        """
         args, kwargs = torch.fx.node.map_arg(
             (node.args, node.kwargs), lambda source: _value(source, env, sizes)
         )
@@ -201,11 +206,13 @@ def _value(source: Node, env: Mapping[Node, Any], sizes: Sizes) -> Any:
 
 
 def _apply(call: Call) -> Any:
-    from torchtpu_compile.bounded_rules import RULES
+    from torchtpu_compile.bounded_rules import RULES, higher_order
 
     target = rng_states.random_op(call.node)
     if target in ASSERTIONS:
         return _asserted(call)
+    if control_flow.is_control_flow(call.node):
+        return higher_order.lowered(call)
     if not isinstance(target, torch._ops.OpOverload):
         raise Unbounded(f"{describe(call.node)} has no rule for padded sizes")
     if call.node.target is not target:

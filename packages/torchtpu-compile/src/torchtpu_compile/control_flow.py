@@ -3,7 +3,8 @@
 
 Each becomes the control flow of XLA, with its subgraphs interpreted by the same rows as
 the graph around it. A subgraph that a program cannot hold (host fallbacks, random ops,
-open sizes, writes) leaves its op to be run as PyTorch does, with a read by the host.
+sizes that depend on data, writes) leaves its op to be run as PyTorch does, with a read by
+the host. Sizes among the operands are bound to a subgraph before it is traced.
 
 Legend: a *flag* says whether a check of a subgraph held; checks cannot leave a loop on
 their own, so each subgraph returns its flags beside its results.
@@ -17,9 +18,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torchtpu_core.lowering import checks
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
@@ -44,20 +47,37 @@ class Subgraph:
         self.module = module
         self.run_node = run_node
         self.messages: list[tuple[type[Exception], str, int]] = []
+        self.inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.bound: dict[Node, Any] = {}
+
+    def bind(self, last: Sequence[Any]) -> None:
+        """Fix those of the last operands that are no arrays."""
+        for node, value in zip(self.inputs[len(self.inputs) - len(last) :], last, strict=True):
+            if not isinstance(value, jax.Array):
+                self.bound[node] = value
+
+    def enter(self, node: Node, value: Any) -> Any:
+        """What an operand is within the graph."""
+        return value
+
+    def leave(self, node: Node, value: Any) -> Any:
+        """What a result is outside of the graph."""
+        return value
 
     def __call__(self, *arguments: jax.Array) -> tuple[tuple[Any, ...], tuple[jax.Array, ...]]:
         """Results, and the flags of the checks."""
-        inputs = iter(arguments)
-        env: dict[Node, Any] = {}
+        given = [n for n in self.inputs if n not in self.bound]
+        env = {n: self.enter(n, v) for n, v in zip(given, arguments, strict=True)} | self.bound
         results: tuple[Any, ...] = ()
         with checks.collecting() as collected:
             for node in self.module.graph.nodes:
-                if node.op == "placeholder":
-                    env[node] = next(inputs)
-                elif node.op == "call_function":
+                if node.op == "call_function" and not _is_number(node):
                     env[node] = self.run_node(node, env)
                 elif node.op == "output":
-                    results = tuple(_value(v, env) for v in _listed(node.args[0]))
+                    results = tuple(
+                        self.leave(v, env[v]) if isinstance(v, Node) else v
+                        for v in _listed(node.args[0])
+                    )
         self.messages = list(collected.messages)
         return results, _all(collected.conditions)
 
@@ -71,8 +91,9 @@ class Subgraph:
             checks.require(flag, error, message)
 
 
-def _value(value: Any, env: Mapping[Node, Any]) -> Any:
-    return env[value] if isinstance(value, Node) else value
+def _is_number(node: Node) -> bool:
+    """Whether a node is arithmetic on sizes; who needs it computes it."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int))
 
 
 def _listed(values: Any) -> Sequence[Any]:
@@ -127,15 +148,28 @@ def _while_loop(
 
 
 def _scan(
-    combine: Subgraph, init: Sequence[Any], xs: Sequence[Any], additional: Sequence[Any]
+    combine: Subgraph,
+    init: Sequence[Any],
+    xs: Sequence[Any],
+    additional: Sequence[Any],
+    *,
+    count: jax.Array | None = None,
 ) -> Any:
-    def step(carry: Any, row: Any) -> Any:
+    """The first `count` rows (all) make the carried values."""
+
+    def step(state: Any, row: Any) -> Any:
+        index, carry = state
         results, flags = combine(*carry, *row, *additional)
         kept, out = results[: len(init)], results[len(init) :]
         same = tuple(jnp.asarray(v, x.dtype) for v, x in zip(kept, carry, strict=True))
-        return same, (tuple(out), flags)
+        if count is not None:
+            is_row = index < count
+            same = tuple(jnp.where(is_row, v, x) for v, x in zip(same, carry, strict=True))
+            flags = tuple(flag | ~is_row for flag in flags)
+        return (index + 1, same), (tuple(out), flags)
 
-    carry, (outs, flags) = lax.scan(step, tuple(init), tuple(xs))
+    start = jnp.zeros((), np.int64)
+    (_, carry), (outs, flags) = lax.scan(step, (start, tuple(init)), tuple(xs))
     combine.require(flags)
     return (*carry, *outs)
 
@@ -190,7 +224,18 @@ def is_control_flow(node: Node) -> bool:
 def lower(node: Node, args: Sequence[Any], run_node: RunNode) -> Any:
     """The results of a higher-order op; `args` hold arrays and the subgraphs' modules."""
     wrapped = [Subgraph(a, run_node) if isinstance(a, GraphModule) else a for a in args]
-    return _LOWERINGS[node.target.name()](*wrapped)  # type: ignore[union-attr]
+    return apply(node, wrapped)
+
+
+def apply(node: Node, args: Sequence[Any], **settings: Any) -> Any:
+    """The results of a higher-order op on arrays and `Subgraph`s."""
+    args = list(args)
+    if isinstance(args[-1], (list, tuple)):
+        for graph in args:
+            if isinstance(graph, Subgraph):
+                graph.bind(args[-1])
+        args[-1] = [a for a in args[-1] if isinstance(a, jax.Array)]
+    return _LOWERINGS[node.target.name()](*args, **settings)  # type: ignore[union-attr]
 
 
 def module_of(node: Node) -> Any:
@@ -206,14 +251,21 @@ def fits(node: Node, tables: Tables) -> bool:
 
 
 def _has_plain_inputs(node: Node) -> bool:
-    """Whether what the op is given are tensors of fixed sizes, and numbers."""
-    flat = torch.utils._pytree.tree_leaves(list(node.args))
+    """Whether what the op is given are tensors, and sizes among its last operands only."""
     if node.target.name() == "associative_scan" and node.args[-1]:  # type: ignore[union-attr]
         return False
+    last = node.args[-1] if isinstance(node.args[-1], (list, tuple)) else ()
+    flat = torch.utils._pytree.tree_leaves(list(node.args))
     return all(
-        not isinstance(a, Node) or isinstance(a.meta.get("val"), torch.Tensor) or a.op == "get_attr"
+        _is_plain(a, isinstance(a.meta.get("val"), torch.SymInt) and a in last)
         for a in flat
-    ) and all(_is_static(t) for a in flat if isinstance(a, Node) for t in _tensors(a))
+        if isinstance(a, Node) and a.op != "get_attr"
+    )
+
+
+def _is_plain(node: Node, is_size: bool) -> bool:
+    """Whether a node has tensors, or is a size, without sizes that depend on data."""
+    return _is_known(node) and (is_size or bool(_tensors(node)))
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:
@@ -222,8 +274,13 @@ def _tensors(node: Node) -> list[torch.Tensor]:
     return [v for v in values if isinstance(v, torch.Tensor)]
 
 
-def _is_static(tensor: torch.Tensor) -> bool:
-    return all(isinstance(size, int) for size in tensor.shape)
+def _is_known(node: Node) -> bool:
+    """Whether no size depends on data."""
+    sizes = [size for tensor in _tensors(node) for size in tensor.shape]
+    return not any(
+        isinstance(size, torch.SymInt) and free_unbacked_symbols(size)
+        for size in (*sizes, node.meta.get("val"))
+    )
 
 
 def _fits(module: GraphModule, tables: Tables) -> bool:
@@ -231,10 +288,8 @@ def _fits(module: GraphModule, tables: Tables) -> bool:
 
 
 def _node_fits(node: Node, tables: Tables) -> bool:
-    if node.op in ("placeholder", "output"):
-        return all(map(_is_static, _tensors(node))) and not isinstance(
-            node.meta.get("val"), torch.SymInt
-        )
+    if node.op in ("placeholder", "output") or _is_number(node):
+        return _is_known(node)
     if node.op == "get_attr":
         return isinstance(module_of(node), GraphModule)
     if node.target is operator.getitem:
@@ -249,6 +304,6 @@ def _node_fits(node: Node, tables: Tables) -> bool:
         and row.kind in (Kind.NATIVE, Kind.DECOMPOSITION)
         and not row.random
         and not node.target._schema.is_mutable
-        and all(map(_is_static, _tensors(node)))
+        and _is_known(node)
         and all(t.device.type == "tpu" or t.ndim == 0 for t in _tensors(node))
     )

@@ -18,6 +18,7 @@ _NAMES = (
     "_prelu_kernel_backward",
     "bernoulli.Tensor",
     "complex",
+    "detach_copy",
     "elu_backward",
     "fill.Scalar",
     "fill.Tensor",
