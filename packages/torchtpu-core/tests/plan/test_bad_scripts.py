@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -152,6 +153,16 @@ def test_unusual_script_is_recorded(done, name) -> None:
     assert ("allreduce_" in said) is (name in ("spawned", "started"))
     assert any("process (feed)" in str(note) for note in said) is (name == "helped")
     assert any("is outside the figures" in str(note) for note in said) is (name == "rollout")
+
+
+def test_clock_is_silent_once_the_script_has_ended() -> None:
+    from torchtpu_core.plan.script_process import TooLong, clock
+
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(TooLong), clock(0.05, None):
+        signal.pause()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is before
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,20 @@ def put_in_bytes(kind: str, tensors: Sequence[torch.Tensor], out: Sequence[torch
     return max(sizes)
 
 
+def is_uneven(args: Sequence[Any]) -> bool:
+    """Whether an all-to-all's arguments ask for parts of different sizes.
+
+    >>> is_uneven([[2, 2], [2, 2]]), is_uneven([[1, 3], [2, 2]])
+    (False, True)
+    """
+    return any(
+        isinstance(sizes, (list, tuple))
+        and all(isinstance(n, int) for n in sizes)
+        and len(set(sizes)) > 1
+        for sizes in args
+    )
+
+
 def all_groups(group: Sequence[int], world: int) -> list[list[int]]:
     """The groups of all ranks that are alike to one.
 

@@ -260,6 +260,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.collective = collectives.KINDS[name]
             op.group = collectives.group_of(flat)
             op.moved_bytes = collectives.put_in_bytes(op.collective, on_device, results)
+            if op.collective == "all_to_all" and collectives.is_uneven(args):
+                note = "an all-to-all of uneven parts is priced as if the parts were even"
+                if note not in self.recording.notes:
+                    self.recording.notes.append(note)
             if name in collectives.MESSAGES:
                 self._message(op, name, args)
             return

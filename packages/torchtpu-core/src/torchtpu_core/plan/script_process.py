@@ -171,8 +171,11 @@ def clock(limit_s: float, say: Callable[[float, str], None] | None) -> Iterator[
         yield
         return
     start, lines = time.monotonic(), UserLines()
+    runs = True
 
     def ring(_: int, frame: FrameType | None) -> None:
+        if not runs:
+            return
         passed = time.monotonic() - start
         line = lines.of_frame(frame)
         if passed >= limit_s:
@@ -183,7 +186,10 @@ def clock(limit_s: float, say: Callable[[float, str], None] | None) -> Iterator[
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, min(TICK_S, limit_s), min(TICK_S, limit_s))
     try:
-        yield
+        try:
+            yield
+        finally:
+            runs = False
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

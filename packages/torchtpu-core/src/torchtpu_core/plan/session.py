@@ -90,9 +90,8 @@ def record(
         if branches is not None:
             watch(stack, branches)
         stack.enter_context(recorder)
-        stack.enter_context(script_process.clock(limit_s, progress))
         try:
-            _run(script, recording, limit_s)
+            _run(script, recording, limit_s, progress)
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -109,14 +108,19 @@ def record(
     return recording
 
 
-def _run(script: Path, recording: Recording, limit_s: float) -> None:
+def _run(
+    script: Path, recording: Recording, limit_s: float, progress: Callable[[float, str], None]
+) -> None:
     """Runs the script; whatever ends it too early is told.
+
+    The clock runs no longer than the script: what is put back afterwards must not be stopped.
 
     Raises:
         PlanError: it failed, ended itself, or ran too long.
     """
     try:
-        script_process.run_as_main(script)
+        with script_process.clock(limit_s, progress):
+            script_process.run_as_main(script)
     except _Enough:
         pass
     except SystemExit as ended:
