@@ -57,6 +57,15 @@ def test_tensor_reduced_twice_without_a_wait_is_reduced_in_order(pair, rows):
         assert torch.equal(found, 2 * (each[0] + each[1]))
 
 
+def test_burst_of_reductions_waited_for_backwards_needs_few_threads(pair):
+    each = drawn(3)
+    total = each[0] + each[1]
+    for found, threads in pair("collectives.bursts_waited_for_backwards", each=each):
+        wanted = [2 * 39 * total, *(i * total for i in range(40))]
+        assert all(torch.equal(a, b) for a, b in zip(found, 3 * wanted, strict=True))
+        assert threads < 10
+
+
 @pytest.mark.parametrize("rows", [2, 3000])
 def test_operand_dropped_while_it_is_gathered_keeps_its_memory(pair, rows):
     each = drawn(rows, 3)

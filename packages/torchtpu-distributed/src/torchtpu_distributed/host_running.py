@@ -2,13 +2,14 @@
 """Running collectives of a simulated device by gloo, on the device's own memory.
 
 A synchronous collective runs in the thread that calls it, by compiled code alone if that
-will take it (`csrc/direct.h`); asynchronous ones run in a thread of the group, one after
-another, and the next synchronous one waits for them, so that all ranks of a group keep one
-order. Every wait here ends when the job has failed.
+will take it (`csrc/direct.h`); asynchronous ones run one after another, in a thread of the
+group or in one that waits for them, and the next synchronous one waits for them, so that all
+ranks of a group keep one order. Every wait here ends when the job has failed.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ class HostRunner:
         self._queue_lock = threading.Lock()
         self._queue: deque[Callable[[], QueuedWork]] = deque()
         self._busy = False
+        self._called = False  # a thread has been asked to come
 
     def run(
         self,
@@ -87,8 +89,10 @@ class HostRunner:
         device = operands[0].get_device()
         group.use_device(device)
         known = self._know(call, operands, results)
+        keys = {storage_key(t) for t in (*operands, *results)}
+        for earlier in ledger.in_flight.users(keys):
+            self._help_until(functools.partial(getattr, earlier, "done"))
         with group.state:
-            keys = {storage_key(t) for t in (*operands, *results)}
             for earlier in ledger.in_flight.users(keys):
                 ledger.wait_done(earlier)
             pending = group.pending(known, core_calls.user_line())
@@ -115,7 +119,7 @@ class HostRunner:
                 return DeviceWork(pending, ledger, list(results))
             keys |= {id(target.array) for target in targets}
             ledger.in_flight.add(keys, pending)
-            work = QueuedWork(pending, ledger, list(results), (sources, targets))
+            work = QueuedWork(pending, ledger, list(results), (sources, targets), self.help)
             self._enqueue(pending, begin, work)
             return work
 
@@ -328,7 +332,10 @@ class HostRunner:
 
     def _serve_behind(self) -> None:
         """Let a thread work the queue off, if there is something in it and none does."""
-        if self._take_over():
+        with self._queue_lock:
+            needed = not (self._busy or self._called) and bool(self._queue)
+            self._called = self._called or needed
+        if needed:
             self._group.world.ledger.spawn(self._work_off)
 
     def _take_over(self) -> bool:
@@ -338,26 +345,39 @@ class HostRunner:
             self._busy = self._busy or free
         return free
 
+    def help(self, work: QueuedWork) -> None:
+        """Run what is queued before a collective, and it, in the thread that waits for it."""
+        self._help_until(work.is_completed)
+
+    def _help_until(self, is_over: Callable[[], bool]) -> None:
+        while not is_over() and self._take_over():
+            self._run_next()
+        self._serve_behind()
+
     def _work_off(self) -> None:
-        """Run the jobs in order.
+        with self._queue_lock:
+            self._called = False
+        while self._take_over():
+            self._run_next()
+
+    def _run_next(self) -> None:
+        """Run the first job, in the thread that has taken over.
 
         Callbacks of a collective's future may call others and wait for them, so while
         they run, somebody else may work the queue off.
         """
-        ledger = self._group.world.ledger
-        while True:
-            with self._queue_lock:
-                job = self._queue.popleft()
+        with self._queue_lock:
+            job = self._queue.popleft()
+        try:
             work = job()
+        finally:
             del job  # with the memory it has worked on
             with self._queue_lock:
                 self._busy = False
-            if work.has_callbacks:
-                self._serve_behind()
-            ledger.announce()
-            work.complete()
-            if not self._take_over():
-                return
+        if work.has_callbacks:
+            self._serve_behind()
+        self._group.world.ledger.announce()
+        work.complete()
 
 
 def _memory(

@@ -10,6 +10,7 @@ gloo are waited for in compiled code, which a failure ends too.
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -88,14 +89,36 @@ class Ledger:
         self.on_trouble: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
         self._threads: list[threading.Thread] = []
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._spare = 0  # threads that wait for a task nobody has given them yet
+        self._spare_lock = threading.Lock()
         self.spawn(self._launch_all)
         self.spawn(self._complete_all)
 
     def spawn(self, target: Callable[..., None], *args: Any) -> None:
-        """Start a thread that may end up waiting for other ranks inside XLA or gloo."""
-        thread = threading.Thread(target=target, args=args, name="tpu_dist", daemon=True)
-        self._threads = [t for t in self._threads if t.is_alive()] + [thread]
+        """Give a thread of its own to what may end up waiting for other ranks inside XLA or gloo.
+
+        A thread that has come to the end of such a task is used again.
+        """
+        task = functools.partial(target, *args)
+        with self._spare_lock:
+            is_spare, self._spare = self._spare > 0, max(0, self._spare - 1)
+        if is_spare:
+            self._tasks.put(task)
+            return
+        thread = threading.Thread(
+            target=self._run_tasks, args=[[task]], name="tpu_dist", daemon=True
+        )
+        self._threads.append(thread)
         thread.start()
+
+    def _run_tasks(self, given: list[Callable[[], None] | None]) -> None:
+        while (task := given.pop()) is not None:
+            task()
+            del task  # with what it has worked on
+            with self._spare_lock:
+                self._spare += 1
+            given.append(self._tasks.get())
 
     def begin(self, pending: Pending) -> None:
         """Enter a collective, once; raises if an earlier one has failed."""
@@ -255,6 +278,8 @@ class Ledger:
     def stop(self, patience_s: float) -> bool:
         """End the threads after what they have; whether none is stuck."""
         self._launches.put(None)
+        for _ in self._threads:
+            self._tasks.put(None)
         deadline = time.monotonic() + patience_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import distributed as dist
@@ -85,14 +85,21 @@ class QueuedWork(DeviceWork):
         ledger: where it is kept.
         tensors: its results.
         memory: what it works on, kept until it is over.
+        help: runs it here and now, unless another thread does.
     """
 
     def __init__(
-        self, pending: Pending, ledger: Ledger, tensors: Sequence[torch.Tensor], memory: object
+        self,
+        pending: Pending,
+        ledger: Ledger,
+        tensors: Sequence[torch.Tensor],
+        memory: object,
+        help: Callable[[QueuedWork], None],
     ) -> None:
         super().__init__(pending, ledger, tensors)
         self._queued = pending
         self._memory: object = memory
+        self._help = help
         self._error: Exception | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._lock = threading.Lock()
@@ -117,6 +124,7 @@ class QueuedWork(DeviceWork):
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the results."""
+        self._help(self)
         self._ledger.wait_until(lambda: self._over)
         if self._error is not None:
             raise self._error

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -277,6 +278,21 @@ def reduced_twice_later(mine: Tensor) -> Tensor:
     for work in works:
         work.wait()
     return x.cpu()
+
+
+def bursts_waited_for_backwards(mine: Tensor) -> tuple[list[Tensor], int]:
+    """Three times forty reductions, the last of which is waited for first; and our threads."""
+    found = []
+    for _ in range(3):
+        each = [mine.to("tpu") * i for i in range(40)]
+        works = [dist.all_reduce(x, async_op=True) for x in each]
+        works[-1].wait()
+        last = each[-1].clone()
+        dist.all_reduce(last)  # in its turn, behind those that nobody has waited for
+        for work in works[::-1]:
+            work.wait()
+        found += [last.cpu(), *(x.cpu() for x in each)]
+    return found, sum(thread.name == "tpu_dist" for thread in threading.enumerate())
 
 
 def operand_given_up_later(mine: Tensor) -> tuple[Tensor, Tensor]:
