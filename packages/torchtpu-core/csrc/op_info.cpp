@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "op_info.h"
 
-#include "in_place.h"
+#include "lent.h"
 #include "recorder.h"
 
 #include <torch/library.h>
@@ -165,7 +165,7 @@ void register_op(std::unique_ptr<OpInfo> info) {
   auto split = info->name.find("::");
   std::string ns = info->name.substr(0, split);
   std::string name = info->name.substr(split + 2);
-  if (auto kernel = in_place_kernel(info)) {
+  if (auto kernel = lending_kernel(info)) {
     library_of(ns).impl(name.c_str(), std::move(*kernel));
     return;
   }

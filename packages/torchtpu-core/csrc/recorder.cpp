@@ -356,15 +356,20 @@ void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::j
   }
 }
 
-bool record_in_place(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+std::optional<Results> record_lent(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
   if (torch::jit::tracer::isTracing() || is_observed() ||
       std::any_of(args.begin(), args.end(), has_bits) || needs_preparing(op, args) ||
       (!op.expanded.is_none() && writes_expanded(op, args))) {
-    return false;
+    return std::nullopt;
   }
   require_mode(op);
-  record_now(op, [&] { return record_as_is(op, args).device; }, [&] { return args; });
-  return true;
+  Recorded recorded;
+  auto record = [&] {
+    recorded = record_as_is(op, args);
+    return recorded.device;
+  };
+  record_now(op, record, [&] { return args; });
+  return std::move(recorded.results);
 }
 
 }  // namespace torchtpu

@@ -5,18 +5,20 @@
 #include "mode.h"
 #include "op_info.h"
 #include "recording.h"
+#include "rerun.h"
 #include "signature.h"
 #include "trace.h"
 
 #include <limits>
+#include <optional>
 
 namespace torchtpu {
 
 void record_op(const OpInfo& op, const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
-// Records an op that gives back its first argument, which it writes. False if it is to be called with
-// a stack. Does not copy tensors: each copy of one that only Python holds takes the GIL twice.
-bool record_in_place(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+// Records an op that writes its first argument or returns one new tensor, which is the result;
+// nothing if it is to be called with a stack. Does not copy the arguments.
+std::optional<Results> record_lent(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
 
 // Runs `row`, a Python function on arrays, on tensors: the way of compiled graphs and
 // custom kernels. `out_specs(tensors)` is called for a new signature and gives
