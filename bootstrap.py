@@ -161,7 +161,8 @@ def test(extra: list[str]) -> int:
     """Run all checks and tests, or pytest alone with the given arguments; 0 if all pass."""
     failed = 0 if extra else run([str(PYTHON), "tools/static_checks.py"])
     # Two processes of one thread each: the machine this must be quick on has two cores.
-    arguments = extra or ["-n", "2", "--dist", "worksteal", "-q", "-m", "not slow", *TESTED]
+    usual = ["-n", "2", "--dist", "worksteal", "-q", "-m", "not slow", "--durations", "30", *TESTED]
+    arguments = extra or usual
     code = run([str(PYTHON), "-m", "pytest", *arguments], OMP_NUM_THREADS="1")
     if failed:
         print("bootstrap: besides the tests, checks failed: see 'static_checks: failed' above.")
