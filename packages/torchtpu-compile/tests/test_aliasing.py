@@ -187,3 +187,20 @@ def test_parts_of_a_complex_result_lie_in_it(dynamic: bool) -> None:
         torch.testing.assert_close(a.cpu(), e)
     actual[1].zero_()
     assert not actual[0].imag.any()
+
+
+def test_gradient_sees_a_buffer_as_it_was_when_it_was_read() -> None:
+    def function(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        before = count.clone()
+        count.add_(1)
+        return ((x * count).square() * before.exp()).mean()
+
+    compiled = torch.compile(function, backend="tpu", fullgraph=True)
+    counts = [torch.ones((), device=device) for device in ("cpu", "tpu")]
+    for _ in range(3):
+        x = torch.randn(4, 3, requires_grad=True)
+        y = x.detach().to("tpu").requires_grad_()
+        function(x, counts[0]).backward()
+        compiled(y, counts[1]).backward()
+        torch.testing.assert_close(y.grad.cpu(), x.grad)
+    assert counts[1].item() == 4
