@@ -11,9 +11,29 @@
 namespace torchtpu {
 namespace {
 
-bool runs_when_called(const OpInfo& op) {
-  const ModePolicy& policy = mode_policy();
-  return op.alone || policy.flush_each.load(std::memory_order_relaxed);
+// Whether the op is part of a stream that the journal follows.
+bool is_followed(const OpInfo& op) {
+  return !op.alone && !mode_policy().flush_each.load(std::memory_order_relaxed);
+}
+
+// Tells the journal of an op that has run.
+void follow(Trace& trace, const Signature& signature, c10::ArrayRef<ValuePtr> operands,
+            c10::ArrayRef<at::Tensor> results, c10::ArrayRef<const at::Tensor*> written) {
+  Node node;
+  node.signature = &signature;
+  for (const ValuePtr& operand : operands) {
+    node.inputs.push_back({operand, Plan(), false});
+  }
+  auto add_output = [&](const at::Tensor& tensor) {
+    node.outputs.emplace_back();
+    node.outputs.back().value = slot_of(tensor)->get();
+  };
+  std::for_each(results.begin(), results.end(), add_output);
+  for (const at::Tensor* tensor : written) {
+    add_output(*tensor);
+  }
+  trace.journal.note(node);
+  cut_if_full(trace);
 }
 
 // The operands' values, if they lie as those of the last run.
@@ -108,12 +128,16 @@ void remember_run(const Trace& trace, const TraceLayout& layout,
 
 bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<const at::Tensor*> written,
                Results& results) {
-  if (!runs_when_called(*signature.op) || call.device < 0) {
+  if (call.device < 0) {
     return false;
   }
   Trace& trace = device_trace(call.device);
+  bool followed = is_followed(*signature.op);
+  if (followed && !trace.journal.immediate()) {
+    return false;
+  }
   TraceLock lock(trace);
-  if (!trace.nodes.empty()) {
+  if (!trace.nodes.empty() || (followed && !trace.journal.immediate())) {
     return false;
   }
   py::gil_scoped_acquire gil;
@@ -156,6 +180,9 @@ bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<const
   }
   if (program->device_time_ps > 0) {
     add_device_time(call.device, program->device_time_ps);
+  }
+  if (followed) {
+    follow(trace, signature, values, results, written);
   }
   return true;
 }

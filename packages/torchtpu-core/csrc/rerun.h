@@ -19,7 +19,8 @@ void remember_run(const Trace& trace, const TraceLayout& layout,
                   const std::shared_ptr<Program>& program);
 
 // Runs a call as the last one of its signature: appends its results, gives the written tensors
-// their new values. False if it has to be recorded. Only for modes that run each op, and for ops that run alone.
+// their new values. False if it has to be recorded. Only where ops run when they are called, and for
+// ops that run alone.
 bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<const at::Tensor*> written,
                Results& results);
 

@@ -262,9 +262,13 @@ void append(Trace& trace, Node&& node) {
     flush(trace, FlushReason::kEachOp);
   }
   if (!alone && !policy.flush_each.load(std::memory_order_relaxed)) {
-    if (auto reason = limit_reached(trace)) {
-      flush(trace, *reason);
-    }
+    cut_if_full(trace);
+  }
+}
+
+void cut_if_full(Trace& trace) {
+  if (auto reason = limit_reached(trace)) {
+    flush(trace, *reason);
   }
 }
 

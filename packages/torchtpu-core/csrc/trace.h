@@ -81,6 +81,9 @@ Trace& device_trace(c10::DeviceIndex device);
 // has grown too long: throws what that raises.
 void append(Trace& trace, Node&& node);
 
+// Flushes a trace whose stream of ops has grown as far as it may.
+void cut_if_full(Trace& trace);
+
 // Runs what the trace holds and ends its stream of ops, unless the reason is kEachOp.
 // Takes the GIL. Throws what compiling or running raises; the trace is empty afterwards
 // and the values of ops that failed are marked so.

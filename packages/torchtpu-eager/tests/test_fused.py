@@ -155,6 +155,25 @@ def test_streams_that_never_repeat_run_at_once_after_patience():
     assert torch.tpu.counters()["runs"] == 2
 
 
+def test_stream_that_ran_at_once_is_known_when_it_comes_back():
+    x = torch.ones(6, device="tpu")
+
+    def chain(length: int) -> torch.Tensor:
+        y = x
+        for _ in range(length):
+            y = (y * 0.5).add_(1)
+        return y
+
+    for length in range(2, 8):
+        assert_close(chain(length).cpu(), torch.full((6,), 2 - 0.5**length))
+    runs, programs = _runs(lambda: chain(9))
+    assert (runs, programs) == (18, 0)  # not read: in a deferring state nothing would run
+    torch.tpu.synchronize()
+    assert chain(9).tolist() == [2 - 0.5**9] * 6  # the second time: deferring comes back
+    assert _runs(lambda: chain(9)) == (0, 0)
+    torch.tpu.synchronize()
+
+
 def test_streams_of_new_sizes_stay_deferred_so_that_their_ops_are_compiled_together(monkeypatch):
     def step(size: int) -> None:
         x = torch.ones(size, 3, device="tpu")

@@ -10,10 +10,23 @@ import torch
 from torchtpu_core import _C
 
 
-@pytest.fixture(autouse=True)
-def strict():
-    with torch.tpu.set_eager_mode("strict"):
+@pytest.fixture(autouse=True, params=["strict", "fused, at once"])
+def mode(request):
+    if request.param == "strict":
+        with torch.tpu.set_eager_mode("strict"):
+            yield
+        return
+    fused = pytest.importorskip("torchtpu_eager.fused")
+    torch.tpu.init()
+    before = fused.configure(patience=1, sightings=1000)
+    with torch.tpu.set_eager_mode("fused"):
+        x = torch.ones(3, device="tpu")
+        for length in range(3, 6):  # streams that are not known
+            for _ in range(length):
+                x = x * 0.5 + 1
+            x.sum().item()
         yield
+    fused.configure(**{name: getattr(before, name) for name in before.__slots__})
 
 
 def _twice(function: Callable[..., torch.Tensor], *operands: torch.Tensor) -> None:
@@ -51,6 +64,7 @@ def test_numbers_of_a_repeated_op_are_those_of_the_call() -> None:
     assert [(x * s).sum().item() for s in (2.0, 2.0, 3.0, 2.0)] == [12.0, 12.0, 18.0, 12.0]
 
 
+@pytest.mark.parametrize("mode", ["strict"], indirect=True)
 def test_repeated_op_counts_as_an_op_a_run_and_a_hit() -> None:
     x = torch.rand(3, 5).to("tpu")
     x.sin()
@@ -104,6 +118,7 @@ def test_repeated_write_is_seen_through_a_view() -> None:
         assert held.cpu()[0, 0].item() == step + 1.0, "a view sees the write"
 
 
+@pytest.mark.parametrize("mode", ["strict"], indirect=True)
 def test_repeated_write_takes_the_memory_it_replaces() -> None:
     x = torch.zeros(64, 64).to("tpu")
     y = torch.ones(64, 64).to("tpu")
