@@ -68,6 +68,21 @@ MISTAKES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
     "signbit, complex": (torch.signbit, (ONES(3, dtype=torch.complex64),)),
     "frac, integers": (torch.frac, (ONES(3, dtype=WHOLE),)),
     "bitwise_not, floats": (torch.bitwise_not, (ONES(3),)),
+    "conv1d, bias of another length": (torch.conv1d, (ONES(1, 4, 9), ONES(8, 4, 3), ONES(5))),
+    "conv2d, bias of one": (torch.conv2d, (ONES(1, 4, 9, 9), ONES(8, 4, 3, 3), ONES(1))),
+    "conv_transpose1d, channels": (torch.conv_transpose1d, (ONES(1, 4, 9), ONES(8, 4, 3))),
+    "conv_transpose1d, groups": (
+        partial(torch.conv_transpose1d, groups=3),
+        (ONES(1, 8, 9), ONES(8, 4, 3)),
+    ),
+    "conv_transpose1d, bias": (
+        torch.conv_transpose1d,
+        (ONES(1, 8, 9), ONES(8, 4, 3), ONES(5)),
+    ),
+    "conv_transpose1d, weight of two dimensions": (
+        torch.conv_transpose1d,
+        (ONES(1, 8, 9), ONES(8, 4, 3, 3)),
+    ),
     "histogramdd, one dimension": (partial(torch.histogramdd, bins=[2]), (ONES(3),)),
     "histogramdd, no bins": (partial(torch.histogramdd, bins=[0]), (ONES(3, 1),)),
     "histogramdd, integers": (partial(torch.histogramdd, bins=[2]), (ONES(3, 1, dtype=WHOLE),)),

@@ -62,6 +62,40 @@ def _window(arguments: Arguments) -> None:
         raise RuntimeError("negative padding is not supported")
 
 
+def _convolution(arguments: Arguments) -> None:
+    _window(arguments)
+    weight, bias, transposed = (arguments[name] for name in ("weight", "bias", "transposed"))
+    if transposed:
+        _transposed_weight(arguments)
+    channels = weight.shape[1] * arguments["groups"] if transposed else weight.shape[0]
+    if bias is not None and list(bias.shape) != [channels]:
+        raise RuntimeError(
+            f"Given {'transposed=1, ' if transposed else ''}weight of size {list(weight.shape)}, "
+            f"expected bias to be 1-dimensional with {channels} elements, but got bias of size "
+            f"{list(bias.shape)} instead"
+        )
+
+
+def _transposed_weight(arguments: Arguments) -> None:
+    tensor, weight = arguments["input"], arguments["weight"]
+    groups, sizes = arguments["groups"], list(weight.shape)
+    if tensor.ndim != weight.ndim:
+        raise RuntimeError(
+            f"Expected {weight.ndim}-dimensional input for {weight.ndim}-dimensional weight "
+            f"{sizes}, but got {tensor.ndim}-dimensional input of size {list(tensor.shape)} instead"
+        )
+    if groups > 0 and sizes[0] % groups:
+        raise RuntimeError(
+            f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0, "
+            f"but got weight of size [{sizes}] instead"
+        )
+    if tensor.shape[1] != sizes[0]:
+        raise RuntimeError(
+            f"Given transposed=1, weight of size {sizes}, expected input{list(tensor.shape)} to "
+            f"have {sizes[0]} channels, but got {tensor.shape[1]} channels instead"
+        )
+
+
 def _multilabel_target(arguments: Arguments) -> None:
     tensor, target = arguments["self"], arguments["target"]
     fits = target.shape == tensor.shape or (tensor.ndim <= 1 and target.numel() == tensor.numel())
@@ -177,9 +211,9 @@ def _fits_diagonal(arguments: Arguments) -> None:
 CHECKS: dict[str, Callable[[Arguments], None]] = {
     "aten::as_strided_scatter": _inside_storage,
     "aten::diagonal_scatter": _fits_diagonal,
-    "aten::convolution": _window,
-    "aten::_convolution": _window,
-    "aten::convolution_overrideable": _window,
+    "aten::convolution": _convolution,
+    "aten::_convolution": _convolution,
+    "aten::convolution_overrideable": _convolution,
     "aten::multilabel_margin_loss_forward": _multilabel_target,
     "aten::index_add": _index_add_source,
     "aten::multinomial": _multinomial,
