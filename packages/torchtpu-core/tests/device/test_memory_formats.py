@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.testing import make_tensor
 
 Function = Callable[..., torch.Tensor]
 IMAGE, VOLUME = torch.channels_last, torch.channels_last_3d
+DRAWS = torch.Generator().manual_seed(0)
 
 
 def _filled(*shape: int, layout: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
-    made = make_tensor(shape, dtype=torch.float32, device="cpu")
+    made = torch.empty(shape).uniform_(-1, 1, generator=DRAWS)
     return made.to(memory_format=layout)
 
 
