@@ -55,7 +55,7 @@ def gathered(sources: list[str], folder: Path) -> list[str]:
     """Write units that each include several sources, about as large as one another.
 
     Most of what a small source costs is torch's headers: they are read once per unit. Compiling
-    core's 37 sources so takes a third of the time; what is edited compiles file by file.
+    core's sources so takes a third of the time; what is edited compiles file by file.
     """
     size = {source: Path(source).stat().st_size for source in sources}
     units: list[list[str]] = [[] for _ in range(math.ceil(sum(size.values()) / UNIT_BYTES))]

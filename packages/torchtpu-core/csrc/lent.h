@@ -2,7 +2,7 @@
 // Kernels with C++ signatures for the usual ops.
 //
 // A boxed kernel gets copies of its tensors. To copy a tensor that only Python holds, PyTorch takes
-// the GIL to keep the Python object alive, and again to let go: a fifth of what recording `add_`
+// the GIL to keep the Python object alive, and again to let go: a sixth of what recording `add_`
 // costs. These kernels lend the tensors instead.
 #pragma once
 

@@ -8,8 +8,8 @@ namespace torchtpu {
 
 // Where the innermost frame of the calling thread is whose code is `wanted`; unknown if there is
 // none. The GIL need not be held: frames above a running call do not change. Python 3.11's are read
-// in place, because asking for frame objects makes them and needs the GIL (half of what recording
-// an op costs); other versions are asked, and `wanted` is then called with the GIL held.
+// in place, because asking for frame objects makes them and needs the GIL; other versions are
+// asked, and `wanted` is then called with the GIL held.
 UserLine innermost_frame(bool (*wanted)(PyCodeObject*));
 
 }  // namespace torchtpu

@@ -20,6 +20,17 @@ def step():
     (weight @ weight).sum().backward()
     optimizer.step()
 """
+#: A rank that trains.
+TRAIN = (
+    STEP
+    + """
+def train(rank, world):
+    dist.init_process_group("tpu", rank=rank, world_size=world)
+    for _ in range(3):
+        step()
+        dist.all_reduce(weight.grad)
+"""
+)
 #: For each script: its text, and what the plan says.
 FAILS = {
     "wrong shapes": (
@@ -62,24 +73,14 @@ for _ in range(3):
     for _ in range(2):
         step()
 """,
-    "spawned": STEP
+    "spawned": TRAIN
     + """
 import torch.multiprocessing as mp
-def train(rank, world):
-    dist.init_process_group("tpu", rank=rank, world_size=world)
-    for _ in range(3):
-        step()
-        dist.all_reduce(weight.grad)
 mp.spawn(train, args=(4,), nprocs=4)
 """,
-    "started": STEP
+    "started": TRAIN
     + """
 import multiprocessing as mp
-def train(rank, world):
-    dist.init_process_group("tpu", rank=rank, world_size=world)
-    for _ in range(3):
-        step()
-        dist.all_reduce(weight.grad)
 ranks = [mp.Process(target=train, args=(rank, 4)) for rank in range(4)]
 for rank in ranks:
     rank.start()

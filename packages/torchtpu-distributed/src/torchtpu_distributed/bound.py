@@ -40,6 +40,9 @@ def end_with_parent(number: int, parent: int | None = None) -> None:
 def command(number: int, then: list[str], parent: int | None = None) -> list[str]:
     """A command line that runs another one bound to its parent.
 
+    The interpreter that binds it is isolated: nothing of this folder or of the user's settings
+    may hide a module of the standard library from it.
+
     Args:
         number: the signal that ends it.
         then: the command line.
@@ -47,7 +50,7 @@ def command(number: int, then: list[str], parent: int | None = None) -> list[str
     """
     if not IS_POSSIBLE:
         return then
-    return [sys.executable, "-S", "-E", __file__, str(int(number)), str(parent or ""), *then]
+    return [sys.executable, "-I", "-S", __file__, str(int(number)), str(parent or ""), *then]
 
 
 if __name__ == "__main__":
