@@ -140,3 +140,24 @@ def test_view_of_an_input_has_the_elements_of_eager(function: Any) -> None:
         expected, actual = marked(function, torch.randn(n, 3), compiled)
         for a, e in zip(actual, expected, strict=True):
             torch.testing.assert_close(a, e)
+
+
+def views_of_an_input_and_what_reads_them(x: Tensor, w: Tensor) -> Any:
+    tokens = x.reshape(-1, x.shape[-1])
+    chances, chosen = (tokens @ w).softmax(-1).topk(2)
+    return tokens, chosen, chances
+
+
+def test_backward_pass_reads_a_view_of_an_input_that_is_also_a_result() -> None:
+    compiled = torch.compile(views_of_an_input_and_what_reads_them, backend="tpu", dynamic=True)
+    bounded_program.reasons.clear()
+    for n in SIZES:
+        x, w = torch.randn(2, n, 6), torch.randn(6, 4, requires_grad=True)
+        v = w.detach().to("tpu").requires_grad_()
+        expected = views_of_an_input_and_what_reads_them(x, w)
+        actual = compiled(x.to("tpu"), v)
+        (expected[-1] * expected[-1]).sum().backward()
+        (actual[-1] * actual[-1]).sum().backward()
+        for a, e in zip((*actual, v.grad), (*expected, w.grad), strict=True):
+            torch.testing.assert_close(a.cpu(), e)
+    assert not bounded_program.reasons

@@ -32,7 +32,7 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_compile import numbers
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
-from torchtpu_compile.output_views import viewed
+from torchtpu_compile.output_views import is_view_of_input, viewed
 from torchtpu_compile.padded import Padded, Sizes
 from torchtpu_compile.result_layout import Layout, dense_strides
 from torchtpu_compile.size_sources import sources_of, true_sizes
@@ -247,7 +247,7 @@ def _layout_in_input(node: Node, interface: Any, inside: set[Node]) -> Layout | 
     """The layout of a result that AOTAutograd will make anew, as a view of an input."""
     if any(user.op != "output" and user not in inside for user in node.users):
         return None
-    if not _is_view_of_input(node):
+    if not is_view_of_input(node):
         return None
     value, exprs = node.meta["val"], _exprs(node)
     strides = [expression(s) for s in value.stride()]
@@ -265,16 +265,6 @@ def views_of_inputs(interface: Any, nodes: Sequence[Node]) -> dict[int, Layout]:
         if (layout := _layout_in_input(node, interface, inside)) is not None:
             found[index] = layout
     return found
-
-
-def _is_view_of_input(node: Node) -> bool:
-    """Whether AOTAutograd will make this result anew, as a view of an input; not of gradients."""
-    inputs = (n.name for n in node.graph.nodes if n.op == "placeholder")
-    if any(name.startswith("tangents") for name in inputs):
-        return False
-    while (source := viewed(node)) is not None:
-        node = source
-    return node.op == "placeholder"
 
 
 def _is_piece(node: Node) -> bool:

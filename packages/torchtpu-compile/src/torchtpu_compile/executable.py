@@ -34,6 +34,7 @@ from torchtpu_compile.placement import (
     tensors_of,
 )
 from torchtpu_compile.program import Interface, Program
+from torchtpu_compile.symbols import expression
 
 #: CPU constants up to this many elements are compiled into the program.
 _INLINE_NUMEL = 1024
@@ -112,7 +113,9 @@ class Executable:
     ) -> None:
         rng_states.annotate(module)
         flex_attention.expand(module)
-        self.views = output_views.share(module, module.meta.get(USER_OUTPUTS)) if aliases else None
+        seen = module.meta.get(USER_OUTPUTS)
+        output_views.save_apart(module, seen)
+        self.views = output_views.share(module, seen) if aliases else None
         self.module = module
         self.policy = policy
         self.placement = Placement(module.graph, tables)
@@ -277,6 +280,7 @@ class _Builder:
             else:
                 tensors[source] = None
         writes = self._writes(step, tensors)
+        values.update(dict.fromkeys(self._symbols_of(tensors)))
         return Interface(
             tensors=tuple(tensors),
             scalars=tuple(scalars),
@@ -304,6 +308,15 @@ class _Builder:
         else:
             for source in node.all_input_nodes:
                 yield from self._leaves_of_number(source, inside)
+
+    def _symbols_of(self, tensors: Iterable[Node]) -> Iterable[Node]:
+        """Arguments that tell sizes of which `tensors` show products only."""
+        sizes = [expression(s) for n in tensors for s in n.meta["val"].shape]
+        missing = {symbol for size in sizes for symbol in size.free_symbols}.difference(sizes)
+        for node in self.owner.inputs:
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt) and expression(value) in missing:
+                yield node
 
     def _add_constant(
         self, node: Node, step: Step, inlined: dict[Node, np.ndarray], operands: dict[Node, None]

@@ -157,6 +157,28 @@ def share(module: GraphModule, count: int | None = None) -> OutputViews | None:
     return OutputViews(views, sources if is_open else {}, count is not None)
 
 
+def save_apart(module: GraphModule, count: int | None) -> None:
+    """Give the backward graph a value of its own where the user gets a view of an input.
+
+    AOTAutograd makes such a result of open size anew by its geometry, without its values.
+
+    Args:
+        module: the graph; its output node is changed.
+        count: how many of its results the user sees; None: all.
+    """
+    output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    if count is None or not isinstance(output.args[0], (list, tuple)):
+        return
+    results = list(output.args[0])
+    seen = {n for n in results[:count] if isinstance(n, Node) and _is_open_view(n)}
+    for index, node in enumerate(results):
+        if index >= count and node in seen:
+            with module.graph.inserting_before(output):
+                results[index] = module.graph.call_function(torch.ops.aten.alias.default, (node,))
+            results[index].meta = dict(node.meta)
+    output.args = (results,)
+
+
 def _sources(module: GraphModule) -> dict[sympy.Symbol, Source]:
     """Where each symbol is among the arguments."""
     found: dict[sympy.Symbol, Source] = {}
@@ -197,6 +219,23 @@ def viewed(node: Node) -> Node | None:
     if not returns or returns[0].alias_info is None or returns[0].alias_info.is_write:
         return None
     return node.args[0] if isinstance(node.args[0], Node) else None
+
+
+def is_view_of_input(node: Node) -> bool:
+    """Whether AOTAutograd will make this result anew, as a view of an input; not of gradients."""
+    inputs = (n.name for n in node.graph.nodes if n.op == "placeholder")
+    if any(name.startswith("tangents") for name in inputs):
+        return False
+    while (source := viewed(node)) is not None:
+        node = source
+    return node.op == "placeholder"
+
+
+def _is_open_view(node: Node) -> bool:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or all(isinstance(n, int) for n in value.shape):
+        return False
+    return node.op != "placeholder" and is_view_of_input(node)
 
 
 def _is_known(node: Node, sources: Mapping[sympy.Symbol, Source]) -> bool:
