@@ -207,6 +207,49 @@ def test_products_of_open_batches_and_lengths_are_as_on_the_cpu(function: Any) -
     check(function, sequences, (0, 1))
 
 
+def test_heads_of_open_number_and_width_joined_for_a_layer_of_fixed_width() -> None:
+    weight = torch.randn(32, 32)
+
+    def joined(x: Tensor) -> Tensor:
+        return F.linear(x.transpose(1, 2).flatten(2), weight.to(x.device))
+
+    check(joined, lambda n: torch.randn(2, 4, n, 8), (1, 2, 3))
+
+
+def a_mask(b: int, t: int, s: int) -> Tensor:
+    return torch.rand(t, s) > 0.2
+
+
+def a_bias(b: int, t: int, s: int) -> Tensor:
+    return torch.randn(t, s)
+
+
+def a_row_of_each_sequence(b: int, t: int, s: int) -> Tensor:
+    return torch.randn(b, 1, 1, s)
+
+
+@pytest.mark.parametrize("make", (a_mask, a_bias, a_row_of_each_sequence))
+def test_attention_whose_lengths_no_guard_relates_is_as_on_the_cpu(make: Any) -> None:
+    def attend(operands: list[Tensor]) -> Tensor:
+        return F.scaled_dot_product_attention(*operands)
+
+    compiled = torch.compile(attend, backend="tpu", dynamic=True)
+    bounded_program.reasons.clear()
+    for b, t, s in ((2, 3, 5), (2, 9, 21), (3, 4, 9)):
+        shapes = ((b, 2, t, 8), (b, 2, s, 8), (b, 2, s, 8))
+        on_cpu = [*(torch.randn(shape) for shape in shapes), make(b, t, s)]
+        on_tpu = [x.to("tpu").requires_grad_(x.is_floating_point()) for x in on_cpu]
+        [x.requires_grad_(x.is_floating_point()) for x in on_cpu]
+        expected, actual = attend(on_cpu), compiled(on_tpu)
+        slope = torch.randn_like(expected)
+        expected.backward(slope)
+        actual.backward(slope.to("tpu"))
+        pairs = [(a.grad, e.grad) for a, e in zip(on_tpu, on_cpu, strict=True) if e.requires_grad]
+        for a, e in ((actual, expected), *pairs):
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-3, atol=1e-3)
+    assert not bounded_program.reasons
+
+
 @pytest.mark.parametrize("function", MATRICES)
 def test_linear_algebra_of_matrices_of_open_size_is_as_on_the_cpu(function: Any) -> None:
     check(function, matrix, (0, 1), gradients=False)

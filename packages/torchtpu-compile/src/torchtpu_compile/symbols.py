@@ -43,10 +43,11 @@ _products: weakref.WeakKeyDictionary[Any, tuple[int, dict[sympy.Expr, sympy.Expr
 
 
 def _equal_products(shape_env: Any) -> dict[sympy.Expr, sympy.Expr]:
-    """Products of sizes that a guard says are equal, each with the one of older symbols.
+    """Products of sizes and what a guard says they equal: one of older symbols, or a number.
 
     Tokens ``[B, T]`` and targets ``[C, U]`` have symbols of their own; a loss over both, flat,
-    guards ``B*T == C*U``, which no symbol can be solved for.
+    guards ``B*T == C*U``, which no symbol can be solved for. Heads and their width, joined for
+    a layer of 32 inputs, guard ``H*D == 32``.
     """
     count, found = _products.get(shape_env, (-1, {}))
     if count == len(shape_env.guards):
@@ -54,7 +55,9 @@ def _equal_products(shape_env: Any) -> dict[sympy.Expr, sympy.Expr]:
     age = {symbol: i for i, symbol in enumerate(shape_env.var_to_range)}
     found = {}
     for guard in shape_env.guards:
-        if isinstance(guard.expr, sympy.Eq) and all(side.is_Mul for side in guard.expr.args):
+        if isinstance(guard.expr, sympy.Eq) and all(
+            side.is_Mul or is_static(side) for side in guard.expr.args
+        ):
             older, newer = sorted(guard.expr.args, key=lambda e: _age(e, age))
             found[newer] = older
     _products[shape_env] = len(shape_env.guards), found
@@ -62,8 +65,8 @@ def _equal_products(shape_env: Any) -> dict[sympy.Expr, sympy.Expr]:
 
 
 def _age(expr: sympy.Expr, age: Mapping[sympy.Symbol, int]) -> int:
-    """When the last symbol of an expression was made."""
-    return max(age.get(symbol, len(age)) for symbol in expr.free_symbols)
+    """When the last symbol of an expression was made; a number is older than all."""
+    return max((age.get(symbol, len(age)) for symbol in expr.free_symbols), default=-1)
 
 
 def _is_division(expr: sympy.Expr) -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from torchtpu_core.lowering import checks
 
 from torchtpu_compile.bounded import Call, Rule, align, joint_dims
-from torchtpu_compile.bounded_rules.common import refuse, zeroed
-from torchtpu_compile.padded import Dim, Padded, is_padded, same_dim, true_size
+from torchtpu_compile.bounded_rules.common import fitted, refuse, zeroed
+from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size
 from torchtpu_compile.symbols import same
 
 
@@ -88,6 +89,7 @@ def _grouped_product(call: Call) -> Padded:
 def _attention(call: Call) -> Any:
     """Fused attention: keys in the padding are hidden by a bias, their values are zero."""
     q, k, v = (call.sizes.compact(call.args[i]) for i in range(3))
+    v = _fitted_dim(call, v, 2, k.dims[2])
     k, v = call.sizes.filled(k, 0), call.sizes.filled(v, 0)
     q = _scaled(call, call.sizes.filled(q, 0, [3]))
     call.args[:3] = [q, k, v]
@@ -96,6 +98,24 @@ def _attention(call: Call) -> Any:
     lead = q.dims[:3]
     out = [Padded(results[0], (*lead, v.dims[3])), Padded(results[1], lead)]
     return out + [call.sizes.static(r) if isinstance(r, jax.Array) else r for r in results[2:]]
+
+
+def _fitted_dim(call: Call, x: Padded, dim: int, like: Dim) -> Padded:
+    """`x` with the padding of a dimension that must be as long as one of its own.
+
+    PyTorch checks that keys, values and masks fit when attention runs, not when it is traced.
+    """
+    own = x.dims[dim]
+    if own == () or same_dim(own, like):
+        return x
+    checks.require(
+        call.sizes.true(true_size(own)) == call.sizes.true(true_size(like)),
+        RuntimeError,
+        "attention needs as many values and columns of its mask as keys, and a row for each query",
+    )
+    shape, dims = list(x.array.shape), list(x.dims)
+    shape[dim], dims[dim] = padded_size(like), like
+    return Padded(fitted(x.array, shape), tuple(dims))
 
 
 def _scaled(call: Call, x: Padded) -> Padded:
@@ -109,17 +129,21 @@ def _scaled(call: Call, x: Padded) -> Padded:
 
 def _hide_keys(call: Call, q: Padded, k: Padded) -> None:
     """Add the padding of the keys to the bias; with a causal mask no true query sees it."""
+    bias = call.arg("attn_bias")
+    if bias is not None:
+        bias = _fitted_dim(call, call.sizes.compact(bias), -1, k.dims[2])
+        bias = _fitted_dim(call, bias, -2, q.dims[2])
+        call.set("attn_bias", bias)
     if not is_padded(k.dims[2]) or (call.arg("is_causal") and same_dim(q.dims[2], k.dims[2])):
         return
     keys = Padded(jnp.zeros((1, 1, 1, k.array.shape[2]), q.array.dtype), ((), (), (), k.dims[2]))
-    bias = call.arg("attn_bias")
     if bias is None:
         call.set("attn_bias", call.sizes.filled(keys, -jnp.inf))
         return
-    bias = call.sizes.compact(bias)
     ok = call.sizes.valid(keys, [3])
+    assert ok is not None  # the keys have padding
     hidden = False if bias.array.dtype == bool else -jnp.inf
-    call.set("attn_bias", Padded(jnp.where(ok, bias.array, hidden), bias.dims))
+    call.set("attn_bias", Padded(jnp.where(ok[0, 0, 0], bias.array, hidden), bias.dims))
 
 
 def _attention_backward(call: Call) -> Any:
@@ -129,6 +153,7 @@ def _attention_backward(call: Call) -> Any:
         call.set(name, call.sizes.compact(call.arg(name)))
     zeroed(call, *names)
     q, k, v = (call.arg(n) for n in ("query", "key", "value"))
+    call.set("value", _fitted_dim(call, v, 2, k.dims[2]))
     had_bias = call.arg("attn_bias") is not None
     _hide_keys(call, q, k)
     for name in ("max_q", "max_k"):
@@ -136,6 +161,7 @@ def _attention_backward(call: Call) -> Any:
     call.set("query", _scaled(call, q))
     results = list(call.run())
     results[0] = _scaled(call, Padded(results[0], q.dims)).array
+    results[2] = fitted(results[2], v.array.shape)
     if len(results) > 3:
         results[3] = _bias_gradient(call, results[3]) if had_bias else None
     return [Padded(r, x.dims) for r, x in zip(results, (q, k, v), strict=False)] + results[3:]
@@ -151,7 +177,8 @@ def _bias_gradient(call: Call, gradient: jax.Array | None) -> Padded | None:
         for d, (n, dim) in enumerate(zip(gradient.shape, dims, strict=True))
         if n > 1 and dim == ()
     ]
-    return Padded(jnp.sum(gradient, axis=tuple(widened), keepdims=True), tuple(dims))
+    total = jnp.sum(gradient, axis=tuple(widened), keepdims=True)
+    return Padded(fitted(total, [padded_size(dim) for dim in dims]), tuple(dims))
 
 
 def _convolution(call: Call) -> Padded:
