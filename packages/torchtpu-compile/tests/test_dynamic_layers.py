@@ -216,6 +216,21 @@ def test_heads_of_open_number_and_width_joined_for_a_layer_of_fixed_width() -> N
     check(joined, lambda n: torch.randn(2, 4, n, 8), (1, 2, 3))
 
 
+def attention_in_windows(x: Tensor) -> Tensor:
+    """Swin's: the number of images is recovered from that of windows through a float."""
+    n, c, h, w = x.shape[0], 4, 4, 8
+    windows = x[:, :, :h].reshape(n, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 3, 5, 1)
+    rows = windows.reshape(-1, 4, c)
+    images = int(rows.shape[0] / (h * w / 4))
+    shift = torch.linspace(-1, 1, 32, device=x.device).view(1, 8, 4, 1)
+    scores = ((rows @ rows.mT).view(-1, 8, 4, 4) + shift).view(-1, 4, 4)
+    return (scores.softmax(-1) @ rows).view(images, h // 2, w // 2, 2, 2, c)
+
+
+def test_attention_in_windows_of_an_open_number_of_images_is_as_on_the_cpu() -> None:
+    check(attention_in_windows, batch, (0,))
+
+
 def a_mask(b: int, t: int, s: int) -> Tensor:
     return torch.rand(t, s) > 0.2
 

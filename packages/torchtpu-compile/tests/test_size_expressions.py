@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import sympy
 import torch
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, ToFloat, TruncToInt
 from torchtpu_compile.size_sources import sources_of, true_sizes
-from torchtpu_compile.symbols import Unbounded, largest
+from torchtpu_compile.symbols import Unbounded, expression, largest
 
 S, T, U = sympy.symbols("s0 s1 s2", positive=True, integer=True)
 
@@ -37,3 +37,14 @@ def test_size_of_0_tells_no_other_size() -> None:
     sources = sources_of({S, T}, SimpleNamespace(numbers=()), [[S * T, T]])
     with pytest.raises(Unbounded, match="size of 0"):
         true_sizes(sources, [torch.empty(0, 0)], ())
+
+
+def test_rounded_quotient_of_a_multiple_is_the_whole_quotient() -> None:
+    windows = 2 * S * T
+    batch = TruncToInt(FloatTrueDiv(ToFloat(windows), sympy.Float(2)))
+    assert expression(FloorDiv(windows, batch)) == 2
+
+
+def test_rounded_quotient_that_may_leave_a_rest_stays() -> None:
+    rounded = TruncToInt(FloatTrueDiv(ToFloat(3 * S), sympy.Float(2)))
+    assert expression(rounded) == rounded

@@ -32,9 +32,9 @@ def expression(size: Any) -> sympy.Expr:
     expr = size.node.expr if is_symbolic else sympy.sympify(size)
     if is_symbolic and expr.is_Mul:
         expr = _equal_products(size.node.shape_env).get(expr, expr)
-    return (
-        expr.replace(_is_division, lambda e: _whole(*e.args)) if expr.has(sympy.Function) else expr
-    )
+    if not expr.has(sympy.Function):
+        return expr
+    return expr.replace(_is_rounded, _unrounded).replace(_is_division, lambda e: _whole(*e.args))
 
 
 _products: weakref.WeakKeyDictionary[Any, tuple[int, dict[sympy.Expr, sympy.Expr]]] = (
@@ -80,6 +80,26 @@ def _whole(dividend: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
         return rounded_up
     numerator, denominator = sympy.cancel(dividend / divisor).as_numer_denom()
     return numerator if denominator == 1 else FloorDiv(numerator, denominator)
+
+
+#: Quotients that need not be whole.
+_TRUE_DIVISIONS = frozenset({"IntTrueDiv", "FloatTrueDiv"})
+
+
+def _is_rounded(expr: sympy.Expr) -> bool:
+    name = type(expr).__name__
+    return name.endswith("ToInt") and type(expr.args[0]).__name__ in _TRUE_DIVISIONS
+
+
+def _unrounded(expr: sympy.Expr) -> sympy.Expr:
+    """A rounded quotient without its rounding where there is nothing to round: ``int(4*s / 4)``."""
+    dividend, divisor = expr.args[0].args
+    if type(dividend).__name__ == "ToFloat":
+        dividend = dividend.args[0]
+    if not divisor.is_number or not float(divisor).is_integer():
+        return expr
+    whole = quotient(dividend, sympy.Integer(int(divisor)))
+    return expr if whole is None else whole
 
 
 def is_static(expr: sympy.Expr) -> bool:
