@@ -216,6 +216,23 @@ def test_heads_of_open_number_and_width_joined_for_a_layer_of_fixed_width() -> N
     check(joined, lambda n: torch.randn(2, 4, n, 8), (1, 2, 3))
 
 
+def test_gradient_whose_sizes_are_stated_in_another_way_meets_the_activation() -> None:
+    """A layer of fixed width makes the width of its image a quotient of the height."""
+    layer = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 8, 3, 2, 1), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(128, 3)
+    )
+    own = copy.deepcopy(layer).to("tpu")
+    compiled = torch.compile(own, backend="tpu", dynamic=True)
+    bounded_program.reasons.clear()
+    for n in SIZES:
+        x = torch.randn(n, 1, 8, 8)
+        layer(x).square().sum().backward()
+        compiled(x.to("tpu")).square().sum().backward()
+    for p, q in zip(own.parameters(), layer.parameters(), strict=True):
+        torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=1e-3, atol=1e-3)
+    assert not bounded_program.reasons
+
+
 def attention_in_windows(x: Tensor) -> Tensor:
     """Swin's: the number of images is recovered from that of windows through a float."""
     n, c, h, w = x.shape[0], 4, 4, 8

@@ -30,7 +30,16 @@ from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import control_flow, rng_states, strided
 from torchtpu_compile.errors import GraphError, describe, require_true, scope_of
-from torchtpu_compile.padded import Padded, Sizes, is_padded, padded_size, same_dim, true_size
+from torchtpu_compile.padded import (
+    Dim,
+    Factor,
+    Padded,
+    Sizes,
+    is_padded,
+    padded_size,
+    same_dim,
+    true_size,
+)
 from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
 from torchtpu_compile.symbols import Unbounded, expression, is_static, same
 
@@ -257,14 +266,13 @@ def elementwise(call: Call) -> Any:
     lists = [v for a in call.args if isinstance(a, (list, tuple)) for v in a]
     if any(isinstance(v, Padded) and v.padded_dims for v in lists):
         raise Unbounded(f"{describe(call.node)} takes a list of padded tensors")
-    aligned = align(call.sizes, [a for _, a in operands])
+    aligned = _cut_to_smallest(align(call.sizes, [a for _, a in operands]))
     for (i, _), value in zip(operands, aligned, strict=True):
         call.args[i] = value
     values = call.run()
-    dims = joint_dims(aligned)
     if isinstance(values, (list, tuple)):
-        return [Padded(v, dims) for v in values]
-    return Padded(values, dims)
+        return [Padded(v, joint_dims(aligned, call.exprs(i))) for i, v in enumerate(values)]
+    return Padded(values, joint_dims(aligned, call.exprs()))
 
 
 def align(sizes: Sizes, operands: Sequence[Padded]) -> list[Padded]:
@@ -278,15 +286,47 @@ def align(sizes: Sizes, operands: Sequence[Padded]) -> list[Padded]:
     return list(operands)
 
 
-def joint_dims(operands: Sequence[Padded]) -> tuple[Any, ...]:
-    """The dimensions of operands broadcast against each other."""
+def _cut_to_smallest(operands: list[Padded]) -> list[Padded]:
+    """Aligned operands without what is padding in any of them.
+
+    Their true sizes are equal, which PyTorch has checked; the expressions may not show it.
+    """
+    for d in range(1, max((len(x.dims) for x in operands), default=0) + 1):
+        wide = [x for x in operands if len(x.dims) >= d and x.dims[-d] != ()]
+        least = min((x.array.shape[-d] for x in wide), default=1)
+        operands = [
+            _cut(x, len(x.dims) - d, least) if len(x.dims) >= d and x.dims[-d] != () else x
+            for x in operands
+        ]
+    return operands
+
+
+def _cut(x: Padded, dim: int, size: int) -> Padded:
+    """`x` with the first `size` places of a dimension of one factor."""
+    if x.array.shape[dim] == size:
+        return x
+    (factor,) = x.dims[dim]
+    dims = (*x.dims[:dim], (Factor(factor.expr, size),), *x.dims[dim + 1 :])
+    return Padded(lax.slice_in_dim(x.array, 0, size, axis=dim), dims)
+
+
+def joint_dims(
+    operands: Sequence[Padded], exprs: Sequence[sympy.Expr] | None = None
+) -> tuple[Any, ...]:
+    """The dimensions of operands broadcast against each other, as `exprs` state their sizes."""
     rank = max((len(x.dims) for x in operands), default=0)
     result = []
     for d in range(rank, 0, -1):
         dims = [x.dims[-d] for x in operands if len(x.dims) >= d]
         wide = [dim for dim in dims if dim != ()]
-        result.append(wide[0] if wide else ())
+        stated = exprs[-d] if exprs is not None and len(exprs) == rank else None
+        result.append(next((dim for dim in wide if _states(dim, stated)), wide[0] if wide else ()))
     return tuple(result)
+
+
+def _states(dim: Dim, expr: sympy.Expr | None) -> bool:
+    """Whether a dimension's true size is visibly `expr`."""
+    return expr is None or same(true_size(dim), expr)
 
 
 def _checked(call: Call, value: Any, expected: Any) -> Any:
