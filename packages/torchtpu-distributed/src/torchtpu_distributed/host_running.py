@@ -29,6 +29,10 @@ from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.stacks import main_line
 from torchtpu_distributed.work import DeviceWork, QueuedWork
 
+#: How long a queued collective waits for a thread that waits for it: who waits at once does it
+#: sooner than another thread can, and the two would contend for the interpreter.
+_GRACE_S = 0.0002
+
 
 class HostRunner:
     """Runs the collectives of one group.
@@ -60,6 +64,8 @@ class HostRunner:
         self._queue: deque[Callable[[], QueuedWork]] = deque()
         self._busy = False
         self._called = False  # a thread has been asked to come
+        self._begun = 0  # jobs that have left the queue
+        self._hurry = threading.Event()
 
     def run(
         self,
@@ -119,7 +125,7 @@ class HostRunner:
                 return DeviceWork(pending, ledger, list(results))
             keys |= {id(target.array) for target in targets}
             ledger.in_flight.add(keys, pending)
-            work = QueuedWork(pending, ledger, list(results), (sources, targets), self.help)
+            work = QueuedWork(pending, ledger, list(results), (sources, targets), self)
             self._enqueue(pending, begin, work)
             return work
 
@@ -222,6 +228,7 @@ class HostRunner:
             CollectiveError: the job has failed.
         """
         if not self._is_idle():
+            self.hurry()
             self._group.world.ledger.wait_until(self._is_idle)
 
     def _is_idle(self) -> bool:
@@ -354,9 +361,19 @@ class HostRunner:
             self._run_next()
         self._serve_behind()
 
+    def hurry(self) -> None:
+        """Run what is queued now: nobody may wait for it."""
+        self._hurry.set()
+
     def _work_off(self) -> None:
+        """Work the queue off, once nobody else has begun to for a while."""
+        known = -1
+        while known != self._begun:
+            known = self._begun
+            self._hurry.wait(_GRACE_S)
         with self._queue_lock:
             self._called = False
+            self._hurry.clear()
         while self._take_over():
             self._run_next()
 
@@ -368,6 +385,7 @@ class HostRunner:
         """
         with self._queue_lock:
             job = self._queue.popleft()
+            self._begun += 1
         try:
             work = job()
         finally:
@@ -376,7 +394,6 @@ class HostRunner:
                 self._busy = False
         if work.has_callbacks:
             self._serve_behind()
-        self._group.world.ledger.announce()
         work.complete()
 
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import distributed as dist
@@ -77,6 +78,16 @@ class DeviceWork:
         return future
 
 
+class Helper(Protocol):
+    """What runs queued collectives."""
+
+    def help(self, work: QueuedWork) -> None:
+        """Run it, and what is queued before it, in the calling thread unless another does."""
+
+    def hurry(self) -> None:
+        """Begin in another thread now."""
+
+
 class QueuedWork(DeviceWork):
     """A collective that a thread of the group runs; its tensors are not to be used before.
 
@@ -85,7 +96,7 @@ class QueuedWork(DeviceWork):
         ledger: where it is kept.
         tensors: its results.
         memory: what it works on, kept until it is over.
-        help: runs it here and now, unless another thread does.
+        runner: runs it, here or in a thread of its own.
     """
 
     def __init__(
@@ -94,12 +105,12 @@ class QueuedWork(DeviceWork):
         ledger: Ledger,
         tensors: Sequence[torch.Tensor],
         memory: object,
-        help: Callable[[QueuedWork], None],
+        runner: Helper,
     ) -> None:
         super().__init__(pending, ledger, tensors)
         self._queued = pending
         self._memory: object = memory
-        self._help = help
+        self._runner = runner
         self._error: Exception | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._lock = threading.Lock()
@@ -124,7 +135,7 @@ class QueuedWork(DeviceWork):
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the results."""
-        self._help(self)
+        self._runner.help(self)
         self._ledger.wait_until(lambda: self._over)
         if self._error is not None:
             raise self._error
@@ -141,6 +152,8 @@ class QueuedWork(DeviceWork):
                 self._future = torch.futures.Future()
                 if self._over:
                     self._settle(self._future)
+        if not self._over:
+            self._runner.hurry()
         return self._future
 
     def _settle(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
