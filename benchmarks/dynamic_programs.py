@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many programs changing sizes compile, with the GPT example.
 
-    python benchmarks/dynamic_programs.py [lengths training growing static none] [--save]
+    python benchmarks/dynamic_programs.py [CASE...] [--save]
 
 `lengths`: the logits of 128 lengths times 16 batch sizes, in random order; `training`: the loss
 and its gradients of every eighth of these. The rest writes 1024 tokens one by one, greedily:
 `growing` joins each token's keys and values to those before, `static` writes them into memory for
-all, `none` computes everything again for each token. One step is one compiled function. The model
-is small, because the number of programs does not depend on its width.
+all, `none` computes everything again for each token. One step is one compiled function, or in the
+cases `growing-fused` and `none-fused` operators of Fused Eager. The model is small, because the
+number of programs does not depend on its width.
 
 Each figure is a process of its own without a program cache, and counts every program that XLA
 compiled, those of eager operators too, but for the zeros that decoding begins with. Every 97th
@@ -31,7 +32,7 @@ from _measure import in_child, save
 from torch import Tensor
 from torch.nn import functional as F
 
-#: The wishes of the project.
+#: The wishes of the project, for compiled steps.
 BARS = {"lengths": 10, "training": 20, "growing": 8, "static": 2, "none": 10}
 LENGTHS, BATCHES, TOKENS = 128, 16, 1024
 CHECKED_EVERY = 97
@@ -67,11 +68,11 @@ def lengths() -> None:
     """Logits of all sizes."""
     model = example(LENGTHS)
     on_device = copy.deepcopy(model).to("tpu")
-    compiled = torch.compile(on_device, backend="tpu")
+    function = compiled(on_device)
     with torch.no_grad():
         for i, (batch, length) in enumerate(sizes()):
             tokens = torch.randint(0, 256, (batch, length))
-            logits = compiled(tokens.to("tpu"))
+            logits = function(tokens.to("tpu"))
             if i % CHECKED_EVERY == 0:
                 torch.testing.assert_close(logits.cpu(), model(tokens), rtol=1e-4, atol=1e-4)
 
@@ -84,11 +85,11 @@ def training() -> None:
     def loss_of(model: Any, tokens: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
 
-    compiled = torch.compile(loss_of, backend="tpu")
+    function = compiled(loss_of)
     for i, (batch, length) in enumerate(sizes()[::8]):
         tokens, targets = torch.randint(0, 256, (2, batch, length))
         on_device.zero_grad()
-        compiled(on_device, tokens.to("tpu"), targets.to("tpu")).backward()
+        function(on_device, tokens.to("tpu"), targets.to("tpu")).backward()
         if i % CHECKED_EVERY == 0:
             model.zero_grad()
             loss_of(model, tokens, targets).backward()
@@ -140,7 +141,17 @@ def write(function: Any, model: Any, device: str, length: int) -> list[int]:
     return [int(t.cpu()) for t in tokens]
 
 
-def decoding(keep: Any, length: int) -> None:
+def compiled(function: Any) -> Any:
+    """A step as one function."""
+    return torch.compile(function, backend="tpu")
+
+
+def as_it_is(function: Any) -> Any:
+    """A step as Fused Eager runs it."""
+    return function
+
+
+def decoding(keep: Any, length: int, prepared: Callable[[Any], Any] = compiled) -> None:
     """Write with keys and values kept."""
     model = example(TOKENS)
 
@@ -148,11 +159,10 @@ def decoding(keep: Any, length: int) -> None:
         return one_token(model, token, at, kept, keep)
 
     expected = write(step, model, "cpu", length)
-    compiled = torch.compile(step, backend="tpu")
-    assert write(compiled, model.to("tpu"), "tpu", length) == expected
+    assert write(prepared(step), model.to("tpu"), "tpu", length) == expected
 
 
-def none() -> None:
+def none(prepared: Callable[[Any], Any] = compiled) -> None:
     """Write with nothing kept."""
     model = example(TOKENS)
 
@@ -162,7 +172,7 @@ def none() -> None:
     found = []
     for device in ("cpu", "tpu"):
         model.to(device)
-        function = torch.compile(longer, backend="tpu") if device == "tpu" else longer
+        function = prepared(longer) if device == "tpu" else longer
         tokens = torch.zeros((1, 1), dtype=torch.long).to(device)
         with torch.no_grad():
             while tokens.shape[1] < TOKENS:
@@ -177,6 +187,8 @@ CASES: dict[str, Callable[[], None]] = {
     "growing": lambda: decoding(joined, 0),
     "static": lambda: decoding(written, TOKENS),
     "none": none,
+    "growing-fused": lambda: decoding(joined, 0, as_it_is),
+    "none-fused": lambda: none(as_it_is),
 }
 
 
@@ -203,7 +215,8 @@ def main() -> None:
     figures = {}
     for name in args.cases:
         found = in_child(__file__, name, TORCH_TPU_CACHE_DIR="")
-        figures[name] = found | {"wanted at most": BARS[name]}
+        wanted = {"wanted at most": BARS[name]} if name in BARS else {}
+        figures[name] = found | wanted
         print(name, figures[name], flush=True)
     if args.save:
         print(save("dynamic_programs", figures).name)

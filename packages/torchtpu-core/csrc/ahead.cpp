@@ -18,16 +18,18 @@ class Requests {
     if (keys_.size() < 2) {
       return false;
     }
+    bool compiled = false;
     py::list made = bridge("build_side_by_side")(descriptions_);
     for (size_t i = 0; i < keys_.size(); ++i) {
       if (!made[i].is_none()) {
-        run_counters().compiles.fetch_add(1);
         auto program = std::make_shared<Program>();
         program->fill(made[i]);
+        compiled |= program->compiled;
+        run_counters().compiles.fetch_add(program->compiled ? 1 : 0);
         add_program(keys_[i].first, keys_[i].second, std::move(program));
       }
     }
-    return true;
+    return compiled;
   }
 
  private:

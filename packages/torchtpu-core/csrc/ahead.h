@@ -13,7 +13,7 @@
 namespace torchtpu {
 
 // Builds what `layout`, of the one node of `current`, and the nodes of `rest` lack, if it is
-// more than one program; whether it was. What cannot be built is left to the op itself, which
+// more than one program; whether any was compiled. What cannot be built is left to the op itself, which
 // raises the error. The GIL is held.
 bool build_ahead(const Trace& current, const TraceLayout& layout, std::span<Node> rest);
 

@@ -161,6 +161,8 @@ py::dict describe_node(const Trace& trace, const OperandIndex& operands, const N
   described["written"] = written;
   described["outputs"] = outputs;
   described["line"] = node.line.describe();
+  described["site"] = node.site;
+  described["recent"] = node.recent;
   return described;
 }
 

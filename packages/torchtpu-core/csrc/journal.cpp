@@ -4,16 +4,27 @@
 #include "program.h"
 #include "trace.h"
 
+#include <algorithm>
+
 namespace torchtpu {
 namespace {
 
 constexpr size_t kMaxStreams = 4096;  // remembered; then all are forgotten
 constexpr uint32_t kWorthDeferring = 2;  // programs of ops that were missing
+constexpr uint32_t kOwnPrograms = 2;     // sizes of a stream that are worth a program each at once
+constexpr uint32_t kOftenEnough = 8;     // sightings of others, which run at padded sizes till then
 
 uint64_t mixed(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
   return hash ^ (hash >> 32);
 }
+
+// Of the rolling hash of recent calls: an odd number, and its kRecent-th power (2 to the 5th).
+constexpr uint64_t kBase = 0x9E3779B97F4A7C15ull;
+constexpr uint64_t squared(uint64_t base, int times) {
+  return times == 0 ? base : squared(base * base, times - 1);
+}
+constexpr uint64_t kBaseToRecent = squared(kBase, 5);
 
 }  // namespace
 
@@ -49,6 +60,14 @@ void Journal::note(Node& node) {
     output.value->place = (static_cast<uint64_t>(length_) << 16) | index++;
   }
   ++length_;
+  auto line = reinterpret_cast<uint64_t>(node.line.code) ^ static_cast<uint64_t>(node.line.instruction);
+  uint64_t call = mixed(mixed(0, reinterpret_cast<uint64_t>(node.signature->op)), line);
+  site_ = mixed(site_, call);
+  uint64_t& oldest = calls_[next_call_++ % kRecent];
+  recent_ = recent_ * kBase + call - oldest * kBaseToRecent;
+  oldest = call;
+  node.site = site_;
+  node.recent = recent_;
   hash_ = mixed(hash_, shape);
   loops_.note(shape);
 }
@@ -56,13 +75,17 @@ void Journal::note(Node& node) {
 SeenStream& Journal::seen() {
   if (streams_.size() > kMaxStreams) {
     streams_.clear();
+    sizes_.clear();
   }
   return streams_[mixed(hash_, length_)];
 }
 
-bool Journal::repeats() {
-  return static_cast<int>(seen().count) >= fusion_policy().sightings.load(std::memory_order_relaxed);
+bool Journal::is_worth_one(const SeenStream& stream) {
+  uint32_t wanted = fusion_policy().sightings.load(std::memory_order_relaxed);
+  return stream.count >= (stream.varies ? std::max(wanted, kOftenEnough) : wanted);
 }
+
+bool Journal::repeats() { return is_worth_one(seen()); }
 
 void Journal::miss(std::shared_ptr<Program> program, bool built) {
   misses_ += built ? 0 : 1;
@@ -79,7 +102,10 @@ void Journal::end(bool with_piece) {
     return;
   }
   SeenStream& stream = seen();
-  bool known = stream.count > 0;
+  if (stream.count == 0) {
+    stream.varies = ++sizes_[site_] > kOwnPrograms;
+  }
+  bool known = stream.count > 0 && (!stream.varies || is_worth_one(stream));
   bool compiling = stream.requested && !stream.requested->ready();
   ++stream.count;
   if (immediate_ && !known && !with_piece) {
@@ -95,6 +121,7 @@ void Journal::end(bool with_piece) {
   loops_.end(with_piece, hash_);
   ++epoch_;
   hash_ = 0;
+  site_ = 0;
   length_ = 0;
   externals_ = 0;
   operand_bytes_ = 0;
@@ -102,6 +129,7 @@ void Journal::end(bool with_piece) {
 
 void Journal::reset() {
   streams_.clear();
+  sizes_.clear();
   immediate_ = false;
   misses_ = 0;
   loops_.reset();

@@ -10,6 +10,7 @@
 
 #include "loops.h"
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -37,12 +38,15 @@ constexpr uint64_t kFromOutside = uint64_t{1} << 63;
 // What is known of streams of one hash.
 struct SeenStream {
   uint32_t count = 0;
+  bool varies = false;  // it is one of many that differ in sizes only
   std::shared_ptr<Program> requested;  // asked for, perhaps not compiled yet
 };
 
 class Journal {
  public:
-  // Adds a recorded op. Values remember the stream they were made in.
+  // Adds a recorded op. Values remember the stream they were made in, and the op its site: a hash
+  // of the calls up to it, without sizes. Calls of one site that differ do so in sizes. A loop
+  // without boundaries never comes to a site twice, but to the same recent calls.
   void note(Node& node);
   // Ends the stream and decides about the next one; `with_piece`: of a loop.
   void end(bool with_piece);
@@ -77,9 +81,16 @@ class Journal {
 
  private:
   SeenStream& seen();
+  // Whether a stream was seen as often as it takes to be worth a program of its own.
+  static bool is_worth_one(const SeenStream& stream);
 
   std::atomic<uint64_t> epoch_{1};  // read by other threads, as a hint
   uint64_t hash_ = 0;
+  uint64_t site_ = 0;
+  static constexpr size_t kRecent = 32;
+  std::array<uint64_t, kRecent> calls_{};  // the last ones; only `recent_`, their hash, is read
+  size_t next_call_ = 0;
+  uint64_t recent_ = 0;
   uint32_t length_ = 0;
   uint32_t externals_ = 0;
   int64_t operand_bytes_ = 0;
@@ -87,6 +98,7 @@ class Journal {
   int misses_ = 0;
   uint32_t built_alone_ = 0;  // in the present stream
   std::unordered_map<uint64_t, SeenStream> streams_;
+  std::unordered_map<uint64_t, uint32_t> sizes_;  // of the streams of the same calls: how many
   Loops loops_;
 };
 

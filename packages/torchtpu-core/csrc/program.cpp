@@ -109,6 +109,7 @@ void Program::fill(py::object made) {
   call = made.attr("call");
   position = made.attr("positions").cast<std::vector<int>>();
   has_checks = made.attr("has_checks").cast<bool>();
+  compiled = made.attr("compiled").cast<bool>();
   device_time_ps = made.attr("device_time_ps").cast<int64_t>();
   new_bytes = made.attr("new_bytes").cast<int64_t>();
   description = std::move(made);
@@ -155,9 +156,9 @@ std::shared_ptr<Program> add_program(const TraceKey& key, const Liveness& livene
 }
 
 std::shared_ptr<Program> build_program(const Trace& trace, const TraceLayout& layout) {
-  run_counters().compiles.fetch_add(1);
   auto program = std::make_shared<Program>();
   program->fill(bridge("build_program")(describe_trace(trace, layout)));
+  run_counters().compiles.fetch_add(program->compiled ? 1 : 0);
   return add_program(layout.key, layout.liveness, std::move(program));
 }
 

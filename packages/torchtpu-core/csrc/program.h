@@ -17,6 +17,7 @@ struct Program {
   py::object description;     // for messages of its checks
   std::vector<int> position;  // live output -> index in the call's result
   bool has_checks = false;
+  bool compiled = true;       // for this trace, rather than before, for another one
   int64_t device_time_ps = 0;
   int64_t new_bytes = 0;      // results and temporaries of a run
   // Scalars of the last run, and the same on the device once they have come twice.

@@ -18,9 +18,11 @@ bool is_followed(const OpInfo& op) {
 
 // Tells the journal of an op that has run.
 void follow(Trace& trace, const Signature& signature, c10::ArrayRef<ValuePtr> operands,
-            c10::ArrayRef<at::Tensor> results, c10::ArrayRef<const at::Tensor*> written) {
+            c10::ArrayRef<at::Tensor> results, c10::ArrayRef<const at::Tensor*> written,
+            const UserLine& line) {
   Node node;
   node.signature = &signature;
+  node.line = line;
   for (const ValuePtr& operand : operands) {
     node.inputs.push_back({operand, Plan(), false});
   }
@@ -182,7 +184,7 @@ bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<const
     add_device_time(call.device, program->device_time_ps);
   }
   if (followed) {
-    follow(trace, signature, values, results, written);
+    follow(trace, signature, values, results, written, line);
   }
   return true;
 }

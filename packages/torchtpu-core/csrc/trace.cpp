@@ -43,15 +43,18 @@ void fail(std::vector<Node>& nodes) {
 bool run_alone(Trace& trace, std::span<Node> rest = {}) {
   TraceLayout layout = lay_out(trace);
   auto program = find_program(trace, layout);
-  bool built = !program && !rest.empty() && build_ahead(trace, layout, rest);
-  if (built) {
+  bool built = false;
+  if (!program && !rest.empty()) {
+    built = build_ahead(trace, layout, rest);
     program = find_program(trace, layout);
   }
   if (program) {
     run_counters().hits.fetch_add(1);
   } else {
     program = build_program(trace, layout);
-    trace.journal.built_alone();
+    if (program->compiled) {
+      trace.journal.built_alone();
+    }
   }
   run_program(trace, layout, *program);
   remember_run(trace, layout, program);

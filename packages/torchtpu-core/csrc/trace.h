@@ -43,6 +43,8 @@ struct Node {
   c10::SmallVector<NodeOutput, 2> outputs;
   c10::SmallVector<ScalarWords, 4> scalars;
   UserLine line;
+  uint64_t site = 0;    // the calls of its stream so far, whatever the sizes; 0: outside of streams
+  uint64_t recent = 0;  // the last calls, likewise
 };
 
 struct Trace {

@@ -13,7 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 from torchtpu_core import _C
 from torchtpu_core.errors import DeferredIndexError
-from torchtpu_core.runtime import compiling
+from torchtpu_core.runtime import compiling, varying
 from torchtpu_eager import fused
 
 
@@ -22,6 +22,7 @@ def _fused_without_a_thread():
     torch.tpu.init()
     before = fused.configure(background=False, sightings=1, patience=3, max_ops=4096)
     _C.forget_streams()
+    varying.forget()
     with torch.tpu.set_eager_mode("fused"):
         yield
     fused.configure(**{name: getattr(before, name) for name in before.__slots__})
@@ -56,6 +57,12 @@ def test_training_step_runs_as_one_program_without_compiling():
     for _ in range(6):
         step()
     assert _runs(step) == (1, 0)
+
+
+@pytest.fixture
+def _a_program_per_size(monkeypatch) -> None:
+    """As without torchtpu-compile, which knows how to run at padded sizes."""
+    monkeypatch.setattr(varying, "sizes_seen", lambda description: ())
 
 
 def _threads_that_compile(monkeypatch, step) -> list[str]:
@@ -174,6 +181,7 @@ def test_stream_that_ran_at_once_is_known_when_it_comes_back():
     torch.tpu.synchronize()
 
 
+@pytest.mark.usefixtures("_a_program_per_size")
 def test_streams_of_new_sizes_stay_deferred_so_that_their_ops_are_compiled_together(monkeypatch):
     def step(size: int) -> None:
         x = torch.ones(size, 3, device="tpu")
@@ -186,6 +194,7 @@ def test_streams_of_new_sizes_stay_deferred_so_that_their_ops_are_compiled_toget
     assert all(name.startswith("torchtpu-compile_") for name in threads)
 
 
+@pytest.mark.usefixtures("_a_program_per_size")
 def test_new_sizes_after_streams_that_ran_at_once_are_compiled_together_again(monkeypatch):
     def step(size: int, rounds: int) -> None:
         x = torch.ones(size, 3, device="tpu")

@@ -19,7 +19,14 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torchtpu_core.runtime import tables
 from torchtpu_core.tpu import init
 
-from torchtpu_compile import inductor_ops, interfaces, records, saved_images, shortcut
+from torchtpu_compile import (
+    inductor_ops,
+    interfaces,
+    optimizer_steps,
+    records,
+    saved_images,
+    shortcut,
+)
 from torchtpu_compile.decompositions import missing_rows
 from torchtpu_compile.executable import USER_OUTPUTS, Executable
 from torchtpu_compile.options import CompileOptions
@@ -52,6 +59,7 @@ def tpu(
     chosen = CompileOptions.parse(mode, options)
     init()
     interfaces.register()
+    optimizer_steps.give_back(module)
     if chosen.debug_callback is not None:
         records.call_back(chosen.name, chosen.debug_callback)
 

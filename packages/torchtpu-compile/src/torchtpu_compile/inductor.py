@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 
+from torchtpu_compile import optimizer_steps
+
 #: Graphs by the number in the op that stands for them.
 _modules: dict[int, GraphModule] = {}
 #: The executable of each that runs.
@@ -78,6 +80,7 @@ def _take_over(module: GraphModule) -> None:
     from torchtpu_compile.executable import USER_OUTPUTS
     from torchtpu_compile.inductor_ops import undo_lowering_patterns
 
+    optimizer_steps.give_back(module)
     number = next(_numbers)
     for inner in module.modules():
         if inner is not module and isinstance(inner, GraphModule):

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchtpu_compile import flex_attention, inductor, meta_kernels, optimizer_steps
+from torchtpu_compile import flex_attention, inductor, meta_kernels
 
 log = logging.getLogger("torchtpu")
 
@@ -81,7 +81,6 @@ def _prepare_dynamo() -> None:
 
     flex_attention.admit_device()
     meta_kernels.register()
-    optimizer_steps.keep()
     for package in _KERNELS:
         trace_rules.add(package)
     for name in _OUTSIDE_OF_GRAPHS:

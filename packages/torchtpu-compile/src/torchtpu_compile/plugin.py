@@ -31,3 +31,11 @@ def torchtpu_after_compile(name: str, stablehlo: str, seconds: float) -> None:
     from torchtpu_compile import records
 
     records.compiled(name, stablehlo, seconds)
+
+
+@hookimpl
+def torchtpu_open_sizes(description: Any, sizes_seen: Any) -> Any | None:
+    """Fused Eager's ops of varying sizes, at padded sizes."""
+    from torchtpu_compile import eager_sizes
+
+    return eager_sizes.program(description, sizes_seen)

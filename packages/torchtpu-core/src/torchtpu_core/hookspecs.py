@@ -54,6 +54,20 @@ def torchtpu_compile_backend() -> Callable[..., Any]:  # type: ignore[empty-body
 
 
 @hookspec(firstresult=True)
+def torchtpu_open_sizes(description: Any, sizes_seen: Sequence[Any]) -> Any | None:
+    """A program for an op whose sizes vary, which serves other sizes too; None: one per size.
+
+    Args:
+        description: a trace of one op, as `torchtpu_core.runtime.trace_lowering` reads it.
+        sizes_seen: what `torchtpu_core.runtime.varying.sizes_of` gave for the calls of its
+            site, the present one last; at least three.
+
+    Returns:
+        A `torchtpu_core.runtime.programs.Program` for this description.
+    """
+
+
+@hookspec(firstresult=True)
 def torchtpu_cpu_client(device_count: int) -> Any | None:
     """The PJRT CPU client behind a simulated target, made when the device starts; None: not mine.
 

@@ -14,11 +14,12 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from torchtpu_core import _C
-from torchtpu_core.runtime import explanations, priorities, programs
+from torchtpu_core.runtime import explanations, priorities, programs, varying
 from torchtpu_core.runtime.trace_lowering import Description
 
 log = logging.getLogger("torchtpu")
@@ -126,14 +127,15 @@ def build_side_by_side(descriptions: list[Description]) -> list[Any]:
     Returns:
         For each the program, or None where it could not be built.
     """
+    sizes = [varying.sizes_seen(d) for d in descriptions]  # in the order of the calls
     count = min(len(descriptions), len(os.sched_getaffinity(0)), _MAX_THREADS)
     with ThreadPoolExecutor(count, thread_name_prefix="torchtpu-compile") as pool:
-        return list(pool.map(_build_or_none, descriptions))
+        return list(pool.map(_build_or_none, descriptions, sizes))
 
 
-def _build_or_none(description: Description) -> Any:
+def _build_or_none(description: Description, sizes_seen: Sequence[Any]) -> Any:
     try:
-        return programs.build_program(description)
+        return programs.build_noted(description, sizes_seen)
     except Exception:  # the op raises it again, at its own line
         return None
 

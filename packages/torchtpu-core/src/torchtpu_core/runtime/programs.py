@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 import jax
 
+from torchtpu_core import plugins
 from torchtpu_core.cache import Entry, Kind
 from torchtpu_core.env_values import LogTopic
 from torchtpu_core.env_vars import settings
-from torchtpu_core.runtime import caching, clients, compiling, executables
+from torchtpu_core.runtime import caching, clients, compiling, executables, varying
 from torchtpu_core.runtime.trace_key import trace_key
 from torchtpu_core.runtime.trace_lowering import Check, Description, trace_function
 
@@ -43,6 +44,7 @@ class Program:
         checks: (error, message, node) of each check; their flags are the last result.
         device_time_ps: simulated device time of one run; 0 without a chip model.
         new_bytes: memory of a run besides its operands: new results and temporaries.
+        compiled: it was made for this trace; else it was there, for a trace of other sizes.
     """
 
     call: Callable[..., Sequence[jax.Array]]
@@ -50,6 +52,7 @@ class Program:
     checks: list[Check]
     device_time_ps: int
     new_bytes: int
+    compiled: bool = True
 
     @property
     def has_checks(self) -> bool:
@@ -67,8 +70,23 @@ def build_program(description: Description) -> Program:
     Args:
         description: what `csrc/describe.cpp` makes of a trace.
     """
+    return build_noted(description, varying.sizes_seen(description))
+
+
+def build_noted(description: Description, sizes_seen: Sequence[varying.Sizes]) -> Program:
+    """The program of a trace that `varying` knows of already.
+
+    Args:
+        description: what `csrc/describe.cpp` makes of a trace.
+        sizes_seen: what `varying.sizes_seen` gave for it.
+    """
     key = trace_key(description)
-    return _find(key, description, remote=False) or _make(key, description)
+    found = _find(key, description, remote=False)
+    if found is None and sizes_seen:
+        found = plugins.manager().hook.torchtpu_open_sizes(
+            description=description, sizes_seen=sizes_seen
+        )
+    return found or _make(key, description)
 
 
 def lookup_program(description: Description) -> Program | None:

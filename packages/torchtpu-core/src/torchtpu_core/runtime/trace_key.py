@@ -13,7 +13,7 @@ from torchtpu_core.lowering.table import Lowering
 from torchtpu_core.runtime import fingerprints, tables
 from torchtpu_core.runtime.trace_lowering import Description
 
-_NOT_OF_NODES = frozenset({"row", "line"})
+_NOT_OF_NODES = frozenset({"row", "line", "site", "recent"})
 _NOT_OF_TRACES = frozenset({"nodes", "device"})
 
 

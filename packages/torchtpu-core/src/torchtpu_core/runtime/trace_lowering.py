@@ -60,8 +60,12 @@ class TraceFunction:
     checks: list[Check] = field(default_factory=list)
 
 
-class _Words:
-    """The scalar operands of a trace, handed out in recording order."""
+class Words:
+    """The scalar operands of a trace, handed out in recording order.
+
+    Args:
+        words: all of them packed, `(n * SCALAR_WORDS,)` uint32; None: there are none.
+    """
 
     def __init__(self, words: jax.Array | None) -> None:
         self.words = words
@@ -84,6 +88,10 @@ class _Words:
         assert self._singles is not None
         single = lax.index_in_dim(self._singles, index * SCALAR_WORDS + 2, keepdims=False)
         return Scalar(_KINDS[kind], self.of(index), dtype, single)
+
+    def rng(self, scalars: range) -> Rng:
+        """The stream of a random op, whose last two scalars are seed and offset."""
+        return Rng(_bits(self.of(scalars[-2])), _bits(self.of(scalars[-1])))
 
     def starts(self, plan: tuple[Any, ...]) -> list[jax.Array]:
         """The next view starts, as many as the plan has: int32 where its box is that small.
@@ -122,7 +130,7 @@ def trace_function(trace: Description) -> TraceFunction:
 
     def function(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         operands = arguments[: len(trace["operands"])]
-        words = _Words(arguments[-1] if trace["scalar_count"] else None)
+        words = Words(arguments[-1] if trace["scalar_count"] else None)
         collected_checks.clear()
         with checks.collecting() as collected, layout.remembering():
             results = _lower_nodes(trace, operands, words, collected)
@@ -188,7 +196,7 @@ def _new_bytes(trace: Description, live: Sequence[tuple[int, int]]) -> int:
 def _lower_nodes(
     trace: Description,
     operands: Sequence[jax.Array],
-    words: _Words,
+    words: Words,
     collected: checks.Collected,
 ) -> list[list[jax.Array]]:
     results: list[list[jax.Array]] = []
@@ -258,7 +266,7 @@ class Sources:
         return True
 
 
-def _read_inputs(node: dict[str, Any], raw: Sequence[Any], words: _Words) -> list[Any]:
+def _read_inputs(node: dict[str, Any], raw: Sequence[Any], words: Words) -> list[Any]:
     values = []
     for value, (_, base, view, plan) in zip(raw, node["inputs"], strict=True):
         starts = words.starts(plan)
@@ -275,11 +283,11 @@ def _lower_node(
     raw: Sequence[Any],
     values: Sequence[Any],
     update_starts: Sequence[Sequence[jax.Array]],
-    words: _Words,
+    words: Words,
     in_place: bool,
 ) -> list[jax.Array]:
     scalars = words.take(node["scalars"])
-    args, kwargs = _arguments(node, values, words, scalars)
+    args, kwargs = arguments(node, values, words, scalars)
     with mxu.using(node.get("precision")):
         returned = run_row(node["row"], args, kwargs, tables.current())
     fresh, written = _split_returns(node, returned)
@@ -292,9 +300,17 @@ def _lower_node(
     return written_back
 
 
-def _arguments(
-    node: dict[str, Any], values: Sequence[Any], words: _Words, scalars: range
+def arguments(
+    node: Mapping[str, Any], values: Sequence[Any], words: Words, scalars: range
 ) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a node's row.
+
+    Args:
+        node: of a description.
+        values: of its tensor operands.
+        words: the scalars of the trace.
+        scalars: which of them are the node's.
+    """
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for name, keyword, kind, payload in node["args"]:
@@ -315,7 +331,7 @@ def _arguments(
         else:
             args.append(value)
     if node["random"]:
-        kwargs["rng"] = Rng(_bits(words.of(scalars[-2])), _bits(words.of(scalars[-1])))
+        kwargs["rng"] = words.rng(scalars)
     if node["only_out"]:
         sizes, _, dtype = node["written"][0]
         kwargs["out"] = jax.ShapeDtypeStruct(sizes, dtypes.to_numpy(dtype))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call of an op at padded sizes, in place of a program of its true sizes.
+
+Operands are padded and results cut back in host memory, which on simulated targets is the
+device's. What has its true size already is passed as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from torchtpu_core.lowering.storage_views import Geometry, Plan
+from torchtpu_core.runtime import host_views, transfers
+from torchtpu_core.runtime.trace_lowering import Description
+
+from torchtpu_compile.open_op import Executable, OpenOp, read_inputs
+
+
+class PaddedCall:
+    """What C++ calls for one combination of true sizes.
+
+    Args:
+        op: the op.
+        description: the trace of this one op.
+        true: the value of each symbol.
+
+    Raises:
+        Unbounded: the op cannot run at padded sizes.
+    """
+
+    def __init__(self, op: OpenOp, description: Description, true: tuple[int, ...]) -> None:
+        (node,) = description["nodes"]
+        self._op = op
+        self._description = description
+        self._true = true
+        self._sizes = np.asarray(true, np.int32)
+        self._device = description["device"]
+        self._takes_words = bool(description["scalar_count"])
+        self._inputs = [_Input(i) for i in read_inputs(node)]
+        #: Views that never change, of values that never do, are read by the program.
+        self._reads = [
+            all(n >= 0 for part in sizes for n in part)
+            for sizes, _ in zip(op.pattern, self._inputs, strict=False)
+        ]
+        self._outputs = [_Output(o, node) for o in node["outputs"]]
+        counts = [*(i[3][-1] for i in node["inputs"]), *(o[3][-1] for o in node["outputs"])]
+        ends = np.cumsum(counts, dtype=np.int64).tolist()
+        spans = [slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
+        self._starts_in = spans[: len(self._inputs)]
+        self._starts_out = spans[len(node["inputs"]) :]
+        self._needs_starts = any(
+            not read and not way.is_whole
+            for read, way in zip(self._reads, self._inputs, strict=True)
+        ) or any(o.is_update for o in self._outputs)
+
+    def executable(self) -> Executable:
+        """What runs this call now; sizes that come often get less padding."""
+        padded = self._op.policy.padded(self._true, (None,) * len(self._true))
+        return self._op.executable(self._description, padded, self._reads)
+
+    def __call__(self, *arrays: jax.Array) -> list[jax.Array]:
+        """The results at their true sizes, flags of checks last.
+
+        Args:
+            arrays: the operands of the trace, then the scalar words if it has any.
+        """
+        executable = self.executable()
+        words = arrays[-1] if self._takes_words else None
+        starts = host_views.starts_of(words) if self._needs_starts else []
+        operands: list[Any] = []
+        for way, read, sizes, span in zip(
+            self._inputs, self._reads, executable.operands, self._starts_in, strict=True
+        ):
+            if way.operand is None:
+                continue
+            array = arrays[way.operand]
+            if not read and not (way.is_whole and way.view.sizes == sizes):
+                tensor = way.read(array, starts[span])
+                array = transfers.put(_padded(tensor, sizes), self._device)
+            operands.append(array)
+        extra = () if words is None else (words,)
+        results = list(executable.compiled.call(*operands, self._sizes, *extra))
+        for i, (output, span) in enumerate(zip(self._outputs, self._starts_out, strict=True)):
+            results[i] = output.cut(results[i], arrays, starts[span], self._device)
+        return results
+
+
+def _padded(tensor: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    if tensor.shape == tuple(sizes):
+        return np.ascontiguousarray(tensor)
+    room = np.zeros(sizes, tensor.dtype)
+    room[tuple(slice(0, n) for n in tensor.shape)] = tensor
+    return room
+
+
+class _Input:
+    """How a tensor lies in an operand."""
+
+    def __init__(self, described: Sequence[Any]) -> None:
+        place, base, view, plan = described
+        self.operand: int | None = None if place is None else place[1]
+        self.view, self.plan = Geometry(*view), Plan(*plan)
+        self.base = self.view if base is None else Geometry(*base)
+        self.is_whole = place is None or self.plan.kind == "identity"
+
+    def read(self, array: jax.Array, starts: Sequence[int]) -> np.ndarray:
+        """The tensor's elements."""
+        host = host_views.on_host(array)
+        return host_views.read(host, self.base, self.view, self.plan, starts)
+
+
+class _Output:
+    """What becomes of a result."""
+
+    def __init__(self, described: Sequence[Any], node: Any) -> None:
+        geometry, self.is_update, base, plan, sizes = described
+        self.geometry, self.plan, self.sizes = Geometry(*geometry), Plan(*plan), tuple(sizes)
+        self.base = node["inputs"][base][0][1] if base >= 0 else None
+        index = node["outputs"].index(described)
+        fresh = sum(len(specs) for _, specs in node["outs"])
+        spec = node["written"][index - fresh] if index >= fresh else geometry
+        self.view = Geometry(*spec)
+
+    def cut(
+        self, array: jax.Array, operands: Sequence[jax.Array], starts: Sequence[int], device: int
+    ) -> jax.Array:
+        """The result at its true size; an update, in the storage's other elements."""
+        if array.shape == self.sizes and not self.is_update:
+            return array
+        host = host_views.on_host(array)[tuple(slice(0, n) for n in self.sizes)]
+        if self.is_update:
+            old = (
+                np.zeros(self.geometry.sizes, host.dtype)
+                if self.base is None
+                else host_views.on_host(operands[self.base])
+            )
+            host = host_views.written(old, self.geometry, self.view, self.plan, starts, host)
+        return transfers.put(np.ascontiguousarray(host), device)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which calls of a script vary in size from one time to the next.
+
+A *site* is a place in a stream of ops (`csrc/journal.h`): the same calls lead up to it
+whenever the script comes by. A layer after the other is another site; the next token of a
+loop that decodes is the same site with larger operands. A loop that never stops for the
+host is one endless stream without sites that come again. There the last calls tell the
+place, as they also do where an optimizer goes from parameter to parameter; so only sizes
+that grow steadily count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from torchtpu_core.runtime.trace_lowering import Description
+
+#: Of each operand: sizes of the tensor, and those under which its storage is kept; then those
+#: of what an op of no operands fills.
+Sizes: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+#: Sizes of one site that get programs of their own: training and the last batch of an epoch.
+_OWN_PROGRAMS = 2
+_MOST_SITES = 8192  # remembered; then all are forgotten
+_MOST_SIZES = 16  # remembered of a site
+_lock = threading.Lock()
+_sites: dict[tuple[int, object], list[Sizes]] = {}
+
+
+def sizes_of(description: Description) -> Sizes:
+    """The sizes of the operands of a trace of one op."""
+    (node,) = description["nodes"]
+    sizes = [
+        ((view or base)[0], () if base is None else base[0]) for _, base, view, _ in node["inputs"]
+    ]
+    filled = node["written"] if node["only_out"] else ()
+    return (*sizes, *((spec[0], ()) for spec in filled))
+
+
+def sizes_seen(description: Description) -> Sequence[Sizes]:
+    """Note a trace of one op; the sizes its site has had, if they vary, the present ones last.
+
+    Sizes of 0 and 1 are never open: they broadcast.
+    """
+    if len(description["nodes"]) != 1 or not description["nodes"][0]["site"]:
+        return ()
+    (node,) = description["nodes"]
+    sizes = sizes_of(description)
+    form = tuple(tuple(n if n < 2 else None for n in part) for pair in sizes for part in pair)
+    with _lock:
+        if len(_sites) > _MOST_SITES:
+            _sites.clear()
+        at_site = _noted((node["site"], form), sizes)
+        recently = _noted((node["recent"], form), sizes)
+    if len(at_site) > _OWN_PROGRAMS:
+        return at_site
+    return recently if _grows_steadily(recently[-_OWN_PROGRAMS - 1 :]) else ()
+
+
+def forget() -> None:
+    """Forget all sites."""
+    with _lock:
+        _sites.clear()
+
+
+def _noted(key: tuple[int, object], sizes: Sizes) -> Sequence[Sizes]:
+    """The different sizes of a place, these last."""
+    seen = _sites.setdefault(key, [])
+    if sizes in seen:
+        seen.remove(sizes)
+    seen.append(sizes)
+    if len(seen) > _MOST_SIZES:
+        del seen[0]
+    return tuple(seen)
+
+
+def _grows_steadily(seen: Sequence[Sizes]) -> bool:
+    """Whether sizes are further apart by the same each time, and no program of their own is due."""
+    if len(seen) <= _OWN_PROGRAMS:
+        return False
+    rows = [[n for pair in sizes for part in pair for n in part] for sizes in seen]
+    return all(
+        later - earlier == rows[1][i] - rows[0][i] >= 0
+        for before, after in itertools.pairwise(rows)
+        for i, (earlier, later) in enumerate(zip(before, after, strict=True))
+    )
