@@ -129,6 +129,23 @@ def test_views_and_writes_of_varying_sizes(
     _check(function, make, most=1, op_count=4)
 
 
+def test_an_op_that_writes_one_storage_twice_has_a_program_per_size() -> None:
+    for size in SIZES:
+        x, expected = torch.zeros(size, 4, device="tpu"), torch.zeros(size, 4)
+        for t in (x, expected):
+            torch._foreach_add_([t[:, 0], t[:, 2]], 1.0)
+        assert torch.equal(x.cpu(), expected)
+
+
+def test_unwritten_storage_is_zero_where_a_view_of_it_is_written() -> None:
+    for size in SIZES:
+        x = torch.empty(size, 4, device="tpu")
+        x[:, 1].view(torch.int32).fill_(7)
+        torch.tpu.synchronize()
+        assert x[:, 0].count_nonzero().item() == 0
+        assert x.view(torch.int32)[:, 1].eq(7).all().item()
+
+
 def test_layers_of_several_widths_keep_programs_of_their_own(monkeypatch) -> None:
     found = []
     monkeypatch.setattr(eager_sizes, "program", lambda *args: found.append(args))

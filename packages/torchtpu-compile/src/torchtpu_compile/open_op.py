@@ -67,6 +67,22 @@ class Executable:
     new_bytes: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """How calls of an op find their operands.
+
+    Attributes:
+        node: of the first such call.
+        device: the device's index.
+        reads: of each operand, whether the program reads the tensor from its storage's value;
+            else the operand is the tensor, padded.
+    """
+
+    node: Mapping[str, Any]
+    device: int
+    reads: tuple[bool, ...]
+
+
 class OpenOp:
     """An op at padded sizes.
 
@@ -85,6 +101,7 @@ class OpenOp:
         self.lock = threading.RLock()
         self.policy = BucketPolicy()
         self._executables: dict[Any, Executable] = {}
+        self._ways: dict[Any, Way] = {}
         self._trace()
 
     def _trace(self) -> None:
@@ -146,26 +163,33 @@ class OpenOp:
         if found != specs or any(g.xreplace(known) != sympy.true for g in self.guards):
             raise FormError("it does not keep its form at some sizes")
 
-    def executable(
-        self, description: Description, padded: Sequence[int], reads: Sequence[bool]
-    ) -> Executable:
+    def way(self, description: Description, reads: Sequence[bool]) -> Way:
+        """The way of a call, the same object for calls that share it.
+
+        Args:
+            description: the call.
+            reads: of each operand, as in `Way`.
+        """
+        (node,) = description["nodes"]
+        read = [i[1:] if r else None for i, r in zip(read_inputs(node), reads, strict=True)]
+        key = description["device"], tuple(read)
+        with self.lock:
+            return self._ways.setdefault(key, Way(node, description["device"], tuple(reads)))
+
+    def executable(self, way: Way, padded: Sequence[int]) -> Executable:
         """The op compiled for padded sizes.
 
         Args:
-            description: a call.
+            way: of the call.
             padded: of each symbol.
-            reads: of each operand, whether the program reads the tensor from its storage's
-                value; else the operand is the tensor, padded.
 
         Raises:
             Unbounded: the op could see padding, or fails at these sizes.
         """
-        (node,) = description["nodes"]
-        ways = [i[1:] if read else None for i, read in zip(read_inputs(node), reads, strict=True)]
-        key = description["device"], tuple(padded), tuple(ways)
+        key = id(way), tuple(padded)
         with self.lock:
             if key not in self._executables:
-                self._executables[key] = self._compile(node, description["device"], padded, reads)
+                self._executables[key] = self._compile(way.node, way.device, padded, way.reads)
             return self._executables[key]
 
     @property

@@ -12,11 +12,16 @@ from typing import Any
 
 import jax
 import numpy as np
+from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.storage_views import Geometry, Plan
 from torchtpu_core.runtime import host_views, transfers
 from torchtpu_core.runtime.trace_lowering import Description
 
 from torchtpu_compile.open_op import Executable, OpenOp, read_inputs
+from torchtpu_compile.symbols import Unbounded
+
+#: Of an update, instead of the operand that it changes; below it, results of the op itself.
+_UNWRITTEN = -1
 
 
 class PaddedCall:
@@ -34,17 +39,17 @@ class PaddedCall:
     def __init__(self, op: OpenOp, description: Description, true: tuple[int, ...]) -> None:
         (node,) = description["nodes"]
         self._op = op
-        self._description = description
         self._true = true
         self._sizes = np.asarray(true, np.int32)
         self._device = description["device"]
         self._takes_words = bool(description["scalar_count"])
         self._inputs = [_Input(i) for i in read_inputs(node)]
         #: Views that never change, of values that never do, are read by the program.
-        self._reads = [
+        self._reads = tuple(
             all(n >= 0 for part in sizes for n in part)
             for sizes, _ in zip(op.pattern, self._inputs, strict=False)
-        ]
+        )
+        self._way = op.way(description, self._reads)
         self._outputs = [_Output(o, node) for o in node["outputs"]]
         counts = [*(i[3][-1] for i in node["inputs"]), *(o[3][-1] for o in node["outputs"])]
         ends = np.cumsum(counts, dtype=np.int64).tolist()
@@ -59,7 +64,7 @@ class PaddedCall:
     def executable(self) -> Executable:
         """What runs this call now; sizes that come often get less padding."""
         padded = self._op.policy.padded(self._true, (None,) * len(self._true))
-        return self._op.executable(self._description, padded, self._reads)
+        return self._op.executable(self._way, padded)
 
     def __call__(self, *arrays: jax.Array) -> list[jax.Array]:
         """The results at their true sizes, flags of checks last.
@@ -118,7 +123,9 @@ class _Output:
     def __init__(self, described: Sequence[Any], node: Any) -> None:
         geometry, self.is_update, base, plan, sizes = described
         self.geometry, self.plan, self.sizes = Geometry(*geometry), Plan(*plan), tuple(sizes)
-        self.base = node["inputs"][base][0][1] if base >= 0 else None
+        if base < _UNWRITTEN:
+            raise Unbounded("it writes a storage twice")
+        self.base = None if base == _UNWRITTEN else node["inputs"][base][0][1]
         index = node["outputs"].index(described)
         fresh = sum(len(specs) for _, specs in node["outs"])
         spec = node["written"][index - fresh] if index >= fresh else geometry
@@ -133,7 +140,7 @@ class _Output:
         host = host_views.on_host(array)[tuple(slice(0, n) for n in self.sizes)]
         if self.is_update:
             old = (
-                np.zeros(self.geometry.sizes, host.dtype)
+                np.zeros(self.geometry.sizes, dtypes.to_numpy(self.geometry.dtype))
                 if self.base is None
                 else host_views.on_host(operands[self.base])
             )
