@@ -47,3 +47,43 @@ def test_step_counts_of_parameter_groups_go_on_when_a_step_is_compiled_anew(back
     for p, q in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(p.cpu(), q)
         assert own.state[p]["step"].item() == optimizer.state[q]["step"].item() == 5
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "sgd one by one": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_scheduled_learning_rate_does_not_compile_each_step_anew(name: str) -> None:
+    reference = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    model = copy.deepcopy(reference).to("tpu")
+    graphs = []
+    inputs = [torch.randn(5, 3) for _ in range(12)]
+
+    def train(model: nn.Module, device: str) -> None:
+        optimizer = OPTIMIZERS[name](model.parameters())
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+
+        def step(x: Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        function = torch.compile(step, backend="tpu") if device == "tpu" else step
+        for x in inputs:
+            function(x.to(device))
+            schedule.step()
+            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+    train(reference, "cpu")
+    train(model, "tpu")
+    assert graphs[-1] == graphs[-8], graphs[-12:]
+    for p, q in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=1e-4, atol=1e-5)

@@ -10,7 +10,7 @@ import torch
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
 
-from torchtpu_compile import encoder_layers
+from torchtpu_compile import encoder_layers, open_numbers
 
 #: What `missing_rows` found, for tables of so many rows: rows are added, never removed.
 _found: dict[tuple[int, bool], dict[Any, Callable[..., Any]]] = {}
@@ -44,6 +44,7 @@ def _collect(tables: Mapping[str, Lowering], open_sizes: bool) -> dict[Any, Call
         for op, function in core_aten_decompositions().items()
         if isinstance(op, torch._ops.OpOverload) and not has_place(op, tables)
     } | {taken_apart: decomposition_table[taken_apart]}
+    found |= open_numbers.DECOMPOSITIONS
     return {**found, **(encoder_layers.DECOMPOSITIONS if open_sizes else {})}
 
 
