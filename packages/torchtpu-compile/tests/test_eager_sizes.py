@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchtpu_compile import bounded_program, eager_sizes
+from torchtpu_compile import eager_sizes
 from torchtpu_core.runtime import varying
 
 #: Two sizes have programs of their own; all that follow lie in one bucket.
@@ -41,7 +41,7 @@ def _check(
     op_count: int,
 ) -> None:
     """Values of the CPU at all sizes, and no more than `most` programs per op after two sizes."""
-    refused, before = dict(bounded_program.reasons), 0
+    refused, before = dict(eager_sizes.reasons), 0
     for turn, size in enumerate(SIZES):
         operands = make(size)
         on_device = [x.to("tpu") if isinstance(x, Tensor) else x for x in operands]
@@ -59,7 +59,7 @@ def _check(
         ):
             if isinstance(e, Tensor):
                 torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
-    assert dict(bounded_program.reasons) == refused, "ran at true sizes"
+    assert dict(eager_sizes.reasons) == refused, "ran at true sizes"
     assert _compiles() - before <= most * op_count
 
 

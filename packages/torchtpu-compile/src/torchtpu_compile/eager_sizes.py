@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,10 +22,12 @@ from torchtpu_core.runtime import clients
 from torchtpu_core.runtime.programs import Program
 from torchtpu_core.runtime.trace_lowering import Description
 
-from torchtpu_compile.bounded_program import reasons
 from torchtpu_compile.open_op import FormError, OpenOp, Pattern
 from torchtpu_compile.padded_call import PaddedCall
 from torchtpu_compile.symbols import Unbounded
+
+#: Why ops of varying sizes have a program per size, and how often one was refused for it.
+reasons: Counter[str] = Counter()
 
 _lock = threading.Lock()
 #: By form and pattern; an error: it cannot run at padded sizes.
