@@ -8,7 +8,8 @@ clock runs a small function was compiled, so that all modules are imported and t
 Three parts of each example: `inference`, the loss without gradients; `train`, the loss and its
 gradients; `step`, the same with the optimizer. On the torch side the first two compile the loss
 and call ``backward``, the third compiles the whole step. On the JAX side one `jit` each, on the
-same XLA client.
+same XLA client. The backend `aot_eager` on CPU tensors, which compiles nothing, shows what PyTorch
+takes to trace.
 
 Our seconds are split into Dynamo (frames and guards), AOTAutograd (joint graph, partition),
 planning (graphs to steps of programs), lowering (to StableHLO, with the cache's key), XLA, and the
@@ -65,17 +66,19 @@ class Clock:
         setattr(owner, name, watched)
 
 
-def torch_call(name: str, part: str) -> Callable[[], Any]:
-    """What the first call of is measured, on `tpu`."""
+def torch_call(
+    name: str, part: str, device: str = "tpu", backend: str = "tpu"
+) -> Callable[[], Any]:
+    """What the first call of is measured."""
     import torch
     from train_steps import MODELS as MAKE
 
     model, batch, loss_of = MAKE[name]()
-    model.to("tpu")
-    batch = tuple(t.to("tpu") for t in batch)
+    model.to(device)
+    batch = tuple(t.to(device) for t in batch)
     loss = partial(loss_of, model)
     if part == "inference":
-        compiled = torch.compile(loss, backend="tpu")
+        compiled = torch.compile(loss, backend=backend)
 
         def infer() -> Any:
             with torch.no_grad():
@@ -83,7 +86,7 @@ def torch_call(name: str, part: str) -> Callable[[], Any]:
 
         return infer
     if part == "train":
-        compiled = torch.compile(loss, backend="tpu")
+        compiled = torch.compile(loss, backend=backend)
 
         def train() -> Any:
             value = compiled(*batch)
@@ -103,7 +106,7 @@ def torch_call(name: str, part: str) -> Callable[[], Any]:
         optimizer.step()
         return value.detach()
 
-    return torch.compile(step, backend="tpu")
+    return torch.compile(step, backend=backend)
 
 
 def jax_call(name: str, part: str) -> Callable[[], Any]:
@@ -169,6 +172,20 @@ def torch_child(name: str, part: str) -> dict[str, Any]:
     }
 
 
+def tracing_child(name: str, part: str) -> dict[str, Any]:
+    """Seconds of the first call on the CPU, of a backend that does not compile."""
+    import torch
+
+    call = torch_call(name, part, "cpu", "aot_eager")
+    weight = torch.ones(2, 2, requires_grad=True)
+    torch.compile(lambda x: (x @ x).exp().sum(), backend="aot_eager")(weight).backward()
+    torch._dynamo.reset()
+    clock = Clock()
+    with clock.phase("all"):
+        float(call())
+    return {"wall": clock.wall["all"], "cpu": clock.cpu["all"]}
+
+
 def jax_child(name: str, part: str) -> dict[str, Any]:
     """Seconds of the first call of the hand-written function."""
     import jax
@@ -181,6 +198,9 @@ def jax_child(name: str, part: str) -> dict[str, Any]:
     with clock.phase("all"):
         float(call())
     return {"wall": clock.wall["all"], "cpu": clock.cpu["all"]}
+
+
+CHILDREN = {"jax": jax_child, "tpu": torch_child, "aot_eager on cpu": tracing_child}
 
 
 def run(kind: str, name: str, part: str) -> dict[str, Any]:
@@ -200,7 +220,7 @@ def run(kind: str, name: str, part: str) -> dict[str, Any]:
 
 def measure(name: str, part: str, rounds: int) -> dict[str, Any]:
     """Both kinds in turns."""
-    found: dict[str, list[dict[str, Any]]] = {"jax": [], "tpu": []}
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in CHILDREN}
     for _ in range(rounds):
         for kind, figures in found.items():
             figures.append(run(kind, name, part))
@@ -208,7 +228,7 @@ def measure(name: str, part: str, rounds: int) -> dict[str, Any]:
     for clock in ("wall", "cpu"):
         times = {kind: [f[clock] for f in figures] for kind, figures in found.items()}
         result[f"{clock} s"] = {kind: Spread.of(values) for kind, values in times.items()}
-        result[f"{clock} over jax"] = ratios(times, "jax")["tpu"]
+        result[f"{clock} over jax"] = {k: r for k, r in ratios(times, "jax").items() if k != "jax"}
     best = min(found["tpu"], key=lambda f: f["cpu"])
     result["split of the fastest, cpu s"] = {k: round(v, 3) for k, v in best["split"].items()}
     result["programs"] = best["compiles"]
@@ -226,7 +246,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.child:
         kind, name, part = args.child
-        print(json.dumps((torch_child if kind == "tpu" else jax_child)(name, part)))
+        print(json.dumps(CHILDREN[kind](name, part)))
         return
     figures = {}
     for name in args.models:

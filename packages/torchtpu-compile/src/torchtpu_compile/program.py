@@ -34,6 +34,7 @@ from torchtpu_compile import control_flow, numbers, rng_states, strided
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.bounded_program import BoundedProgram, reasons, views_of_inputs
 from torchtpu_compile.buckets import BucketPolicy
+from torchtpu_compile.equal_scalars import EqualScalars, spread
 from torchtpu_compile.errors import (
     GraphError,
     describe,
@@ -104,6 +105,7 @@ class Program:
         self._static_specs = _static_specs(interface.outputs)
         self._views = {} if self._static_specs is not None else views_of_inputs(interface, nodes)
         self._calls: dict[tuple[Any, ...], DeviceCall] = {}
+        self._equal = EqualScalars([n.meta["val"].dtype for n in interface.scalars])
         self.bounded = self._bounded_form(policy)
 
     def __call__(
@@ -119,7 +121,8 @@ class Program:
             except Unbounded as error:
                 self._give_up_bounds(error)
         specs = self._specs_of(tensors, values)
-        results = self._call_for(values)(tensors, scalars, self._written, specs)
+        operands = self._equal.operands_of(scalars)
+        results = self._call_for(values)(tensors, operands, self._written, specs)
         if self._views:
             known = self._known(tensors, values)
             for index, layout in self._views.items():
@@ -161,13 +164,14 @@ class Program:
         return call.bind(operands, self._written, self._static_specs.copy, returns, boxed)
 
     def _call_for(self, values: tuple[Any, ...]) -> DeviceCall:
-        call = self._calls.get(values)
+        sharing = self._equal.operands
+        call = self._calls.get((values, sharing))
         if call is None:
-            call = self._calls[values] = device_call(
+            call = self._calls[values, sharing] = device_call(
                 f"torchtpu::{self.name}",
-                self.function(values),
+                spread(self.function(values), sharing),
                 random=self.random_ops,
-                cache_key=step_key(self.nodes, self.interface, values, self.tables),
+                cache_key=step_key(self.nodes, self.interface, (values, sharing), self.tables),
                 alone=True,
             )
         return call
