@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
-_CPU = MappingProxyType(
+_CPU: Mapping[str, bool | int | float | str] = MappingProxyType(
     {
         # Kernels of microseconds are not worth waking other threads for; large ones are
         # parallel by themselves.
