@@ -7,6 +7,7 @@ import copy
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -63,6 +64,33 @@ def test_default_backend_trains_a_network_with_buffers_as_cpu_eager() -> None:
         torch.testing.assert_close(actual.grad.cpu(), expected.grad, rtol=1e-4, atol=1e-5)
     for expected, actual in zip(reference.buffers(), model.buffers(), strict=True):
         torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", [{"mode": "lite"}, {"options": {"cpp_wrapper": True}}])
+def test_default_backend_trains_in_ways_that_skip_or_change_inductors_passes(how) -> None:
+    """Mode "lite" runs no graph passes; ``cpp_wrapper`` asks for another writer of modules."""
+
+    def step(weight: Tensor, state: Tensor, x: Tensor) -> Tensor:
+        state.mul_(0.5).add_(x.sum(0))
+        y = torch.cond(x.sum() > 0, lambda z: z.sin(), lambda z: z.cos(), (x @ weight,))
+        return (y.softmax(-1) * state.mean()).square().sum()
+
+    function = torch.compile(step, dynamic=True, **how)
+    for length in (3, 5):
+        weight, state, x = torch.randn(4, 4), torch.ones(4), torch.randn(length, 4)
+        results = []
+        for device, run in (("cpu", step), ("tpu", function)):
+            w, s = weight.detach().to(device).requires_grad_(), state.clone().to(device)
+            loss = run(w, s, x.to(device))
+            loss.backward()
+            results.append([loss.detach().cpu(), w.grad.cpu(), s.cpu()])
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+def test_aot_inductor_names_what_to_use_instead() -> None:
+    program = torch.export.export(nn.ReLU(), (torch.ones(2, device="tpu"),))
+    with pytest.raises(Exception, match=r"torch_tpu\.compile\.aot"):
+        torch._inductor.aoti_compile_and_package(program)
 
 
 def test_graph_that_only_writes_its_inputs_runs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch._inductor
 from torchtpu_compile.errors import CompileOptionError
 from torchtpu_compile.options import NOT_SUPPORTED, CompileOptions
 
@@ -20,7 +21,7 @@ def test_reserved_option_says_it_is_not_supported(name: str) -> None:
         CompileOptions.parse(None, {name: 1})
 
 
-@pytest.mark.parametrize("mode", [None, "default", "reduce-overhead", "max-autotune"])
+@pytest.mark.parametrize("mode", [None, *torch._inductor.list_mode_options()])
 def test_mode_of_torch_compile_is_accepted(mode: str | None) -> None:
     assert CompileOptions.parse(mode, None) == CompileOptions()
 
@@ -33,6 +34,11 @@ def test_unknown_mode_lists_the_known_ones() -> None:
 def test_empty_name_is_refused() -> None:
     with pytest.raises(CompileOptionError, match="non-empty"):
         CompileOptions.parse(None, {"name": ""})
+
+
+def test_truth_value_is_no_number_of_buckets() -> None:
+    with pytest.raises(CompileOptionError, match="whole number"):
+        CompileOptions.parse(None, {"bucket_size": True})
 
 
 def test_error_of_an_option_reaches_the_caller_of_the_model() -> None:

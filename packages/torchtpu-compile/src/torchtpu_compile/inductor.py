@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import pkgutil
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -34,7 +35,7 @@ _numbers = itertools.count()
 def register(registry: ModuleType) -> None:
     """Register the device in Inductor's registry of devices."""
     registry.register_backend_for_device(
-        "tpu", _scheduling, _Wrapper, device_custom_pass=_graph_pass()
+        "tpu", _Scheduling, _Wrapper, _CppWrapper, _Wrapper, device_custom_pass=_graph_pass()
     )
 
 
@@ -77,6 +78,11 @@ def _take_over(module: GraphModule) -> None:
 
     Inductor hands over the subgraphs of a graph first; they go back into their graph.
     """
+    _put_op(module, _keep(module))
+
+
+def _keep(module: GraphModule) -> int:
+    """Keep a copy of a graph for `graph_call`; its number."""
     from torchtpu_compile.executable import USER_OUTPUTS
     from torchtpu_compile.inductor_ops import undo_lowering_patterns
 
@@ -94,7 +100,7 @@ def _take_over(module: GraphModule) -> None:
         if context is not None and context.fw_metadata is not None:
             copied.meta[USER_OUTPUTS] = context.fw_metadata.num_forward
     _modules[number] = copied
-    _put_op(module, number)
+    return number
 
 
 def _give_back(module: GraphModule) -> None:
@@ -156,8 +162,12 @@ def _op() -> Any:
     return torch.ops.torchtpu_inductor.graph.default
 
 
-def _scheduling(scheduler: Any) -> Any:
-    return _scheduling_class()(scheduler)
+class _Scheduling:
+    """Stands where Inductor expects the class of a device's scheduling."""
+
+    def __new__(cls, scheduler: Any) -> Any:
+        """The scheduling of one graph."""
+        return _scheduling_class()(scheduler)
 
 
 @functools.cache
@@ -192,28 +202,55 @@ class _Wrapper:
     """Stands where Inductor expects the class that writes its Python module."""
 
     supports_caching = False
+    base = "torch._inductor.codegen.wrapper.PythonWrapperCodegen"
 
-    @staticmethod
-    def create(*args: Any, **kwargs: Any) -> Any:
-        """The writer of one graph's module."""
-        return _wrapper_class().create(*args, **kwargs)
+    @classmethod
+    def create(cls, *args: Any, **kwargs: Any) -> Any:
+        """The writer of one graph's module.
+
+        Raises:
+            GraphError: Inductor is to write a library in C++.
+        """
+        from torch._inductor.virtualized import V
+
+        from torchtpu_compile.errors import GraphError
+
+        if V.graph.aot_mode:
+            raise GraphError(
+                "AOTInductor writes C++, and programs for tpu are XLA's. Use "
+                "torch_tpu.compile.aot(model, args) and torch_tpu.compile.load(path) instead."
+            )
+        return _wrapper_class(cls.base)()
+
+
+class _CppWrapper(_Wrapper):
+    """The same with the option ``cpp_wrapper``; Inductor then asks for another base class."""
+
+    base = "torch._inductor.codegen.cpp_wrapper_cpu.CppWrapperCpu"
 
 
 @functools.cache
-def _wrapper_class() -> Any:
-    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+def _wrapper_class(base: str) -> Any:
     from torch._inductor.utils import ValueWithLineMap
     from torch._inductor.virtualized import V
 
-    class Wrapper(PythonWrapperCodegen):  # type: ignore[misc]
+    class Wrapper(pkgutil.resolve_name(base)):  # type: ignore[misc]
         """Writes a module whose ``call`` is the graph's executable."""
 
         @staticmethod
         def create(*args: Any, **kwargs: Any) -> Any:
             return Wrapper()
 
+        def generate_fallback_kernel(self, node: Any) -> None:
+            """Nothing: the wrapper's code is one call."""
+
+        def generate_fallback_kernel_with_runtime_lookup(self, *args: Any) -> None:
+            """Nothing: the wrapper's code is one call."""
+
         def generate(self, is_inference: bool) -> tuple[Any, Any]:
-            (number,) = [n.args[0] for n in V.graph.module.graph.nodes if n.target is _op()]
+            module = V.graph.module
+            taken = [n.args[0] for n in module.graph.nodes if n.target is _op()]
+            number = taken[0] if taken else _keep(module)  # mode "lite" runs no graph passes
             code = (
                 f"from torchtpu_compile.inductor import graph_call\n\ncall = graph_call({number})\n"
             )

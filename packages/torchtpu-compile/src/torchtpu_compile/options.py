@@ -16,7 +16,9 @@ from torchtpu_compile.errors import CompileOptionError
 NOT_SUPPORTED = frozenset({"async_compile", "serializable"})
 
 #: Modes of `torch.compile`. They choose how hard Inductor tries; XLA always tries its best.
-MODES = frozenset({"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"})
+MODES = frozenset(
+    {"default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class CompileOptions:
     def __post_init__(self) -> None:
         for option in ("num_dynamic_buckets", "bucket_size"):
             value = getattr(self, option)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (type(value) is not int or value < 1):
                 raise CompileOptionError(
                     f"option {option!r} is a whole number of at least 1, got {value!r}."
                 )
