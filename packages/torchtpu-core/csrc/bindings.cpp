@@ -189,9 +189,8 @@ void bind_memory(py::module_& m) {
     values["memory_hits"] = counters.hits.load();
     values["compiles"] = counters.compiles.load();
     values["donated_bytes"] = counters.donated_bytes.load();
-    auto& outcomes = flush_counters().ops_by_outcome;
-    values["fused_ops"] = outcomes[static_cast<size_t>(Outcome::kProgram)].load();
-    values["replayed_ops"] = outcomes[static_cast<size_t>(Outcome::kOpByOp)].load();
+    values["fused_ops"] = flush_counters().fused_ops.load();
+    values["replayed_ops"] = flush_counters().replayed_ops.load();
     return values;
   });
   m.def("signature_count", &signature_count);

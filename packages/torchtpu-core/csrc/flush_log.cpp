@@ -34,7 +34,7 @@ const char* name_of(FlushReason reason) {
 }
 
 const char* name_of(Outcome outcome) {
-  static constexpr const char* names[] = {"one program", "op by op"};
+  static constexpr const char* names[] = {"one program", "op by op", "in pieces"};
   static_assert(std::size(names) == static_cast<size_t>(Outcome::kCount));
   return names[static_cast<size_t>(outcome)];
 }
@@ -47,7 +47,9 @@ FlushCounters& flush_counters() {
 void note_flush(const FlushRecord& record) {
   FlushCounters& counters = flush_counters();
   counters.by_reason[static_cast<size_t>(record.reason)].fetch_add(1);
-  counters.ops_by_outcome[static_cast<size_t>(record.outcome)].fetch_add(record.ops);
+  uint32_t fused = record.outcome == Outcome::kProgram ? record.ops : record.in_pieces;
+  counters.fused_ops.fetch_add(fused);
+  counters.replayed_ops.fetch_add(record.ops - fused);
   {
     std::lock_guard<std::mutex> guard(the_log().mutex);
     auto& ring = the_log().ring;

@@ -25,6 +25,7 @@ const char* name_of(FlushReason reason);
 enum class Outcome : int8_t {
   kProgram,   // as one program
   kOpByOp,    // one by one: the program is unknown or being compiled
+  kInPieces,  // some in programs of several, the others one by one: sizes differ
   kCount,
 };
 const char* name_of(Outcome outcome);
@@ -34,13 +35,15 @@ struct FlushRecord {
   Outcome outcome = Outcome::kProgram;
   c10::DeviceIndex device = 0;
   uint32_t ops = 0;
+  uint32_t in_pieces = 0;  // ops that ran in programs of several, if not all did
   bool compile_requested = false;
   UserLine line;   // of the last op
 };
 
 struct FlushCounters {
   std::array<std::atomic<int64_t>, static_cast<size_t>(FlushReason::kCount)> by_reason{};
-  std::array<std::atomic<int64_t>, static_cast<size_t>(Outcome::kCount)> ops_by_outcome{};
+  std::atomic<int64_t> fused_ops{0};     // in programs of several
+  std::atomic<int64_t> replayed_ops{0};  // one by one
 };
 FlushCounters& flush_counters();
 

@@ -70,6 +70,9 @@ void Journal::note(Node& node) {
   node.recent = recent_;
   hash_ = mixed(hash_, shape);
   loops_.note(shape);
+  if (immediate()) {
+    pieces_.note(node);
+  }
 }
 
 SeenStream& Journal::seen() {
@@ -85,10 +88,15 @@ bool Journal::is_worth_one(const SeenStream& stream) {
   return stream.count >= (stream.varies ? std::max(wanted, kOftenEnough) : wanted);
 }
 
+bool Journal::varies() {
+  SeenStream& stream = seen();
+  return stream.varies || (stream.count == 0 && sizes_[site_] >= kOwnPrograms);
+}
+
 bool Journal::repeats() { return is_worth_one(seen()); }
 
-void Journal::miss(std::shared_ptr<Program> program, bool built) {
-  misses_ += built ? 0 : 1;
+void Journal::miss(std::shared_ptr<Program> program, bool pays) {
+  misses_ += pays ? 0 : 1;
   if (program) {
     seen().requested = std::move(program);
     immediate_ = true;  // as Strict does, until it is compiled
@@ -111,9 +119,10 @@ void Journal::end(bool with_piece) {
   if (immediate_ && !known && !with_piece) {
     loops_.learn();
   }
-  // Defer the next stream if it will probably be this one again, or if ops of new sizes had to
-  // be compiled one after the other: deferred ones are compiled side by side.
-  if (immediate_ && !compiling && (known || built_alone_ >= kWorthDeferring)) {
+  bool in_pieces = pieces_.end() && stream.varies;
+  // Defer the next stream if it will probably be this one again, if much of it is in pieces, or if
+  // ops of new sizes had to be compiled one after the other: deferred ones are compiled side by side.
+  if (immediate_ && !compiling && (known || in_pieces || built_alone_ >= kWorthDeferring)) {
     immediate_ = false;
     misses_ = 0;
   }
@@ -133,6 +142,7 @@ void Journal::reset() {
   immediate_ = false;
   misses_ = 0;
   loops_.reset();
+  pieces_.reset();
 }
 
 }  // namespace torchtpu

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "loops.h"
+#include "pieces.h"
 
 #include <array>
 #include <atomic>
@@ -69,11 +70,16 @@ class Journal {
 
   // Whether a stream like the present one was seen before.
   bool repeats();
+  // Whether the present stream is one of many that differ in sizes only.
+  bool varies();
+  // Whether the present stream may have a program on disk, or get one now.
+  bool may_have_program() { return !varies() || repeats(); }
+  Pieces& pieces() { return pieces_; }
   // The present stream ran as one program.
   void hit() { misses_ = 0; }
-  // It did not; with `program`, one was asked for. `built`: programs of its ops were compiled
-  // side by side, which is worth deferring unknown streams for.
-  void miss(std::shared_ptr<Program> program, bool built);
+  // It did not; with `program`, one was asked for. `pays`: programs of its ops were compiled side
+  // by side, or pieces of it ran as programs, which is worth deferring unknown streams for.
+  void miss(std::shared_ptr<Program> program, bool pays);
   // An op's own program was compiled while the script waited.
   void built_alone() { ++built_alone_; }
   // Forgets all streams and defers again.
@@ -100,6 +106,7 @@ class Journal {
   std::unordered_map<uint64_t, SeenStream> streams_;
   std::unordered_map<uint64_t, uint32_t> sizes_;  // of the streams of the same calls: how many
   Loops loops_;
+  Pieces pieces_;
 };
 
 }  // namespace torchtpu

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace.h"
 
-#include "ahead.h"
 #include "device.h"
-#include "program.h"
-#include "rerun.h"
+#include "replay.h"
 #include "trace_key.h"
 
 #include <unordered_map>
@@ -13,155 +11,6 @@ namespace torchtpu {
 namespace {
 
 std::atomic<int64_t> memory_limit[kMaxDevices];
-
-// The error of an op that ran later than it was called, with the line of the call.
-std::exception_ptr at_line(const UserLine& line) {
-  try {
-    throw;
-  } catch (py::error_already_set& error) {
-    bridge("add_line")(error.value(), line.describe());
-    return std::current_exception();
-  } catch (c10::Error& error) {
-    error.add_context("recorded at " + line.describe());
-    return std::current_exception();
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
-void fail(std::vector<Node>& nodes) {
-  for (Node& node : nodes) {
-    for (NodeOutput& output : node.outputs) {
-      output.value->failed = true;
-      output.value->trace.store(nullptr);
-    }
-  }
-}
-
-// One op as a program of its own. If it has none yet, `rest`, the ops that come next, are
-// given theirs too. True if those of several ops were built.
-bool run_alone(Trace& trace, std::span<Node> rest = {}) {
-  TraceLayout layout = lay_out(trace);
-  auto program = find_program(trace, layout);
-  bool built = false;
-  if (!program && !rest.empty()) {
-    built = build_ahead(trace, layout, rest);
-    program = find_program(trace, layout);
-  }
-  if (program) {
-    run_counters().hits.fetch_add(1);
-  } else {
-    program = build_program(trace, layout);
-    if (program->compiled) {
-      trace.journal.built_alone();
-    }
-  }
-  run_program(trace, layout, *program);
-  remember_run(trace, layout, program);
-  return built;
-}
-
-bool has_failed_input(const Node& node) {
-  for (const NodeInput& input : node.inputs) {
-    if (input.value && input.value->failed) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// Runs the trace op by op, as Strict would have. What depends on an op that failed fails
-// too; the first error is raised at the end. True if programs were built side by side.
-bool replay(Trace& trace) {
-  std::vector<Node> nodes = std::move(trace.nodes);
-  trace.nodes.clear();
-  std::exception_ptr first_error;
-  for (Node& node : nodes) {
-    for (NodeOutput& output : node.outputs) {
-      output.value->node = 0;  // of a trace of its own
-    }
-  }
-  bool built = false;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    Node& node = nodes[i];
-    bool dependent = has_failed_input(node);
-    trace.nodes.push_back(std::move(node));
-    try {
-      if (dependent) {
-        fail(trace.nodes);
-      } else {
-        built |= run_alone(trace, built ? std::span<Node>() : std::span(nodes).subspan(i + 1));
-      }
-    } catch (...) {
-      fail(trace.nodes);
-      if (!first_error) {
-        first_error = at_line(trace.nodes[0].line);
-      }
-    }
-    trace.nodes.clear();
-  }
-  nodes.clear();
-  trace.nodes.swap(nodes);  // keeps its memory for the next trace
-  if (first_error) {
-    std::rethrow_exception(first_error);
-  }
-  return built;
-}
-
-// The program of a trace of several ops: known, on disk, or asked for. Null or not ready:
-// the ops have to run one by one.
-std::shared_ptr<Program> find_or_request(Trace& trace, TraceLayout& layout, FlushRecord& record) {
-  auto known = find_program(trace, layout);
-  if (known) {
-    return known;
-  }
-  py::object description = describe_trace(trace, layout);
-  auto program = std::make_shared<Program>();
-  py::object loaded = bridge("lookup_program")(description);
-  if (!loaded.is_none()) {
-    program->fill(std::move(loaded));
-    return add_program(layout.key, layout.liveness, std::move(program));
-  }
-  bool in_loop = record.reason == FlushReason::kOpLimit && trace.journal.cut_in_loop();
-  if (in_loop || !trace.journal.repeats()) {
-    return nullptr;
-  }
-  program = add_program(layout.key, layout.liveness, std::move(program));
-  record.compile_requested = true;
-  run_counters().compiles.fetch_add(1);
-  bridge("request_program")(description, PendingProgram{program}, name_of(record.reason),
-                            fusion_policy().background.load());
-  return program;
-}
-
-// Runs the program of the whole trace, if there is one; else `pending` is the one that was asked
-// for. The layout holds the trace's operands, and must be gone when the ops run one by one: an
-// operand that is held is not donated.
-bool run_whole(Trace& trace, FlushRecord& record, std::shared_ptr<Program>& pending) {
-  TraceLayout layout = lay_out(trace);
-  auto program = find_or_request(trace, layout, record);
-  if (!program || !program->ready()) {
-    pending = std::move(program);
-    return false;
-  }
-  run_counters().hits.fetch_add(record.compile_requested ? 0 : 1);
-  trace.journal.hit();
-  try {
-    run_program(trace, layout, *program);
-  } catch (py::error_already_set&) {  // op by op, the error is raised at the op's line
-    return false;
-  }
-  return true;
-}
-
-void run_together(Trace& trace, FlushRecord& record) {
-  std::shared_ptr<Program> pending;
-  if (!run_whole(trace, record, pending)) {
-    record.outcome = Outcome::kOpByOp;
-    bool built = replay(trace);
-    trace.journal.miss(std::move(pending), built);
-  }
-}
 
 void run(Trace& trace, FlushReason reason) {
   py::gil_scoped_acquire gil;
@@ -173,7 +22,7 @@ void run(Trace& trace, FlushReason reason) {
   record.line = trace.nodes.back().line;
   try {
     if (trace.nodes.size() == 1) {
-      run_alone(trace);
+      run_single(trace);
     } else {
       run_together(trace, record);
     }

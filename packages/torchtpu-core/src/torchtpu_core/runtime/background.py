@@ -10,6 +10,7 @@ running op by op: the error of an op then shows at the op's own line.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import queue
@@ -128,9 +129,17 @@ def build_side_by_side(descriptions: list[Description]) -> list[Any]:
         For each the program, or None where it could not be built.
     """
     sizes = [varying.sizes_seen(d) for d in descriptions]  # in the order of the calls
-    count = min(len(descriptions), len(os.sched_getaffinity(0)), _MAX_THREADS)
-    with ThreadPoolExecutor(count, thread_name_prefix="torchtpu-compile") as pool:
-        return list(pool.map(_build_or_none, descriptions, sizes))
+    return list(_pool().map(_build_or_none, descriptions, sizes))
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads that stay: a stream of other sizes at each step would start them at each step."""
+    count = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
+    return ThreadPoolExecutor(count, thread_name_prefix="torchtpu-compile")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads are not inherited
 
 
 def _build_or_none(description: Description, sizes_seen: Sequence[Any]) -> Any:

@@ -16,7 +16,8 @@ class Flush:
     Attributes:
         ops: operators in it.
         reason: what ended it: ``host read``, ``optimizer step``, ``synchronize``, ...
-        outcome: ``one program`` or ``op by op``.
+        outcome: ``one program``, ``op by op``, or ``in pieces``: sizes differ from those of streams
+            before, and what lies between the operators that depend on them ran as programs.
         device: index of the device.
         compile_requested: a program was asked for, since the stream was met before.
         line: the user's line of its last operator.

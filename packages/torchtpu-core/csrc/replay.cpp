@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay.h"
+
+#include "ahead.h"
+#include "program.h"
+#include "rerun.h"
+#include "trace_key.h"
+
+#include <algorithm>
+
+namespace torchtpu {
+namespace {
+
+// The error of an op that ran later than it was called, with the line of the call.
+std::exception_ptr at_line(const UserLine& line) {
+  try {
+    throw;
+  } catch (py::error_already_set& error) {
+    bridge("add_line")(error.value(), line.describe());
+    return std::current_exception();
+  } catch (c10::Error& error) {
+    error.add_context("recorded at " + line.describe());
+    return std::current_exception();
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+// One op as a program of its own. If it has none yet, `rest`, the ops that come next, are
+// given theirs too. True if those of several ops were built.
+bool run_alone(Trace& trace, std::span<Node> rest = {}) {
+  TraceLayout layout = lay_out(trace);
+  auto program = find_program(trace, layout);
+  bool built = false;
+  if (!program && !rest.empty()) {
+    built = build_ahead(trace, layout, rest);
+    program = find_program(trace, layout);
+  }
+  if (program) {
+    run_counters().hits.fetch_add(1);
+  } else {
+    program = build_program(trace, layout);
+    if (program->compiled) {
+      trace.journal.built_alone();
+    }
+  }
+  run_program(trace, layout, *program);
+  remember_run(trace, layout, program);
+  return built;
+}
+
+bool has_failed_input(const Node& node) {
+  for (const NodeInput& input : node.inputs) {
+    if (input.value && input.value->failed) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The program of a trace of several ops from the cache, or asked for if `is_worth_one`: then it may
+// not be ready. Null: there is none.
+template <class Condition>
+std::shared_ptr<Program> load_or_request(Trace& trace, const TraceLayout& layout, FlushRecord& record,
+                                         const Condition& is_worth_one) {
+  py::object description = describe_trace(trace, layout);
+  auto program = std::make_shared<Program>();
+  py::object loaded = bridge("lookup_program")(description);
+  if (!loaded.is_none()) {
+    program->fill(std::move(loaded));
+    return add_program(layout.key, layout.liveness, std::move(program));
+  }
+  if (!is_worth_one()) {
+    return nullptr;
+  }
+  program = add_program(layout.key, layout.liveness, std::move(program));
+  record.compile_requested = true;
+  run_counters().compiles.fetch_add(1);
+  bridge("request_program")(description, PendingProgram{program}, name_of(record.reason),
+                            fusion_policy().background.load());
+  return program;
+}
+
+// Runs a trace as one program. False if that failed: op by op, the error is raised at the op's line.
+bool run_as_one(Trace& trace, TraceLayout& layout, Program& program) {
+  try {
+    run_program(trace, layout, program);
+  } catch (py::error_already_set&) {
+    return false;
+  }
+  return true;
+}
+
+// The ops of a trace that did not run as one program.
+class Replay {
+ public:
+  Replay(Trace& trace, FlushRecord& record) : trace_(trace), record_(record) {
+    nodes_ = std::move(trace.nodes);
+    trace.nodes.clear();
+    for (Node& node : nodes_) {
+      set_place(node, 0);  // of a trace of its own
+    }
+  }
+
+  // Runs them one by one, as Strict would have, but for the pieces that a stream of other sizes
+  // shares with those before it. What depends on an op that failed fails too; the first error is
+  // raised at the end. True if programs were built side by side, or pieces ran.
+  bool run() {
+    Pieces& pieces = trace_.journal.pieces();
+    bool varies = trace_.journal.varies();
+    for (size_t i = 0; varies && i < nodes_.size(); ++i) {
+      pieces.note(nodes_[i]);
+    }
+    for (size_t i = 0; i < nodes_.size();) {
+      auto rest = std::span(nodes_).subspan(i);
+      size_t length = varies ? pieces.length(rest) : 0;
+      if (length == 0 || !run_piece(rest.first(length))) {
+        length = std::max<size_t>(length, 1);
+        for (size_t j = 0; j < length; ++j) {
+          run_one(i + j);
+        }
+      }
+      i += length;
+    }
+    nodes_.clear();
+    trace_.nodes.swap(nodes_);  // keeps its memory for the next trace
+    if (first_error_) {
+      std::rethrow_exception(first_error_);
+    }
+    return built_ || record_.in_pieces > 0;
+  }
+
+ private:
+  static void set_place(Node& node, size_t place) {
+    for (NodeOutput& output : node.outputs) {
+      output.value->node = static_cast<uint32_t>(place);
+    }
+  }
+
+  void run_one(size_t index) {
+    bool dependent = has_failed_input(nodes_[index]);
+    trace_.nodes.push_back(std::move(nodes_[index]));
+    try {
+      if (dependent) {
+        fail(trace_.nodes);
+      } else {
+        built_ |= run_alone(trace_, built_ ? std::span<Node>() : std::span(nodes_).subspan(index + 1));
+      }
+    } catch (...) {
+      fail(trace_.nodes);
+      if (!first_error_) {
+        first_error_ = at_line(trace_.nodes[0].line);
+      }
+    }
+    trace_.nodes.clear();
+  }
+
+  // Several ops as one program. False if there is none yet, or it failed: then they are as before.
+  bool run_piece(std::span<Node> piece) {
+    Pieces& pieces = trace_.journal.pieces();
+    if (std::any_of(piece.begin(), piece.end(), has_failed_input) || !pieces.is_known(piece)) {
+      return false;
+    }
+    for (size_t i = 0; i < piece.size(); ++i) {
+      set_place(piece[i], i);
+      trace_.nodes.push_back(std::move(piece[i]));
+    }
+    bool done = run_program_of_piece();
+    for (size_t i = 0; !done && i < piece.size(); ++i) {
+      piece[i] = std::move(trace_.nodes[i]);
+      set_place(piece[i], 0);
+    }
+    trace_.nodes.clear();
+    record_.in_pieces += done ? static_cast<uint32_t>(piece.size()) : 0;
+    return done;
+  }
+
+  // The layout holds the operands, and must be gone when the ops run one by one after all.
+  bool run_program_of_piece() {
+    TraceLayout layout = lay_out(trace_);
+    auto program = find_program(trace_, layout);
+    if (program) {
+      run_counters().hits.fetch_add(program->ready() ? 1 : 0);
+    } else if (trace_.journal.pieces().may_request(trace_.nodes)) {
+      program = load_or_request(trace_, layout, record_, [] { return true; });
+    }
+    return program && program->ready() && run_as_one(trace_, layout, *program);
+  }
+
+  Trace& trace_;
+  FlushRecord& record_;
+  std::vector<Node> nodes_;
+  std::exception_ptr first_error_;
+  bool built_ = false;
+};
+
+// Runs the program of the whole trace, if there is one; else `pending` is the one that was asked
+// for. The layout holds the trace's operands, and must be gone when the ops run one by one: an
+// operand that is held is not donated.
+bool run_whole(Trace& trace, FlushRecord& record, std::shared_ptr<Program>& pending) {
+  TraceLayout layout = lay_out(trace);
+  auto program = find_program(trace, layout);
+  if (program) {
+    run_counters().hits.fetch_add(program->ready() ? 1 : 0);
+  } else if (trace.journal.may_have_program()) {
+    program = load_or_request(trace, layout, record, [&] {
+      bool in_loop = record.reason == FlushReason::kOpLimit && trace.journal.cut_in_loop();
+      return !in_loop && trace.journal.repeats();
+    });
+  }
+  if (!program || !program->ready()) {
+    pending = std::move(program);
+    return false;
+  }
+  return run_as_one(trace, layout, *program);
+}
+
+}  // namespace
+
+void fail(std::vector<Node>& nodes) {
+  for (Node& node : nodes) {
+    for (NodeOutput& output : node.outputs) {
+      output.value->failed = true;
+      output.value->trace.store(nullptr);
+    }
+  }
+}
+
+void run_single(Trace& trace) { run_alone(trace); }
+
+void run_together(Trace& trace, FlushRecord& record) {
+  std::shared_ptr<Program> pending;
+  if (run_whole(trace, record, pending)) {
+    trace.journal.hit();
+    return;
+  }
+  bool pays = Replay(trace, record).run();
+  record.outcome = record.in_pieces > 0 ? Outcome::kInPieces : Outcome::kOpByOp;
+  trace.journal.miss(std::move(pending), pays);
+}
+
+}  // namespace torchtpu
