@@ -26,9 +26,10 @@ inline void check_signals() {
   }
 }
 
-// Asks `condition` again and again, in growing pauses, without the GIL. False if aborted.
+// Asks `condition` again and again, in growing pauses, without the GIL. False if aborted. A
+// thread that Python does not know handles no signals.
 template <typename Condition>
-bool poll(const Abort& abort, Condition&& condition) {
+bool poll(const Abort& abort, Condition&& condition, bool handles_signals = true) {
   constexpr int kYields = 32;
   constexpr std::chrono::microseconds kLongest{1000};
   std::chrono::microseconds pause{20};
@@ -43,7 +44,7 @@ bool poll(const Abort& abort, Condition&& condition) {
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 5 / 4, kLongest);
-    if (std::chrono::steady_clock::now() > signals) {
+    if (handles_signals && std::chrono::steady_clock::now() > signals) {
       check_signals();
       signals += kSignalPeriod;
     }

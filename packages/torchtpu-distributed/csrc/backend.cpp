@@ -63,7 +63,8 @@ WorkPtr PythonBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions&
 WorkPtr PythonBackend::allreduce_coalesced(Tensors& tensors,
                                            const c10d::AllreduceCoalescedOptions& opts) {
   return on_host(tensors) ? on_gloo(host_->allreduce_coalesced(tensors, opts))
-                              : call("allreduce_coalesced", tensors, opts);
+                              : shortly([&](Direct& direct) { return all_reduce(direct, tensors, opts); },
+                                "allreduce_coalesced", tensors, opts);
 }
 
 WorkPtr PythonBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
@@ -93,7 +94,8 @@ WorkPtr PythonBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs
 WorkPtr PythonBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::AllgatherOptions& opts) {
   return on_host(outputs) ? on_gloo(host_->allgather_into_tensor_coalesced(outputs, inputs, opts))
-                              : call("allgather_into_tensor_coalesced", outputs, inputs, opts);
+                              : shortly([&](Direct& direct) { return all_gather(direct, outputs, inputs, opts); },
+                                "allgather_into_tensor_coalesced", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
@@ -123,7 +125,8 @@ WorkPtr PythonBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& inpu
 WorkPtr PythonBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::ReduceScatterOptions& opts) {
   return on_host(outputs) ? on_gloo(host_->reduce_scatter_tensor_coalesced(outputs, inputs, opts))
-                              : call("reduce_scatter_tensor_coalesced", outputs, inputs, opts);
+                              : shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, outputs, inputs, opts); },
+                                "reduce_scatter_tensor_coalesced", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,

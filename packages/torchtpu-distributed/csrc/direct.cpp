@@ -2,6 +2,7 @@
 #include "direct.h"
 
 #include "device_api.h"
+#include "direct_works.h"
 #include "untraced.h"
 
 #include <ATen/ops/from_blob.h>
@@ -9,29 +10,12 @@
 namespace torchtpu::distributed {
 namespace {
 
-// The work of a collective that is over.
-class FinishedWork : public c10d::Work {
- public:
-  FinishedWork(std::shared_ptr<const Direct> direct, std::vector<at::Tensor> tensors)
-      : direct_(std::move(direct)), tensors_(std::move(tensors)) {}
+// The same for all tensors on the same memory, while one of them lives.
+const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
-  bool isCompleted() override { return true; }
-  bool isSuccess() const override { return true; }
-  std::vector<at::Tensor> result() override { return tensors_; }
-  void synchronize() override { direct_->check(); }
-  void blockCurrentStream() override { direct_->check(); }
-  bool wait(std::chrono::milliseconds /*timeout*/) override {
-    direct_->check();
-    return true;
-  }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    return finished_future(tensors_);
-  }
-
- private:
-  std::shared_ptr<const Direct> direct_;
-  std::vector<at::Tensor> tensors_;
-};
+std::vector<at::Tensor> results_of(const Request& request) {
+  return request.result == nullptr ? std::vector<at::Tensor>() : std::vector<at::Tensor>{*request.result};
+}
 
 at::Tensor view_of(const Memory& memory, const at::Tensor* tensor) {
   if (memory.address == nullptr) {
@@ -62,13 +46,16 @@ std::string key_of(const Request& request) {
 }  // namespace
 
 Direct::Direct(std::shared_ptr<GroupState> group, std::shared_ptr<Records> records,
-               std::shared_ptr<Abort> abort, std::shared_ptr<Count> in_flight, py::object owner, int rank, bool in_place)
+               std::shared_ptr<Abort> abort, std::shared_ptr<Count> in_flight,
+               std::shared_ptr<Operations> operations, py::object owner, int rank, bool in_place)
     : rank_(rank),
       in_place_(in_place),
       group_(std::move(group)),
       records_(std::move(records)),
       abort_(std::move(abort)),
       in_flight_(std::move(in_flight)),
+      operations_(std::move(operations)),
+      lane_(std::make_shared<Lane>(rank, abort_)),
       owner_(py::weakref(owner)) {}
 
 Direct::~Direct() {
@@ -78,12 +65,6 @@ Direct::~Direct() {
   }
   py::gil_scoped_acquire gil;
   owner_ = py::object();
-}
-
-void Direct::connect(BackendPtr gloo, std::shared_ptr<Mailbox> mailbox) {
-  gloo_ = std::move(gloo);
-  mailbox_ = std::move(mailbox);
-  connected_.store(true, std::memory_order_release);
 }
 
 void Direct::check() const {
@@ -98,7 +79,7 @@ void Direct::check() const {
 bool Direct::is_quiet() const { return !abort_->set.load() && in_flight_->value.load() == 0; }
 
 bool Direct::ready_for(const Request& request) const {
-  if (!connected_.load(std::memory_order_acquire) || !is_quiet()) {
+  if (!lane_->is_connected() || !is_quiet()) {
     return false;
   }
   auto device = static_cast<c10::DeviceIndex>(group_->device.load());
@@ -130,33 +111,13 @@ std::shared_ptr<const Call> Direct::known(const Request& request) {
   return call;
 }
 
-Direct::Outcome Direct::agree(const Pending& record) {
-  if (!mailbox_) {
-    return Outcome::kDone;
-  }
-  if (rank_ == 0) {
-    bool posted = poll(*abort_, [&] { return mailbox_->post(record.seq, record.call->said, record.line); });
-    return posted ? Outcome::kDone : Outcome::kEnded;
-  }
-  if (!await(*mailbox_, record.seq, *abort_)) {
-    return Outcome::kEnded;
-  }
-  std::string_view theirs = mailbox_->text(record.seq);
-  bool same = theirs.starts_with(record.call->digest);
-  if (!same) {
-    other_ = theirs;
-  }
-  mailbox_->taken(record.seq);
-  return same ? Outcome::kDone : Outcome::kDiffers;
-}
-
-Direct::Outcome Direct::perform(Pending& record, const std::function<std::vector<WorkPtr>(End&)>& begin) {
-  Outcome outcome = agree(record);
+Direct::Outcome Direct::perform(Pending& record, const Operation::Start& start) {
+  Outcome outcome = lane_->agree(record, Lane::Patience::kAwake, other_);
   if (outcome != Outcome::kDone) {
     return outcome;
   }
   End end;
-  std::vector<WorkPtr> works = begin(end);
+  std::vector<WorkPtr> works = start(lane_->gloo(), end);
   record.launched_s.store(monotonic_s());
   if (!wait_for(works, *abort_)) {
     return Outcome::kEnded;
@@ -183,6 +144,7 @@ Memory Direct::memory(const at::Tensor& tensor, bool write) const {
   if (!in_place_ || !is_quiet() || tensor.numel() == 0) {
     return {};
   }
+  wait_for_users_of(tensor);
   device_api().flush(tensor.device().index());
   return device_api().memory(tensor, write);
 }
@@ -238,49 +200,61 @@ c10::intrusive_ptr<c10::ivalue::Future> finished_future(std::vector<at::Tensor> 
   return future;
 }
 
-WorkPtr Direct::run(const Request& request, const Begin& begin) {
-  py::gil_scoped_acquire gil;
-  std::unique_lock<std::recursive_mutex> order(group_->order, std::try_to_lock);
-  if (!order || !ready_for(request)) {
-    return nullptr;
-  }
+bool Direct::prepare(const Request& request, Prepared& prepared) {
   const Native& api = device_api();
   auto device = static_cast<c10::DeviceIndex>(group_->device.load());
   std::shared_ptr<const Call> call = known(request);
-  Memory source;
-  Memory target;
   if (request.operand != nullptr) {
+    wait_for_users_of(*request.operand);
+    wait_for_users_of(*request.result);
     api.flush(device);
-    source = request.reads ? api.memory(*request.operand, false) : source;
-    target = request.writes ? api.memory(*request.result, true) : target;
-    if ((request.reads && !source.owner) || (request.writes && !target.owner)) {
-      return nullptr;
+    prepared.source = request.reads ? api.memory(*request.operand, false) : Memory();
+    prepared.target = request.writes ? api.memory(*request.result, true) : Memory();
+    if ((request.reads && !prepared.source.owner) || (request.writes && !prepared.target.owner)) {
+      return false;
     }
     api.add_device_time(device, call->device_time_ps);
   } else {
     api.synchronize(device);
   }
-  auto record = std::make_shared<Pending>();
-  record->group = group_;
-  record->call = call;
-  record->seq = ++group_->seq;
-  record->line = line();
-  record->timeout_s = group_->timeout_s.load();
-  records_->begin(record);
+  prepared.record = std::make_shared<Pending>();
+  prepared.record->group = group_;
+  prepared.record->call = call;
+  prepared.record->line = line();
+  prepared.record->timeout_s = group_->timeout_s.load();
+  return true;
+}
+
+WorkPtr Direct::run(const Request& request, Begin begin) {
+  py::gil_scoped_acquire gil;
+  std::unique_lock<std::recursive_mutex> order(group_->order, std::try_to_lock);
+  Prepared prepared;
+  if (!order || !ready_for(request) || !prepare(request, prepared)) {
+    return nullptr;
+  }
+  if (!request.later && !lane_->is_empty()) {
+    py::gil_scoped_release no_gil;
+    settle();
+  }
+  prepared.record->seq = ++group_->seq;
+  records_->begin(prepared.record);
+  return request.later ? run_later(request, std::move(begin), std::move(prepared))
+                       : run_now(request, begin, std::move(prepared));
+}
+
+WorkPtr Direct::run_now(const Request& request, const Begin& begin, Prepared prepared) {
+  auto& [record, source, target] = prepared;
   Outcome outcome = Outcome::kEnded;
   std::string trouble;
   try {
     py::gil_scoped_release no_gil;
-    outcome = perform(*record, [&](End& end) {
-      return begin(*gloo_, view_of(source, request.operand), view_of(target, request.result), end);
+    outcome = perform(*record, [&, source = view_of(source, request.operand),
+                                target = view_of(target, request.result)](c10d::Backend& gloo, End& end) {
+      return begin(gloo, source, target, end);
     });
     if (outcome == Outcome::kDone) {
       records_->end(record);
-      std::vector<at::Tensor> tensors;
-      if (request.result != nullptr) {
-        tensors.push_back(*request.result);
-      }
-      return c10::make_intrusive<FinishedWork>(shared_from_this(), std::move(tensors));
+      return c10::make_intrusive<FinishedWork>(shared_from_this(), results_of(request));
     }
   } catch (py::error_already_set&) {  // Ctrl-C, or another handler of a signal
     owner_().attr("interrupted")(record);
@@ -292,6 +266,61 @@ WorkPtr Direct::run(const Request& request, const Begin& begin) {
   target.owner.release();
   report(!trouble.empty() ? "failed" : outcome == Outcome::kDiffers ? "differs" : "ended", record,
          !trouble.empty() ? trouble : other_);
+}
+
+WorkPtr Direct::run_later(const Request& request, Begin begin, Prepared prepared) {
+  std::vector<const void*> storages;
+  if (request.operand != nullptr) {
+    storages = {storage_of(*request.operand), storage_of(*request.result)};
+  }
+  auto start = [begin = std::move(begin), source = view_of(prepared.source, request.operand),
+                target = view_of(prepared.target, request.result)](c10d::Backend& gloo, End& end) {
+    return begin(gloo, source, target, end);
+  };
+  auto explain = [self = weak_from_this()](const char* how, const PendingPtr& record, const std::string& said) {
+    std::shared_ptr<Direct> direct = self.lock();
+    return direct ? direct->explain(how, record, said)
+                  : py::handle(PyExc_RuntimeError)(readable(record->name() + ": its process group is gone"));
+  };
+  auto operation = std::make_shared<Operation>(
+      prepared.record, std::vector<Memory>{std::move(prepared.source), std::move(prepared.target)},
+      std::move(storages), results_of(request), std::move(start), std::move(explain), records_, operations_);
+  operations_->add(operation);
+  py::gil_scoped_release no_gil;
+  lane_->enter(operation);
+  return c10::make_intrusive<LaterWork>(shared_from_this(), std::move(operation));
+}
+
+void Direct::wait(Operation& operation) {
+  bool aborted = false;
+  try {
+    lane_->serve(Lane::Patience::kAwake, &operation);
+    aborted = !operation.await(*abort_);
+  } catch (py::error_already_set&) {  // Ctrl-C, or another handler of a signal
+    py::gil_scoped_acquire gil;
+    owner_().attr("interrupted")(operation.record());
+    throw;
+  }
+  if (aborted) {
+    check();
+  }
+}
+
+void Direct::wait_for_users_of(const at::Tensor& tensor) const {
+  if (!operations_->idle()) {
+    operations_->wait_for([storage = storage_of(tensor)](const Operation& each) { return each.uses(storage); },
+                          *abort_);
+  }
+}
+
+py::object Direct::explain(const char* how, const PendingPtr& record, const std::string& said) {
+  try {
+    report(how, record, said);
+  } catch (py::error_already_set& error) {
+    return error.value();
+  } catch (const std::exception& error) {
+    return py::handle(PyExc_RuntimeError)(readable(error.what()));
+  }
 }
 
 bool wait_for(const std::vector<WorkPtr>& works, const Abort& abort) {
@@ -313,36 +342,12 @@ bool wait_for(const std::vector<WorkPtr>& works, const Abort& abort) {
   return true;
 }
 
-bool await(Mailbox& box, uint64_t number, const Abort& abort) {
-  while (!box.await(number, kSignalPeriod)) {
-    if (abort.set.load(std::memory_order_relaxed)) {
-      return false;
-    }
-    check_signals();
-  }
-  return true;
-}
-
 py::str readable(std::string_view text) {
   PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "ignore");
   if (decoded == nullptr) {
     throw py::error_already_set();
   }
   return py::reinterpret_steal<py::str>(decoded);
-}
-
-void bind_direct(py::module_& m) {
-  py::class_<Count, std::shared_ptr<Count>>(m, "Count", "A number that compiled code looks at.")
-      .def(py::init<>())
-      .def_property("value", [](const Count& self) { return self.value.load(); },
-                    [](Count& self, size_t value) { self.value.store(value); });
-  py::class_<Direct, std::shared_ptr<Direct>>(m, "Direct", "The short way of synchronous collectives.")
-      .def(py::init<std::shared_ptr<GroupState>, std::shared_ptr<Records>, std::shared_ptr<Abort>,
-                    std::shared_ptr<Count>, py::object, int, bool>(),
-           py::arg("group"), py::arg("records"), py::arg("abort"), py::arg("in_flight"),
-           py::arg("owner"), py::arg("rank"), py::arg("in_place"))
-      .def("connect", &Direct::connect, py::arg("gloo"), py::arg("mailbox"),
-           "The connections are made: it can be used.");
 }
 
 }  // namespace torchtpu::distributed

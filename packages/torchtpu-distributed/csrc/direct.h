@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The short way of a synchronous collective of one group behind a simulated target: everything
-// from its call to its end, in the thread that calls it and without Python.
+// The short way of a collective of one group behind a simulated target: everything from its call
+// to its end without Python, in the thread that calls it, or in gloo's if the caller goes on
+// (operation.h).
 //
-// It serves tensors whose memory gloo may use as it is, when nothing asynchronous is under way
-// and the group's connections are made. For everything else it declines, before it has changed
+// It serves tensors whose memory gloo may use as it is, when no asynchronous one of Python's is
+// under way and the group's connections are made. For everything else it declines, before it has changed
 // anything, and Python's HostRunner goes the long way: both number, record and compare their
 // collectives in the same places, so ranks may go different ways. What to do about a failure is
 // HostRunner's to say.
 #pragma once
 
-#include "abort.h"
-#include "mailbox.h"
-#include "native.h"
-#include "pending.h"
+#include "lane.h"
 
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -21,9 +19,6 @@
 #include <unordered_map>
 
 namespace torchtpu::distributed {
-
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
 // A number that compiled code can look at without the GIL.
 struct Count {
@@ -40,14 +35,17 @@ struct Request {
   bool reads = true;             // whether this rank's operand is sent as it is,
   bool writes = true;            // and whether it gets a result
   bool in_place = false;         // the operand is part of the result, and not changed by it
+  bool later = false;            // the caller does something else meanwhile
 };
 
 class Direct : public std::enable_shared_from_this<Direct> {
  public:
   // `owner` is asked what compiled code does not know, and told of failures; weakly held.
-  // `in_place`: the device's memory is host memory, so gloo can use it.
-  Direct(std::shared_ptr<GroupState> group, std::shared_ptr<Records> records,
-         std::shared_ptr<Abort> abort, std::shared_ptr<Count> in_flight, py::object owner, int rank, bool in_place);
+  // `in_flight`: Python's asynchronous ones. `in_place`: the device's memory is host memory, so
+  // gloo can use it.
+  Direct(std::shared_ptr<GroupState> group, std::shared_ptr<Records> records, std::shared_ptr<Abort> abort,
+         std::shared_ptr<Count> in_flight, std::shared_ptr<Operations> operations, py::object owner, int rank,
+         bool in_place);
   Direct(const Direct&) = delete;
   Direct& operator=(const Direct&) = delete;
   ~Direct();
@@ -56,13 +54,19 @@ class Direct : public std::enable_shared_from_this<Direct> {
   void connect(BackendPtr gloo, std::shared_ptr<Mailbox> mailbox);
 
   // Begins the collective on memory: flat CPU tensors, undefined where nothing is read or
-  // written. Returns works to wait for; `end` is what to do then.
-  using End = std::function<void()>;
+  // written. Returns works to wait for; `end` is what to do then. Neither keeps this object.
+  using End = Operation::End;
   using Begin = std::function<std::vector<WorkPtr>(c10d::Backend& gloo, const at::Tensor& source,
                                                    const at::Tensor& target, End& end)>;
 
-  // A finished work, or null if it declines. Throws what HostRunner says about a failure.
-  WorkPtr run(const Request& request, const Begin& begin);
+  // A finished work, or one to wait for if it was called for `later`; null if it declines.
+  // Throws what HostRunner says about a failure.
+  WorkPtr run(const Request& request, Begin begin);
+  // Waits, without the GIL, for one that was called for later.
+  void wait(Operation& operation);
+  // Begins all that were called for later, without the GIL.
+  void settle() { lane_->serve(Lane::Patience::kAwake); }
+  const std::shared_ptr<Lane>& lane() const { return lane_; }
 
   // The record of a message, kept in the ring; the GIL is held. `kind`: send or recv.
   PendingPtr message(const char* kind, int peer, const at::Tensor& tensor);
@@ -73,7 +77,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
   // The tensor's memory if gloo may use it now, see Native::memory; the GIL is held.
   Memory memory(const at::Tensor& tensor, bool write) const;
 
-  // Nothing asynchronous is under way, and the job has not failed.
+  // No asynchronous collective of Python's is under way, and the job has not failed.
   bool is_quiet() const;
   py::object owner() const { return owner_(); }
   int size() const { return static_cast<int>(group_->ranks.size()); }
@@ -82,13 +86,24 @@ class Direct : public std::enable_shared_from_this<Direct> {
   void check() const;
 
  private:
-  enum class Outcome { kDone, kDiffers, kEnded };
+  using Outcome = Lane::Outcome;
+
+  // What one call works on.
+  struct Prepared {
+    PendingPtr record;
+    Memory source;
+    Memory target;
+  };
 
   bool ready_for(const Request& request) const;
+  bool prepare(const Request& request, Prepared& prepared);
+  WorkPtr run_now(const Request& request, const Begin& begin, Prepared prepared);
+  WorkPtr run_later(const Request& request, Begin begin, Prepared prepared);
+  void wait_for_users_of(const at::Tensor& tensor) const;
+  py::object explain(const char* how, const PendingPtr& record, const std::string& said);
   std::shared_ptr<const Call> known(const Request& request);
   std::string line() const;
-  Outcome perform(Pending& record, const std::function<std::vector<WorkPtr>(End&)>& begin);
-  Outcome agree(const Pending& record);
+  Outcome perform(Pending& record, const Operation::Start& start);
   [[noreturn]] void report(const char* how, const PendingPtr& record, const std::string& text);
 
   const int rank_;
@@ -97,10 +112,9 @@ class Direct : public std::enable_shared_from_this<Direct> {
   std::shared_ptr<Records> records_;
   std::shared_ptr<Abort> abort_;
   std::shared_ptr<Count> in_flight_;
+  std::shared_ptr<Operations> operations_;
+  std::shared_ptr<Lane> lane_;
   py::object owner_;  // a weak reference
-  BackendPtr gloo_;
-  std::shared_ptr<Mailbox> mailbox_;
-  std::atomic<bool> connected_{false};
   std::string other_;  // what the first rank calls instead
   // Guarded by the GIL. Of a message, with the two ranks as a group.
   std::unordered_map<std::string, std::shared_ptr<const Call>> calls_;
@@ -112,9 +126,6 @@ c10::intrusive_ptr<c10::ivalue::Future> finished_future(std::vector<at::Tensor> 
 
 // Waits for works of gloo, without the GIL; raises what went wrong. False if aborted.
 bool wait_for(const std::vector<WorkPtr>& works, const Abort& abort);
-
-// Waits for an entry of a mailbox, without the GIL. False if aborted.
-bool await(Mailbox& box, uint64_t number, const Abort& abort);
 
 // Text that may end within a character.
 py::str readable(std::string_view text);

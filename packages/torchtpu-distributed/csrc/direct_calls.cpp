@@ -125,7 +125,7 @@ bool is_multiple(const at::Tensor& whole, const at::Tensor& piece, int size) {
 }  // namespace
 
 WorkPtr all_reduce(Direct& direct, const Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  if (opts.asyncOp || tensors.size() != 1 || !is_reduced_by_gloo(tensors[0].scalar_type())) {
+  if (tensors.size() != 1 || !is_reduced_by_gloo(tensors[0].scalar_type())) {
     return nullptr;
   }
   const char* op = name_of(opts.reduceOp, tensors[0]);
@@ -133,54 +133,70 @@ WorkPtr all_reduce(Direct& direct, const Tensors& tensors, const c10d::Allreduce
     return nullptr;
   }
   Request request{"all_reduce", op, -1, &tensors[0], &tensors[0], false, true};
-  bool average = opts.reduceOp.op_ == Op::AVG;
-  return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor&, const at::Tensor& target, End& end) {
+  request.later = opts.asyncOp;
+  Op reduction = opts.reduceOp.op_;
+  return direct.run(request, [reduction, size = direct.size()](c10d::Backend& gloo, const at::Tensor&,
+                                                               const at::Tensor& target, End& end) {
     c10d::AllreduceOptions summing;
-    summing.reduceOp = average ? c10d::ReduceOp(Op::SUM) : opts.reduceOp;
-    if (average) {
-      end = [&direct, target] { target.div_(direct.size()); };
+    summing.reduceOp = reduction == Op::AVG ? Op::SUM : reduction;
+    if (reduction == Op::AVG) {
+      end = [size, target] { target.div_(size); };
     }
     Tensors views{target};
     return std::vector<WorkPtr>{gloo.allreduce(views, summing)};
   });
 }
 
+WorkPtr all_gather(Direct& direct, const Tensors& outputs, const Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  return outputs.size() == 1 && inputs.size() == 1 ? all_gather(direct, outputs[0], inputs[0], opts) : nullptr;
+}
+
+WorkPtr reduce_scatter(Direct& direct, const Tensors& outputs, const Tensors& inputs,
+                       const c10d::ReduceScatterOptions& opts) {
+  return outputs.size() == 1 && inputs.size() == 1 ? reduce_scatter(direct, outputs[0], inputs[0], opts) : nullptr;
+}
+
 WorkPtr broadcast(Direct& direct, const Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  if (opts.asyncOp || tensors.size() != 1) {
+  if (tensors.size() != 1) {
     return nullptr;
   }
   auto root = static_cast<int>(opts.rootRank);
   bool mine = root == direct.rank();
   Request request{"broadcast", "", root, &tensors[0], &tensors[0], mine, !mine};
-  return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
+  request.later = opts.asyncOp;
+  return direct.run(request, [mine, root](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target,
+                                          End&) {
     return std::vector<WorkPtr>{broadcast_of(gloo, mine ? source : target, root)};
   });
 }
 
 WorkPtr all_gather(Direct& direct, const at::Tensor& output, const at::Tensor& input,
                    const c10d::AllgatherOptions& opts) {
-  if (opts.asyncOp || !is_multiple(output, input, direct.size())) {
+  if (!is_multiple(output, input, direct.size())) {
     return nullptr;
   }
   bool in_place = is_piece(input, output, direct.rank());
   Request request{"all_gather", "", -1, &input, &output, !in_place, true, in_place};
-  return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
-    return gather(gloo, source, target, direct.rank(), direct.size());
+  request.later = opts.asyncOp;
+  return direct.run(request, [rank = direct.rank(), size = direct.size()](
+                                 c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
+    return gather(gloo, source, target, rank, size);
   });
 }
 
 WorkPtr reduce_scatter(Direct& direct, const at::Tensor& output, const at::Tensor& input,
                        const c10d::ReduceScatterOptions& opts) {
   const char* op = name_of(opts.reduceOp, input);
-  if (opts.asyncOp || op == nullptr || !is_reduced_by_gloo(input.scalar_type()) ||
+  if (op == nullptr || !is_reduced_by_gloo(input.scalar_type()) ||
       !is_multiple(input, output, direct.size())) {
     return nullptr;
   }
   Request request{"reduce_scatter", op, -1, &input, &output};
-  Op reduction = opts.reduceOp.op_;
-  return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End& end) {
+  request.later = opts.asyncOp;
+  return direct.run(request, [reduction = opts.reduceOp.op_, size = direct.size()](
+                                 c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End& end) {
     at::Tensor pieces = at::empty_like(source);
-    end = [pieces, target, reduction, &direct] { fold(pieces.view({direct.size(), -1}), reduction, target); };
+    end = [pieces, target, reduction, size] { fold(pieces.view({size, -1}), reduction, target); };
     return std::vector<WorkPtr>{exchange(gloo, source, pieces)};
   });
 }
@@ -189,20 +205,20 @@ WorkPtr all_to_all(Direct& direct, const at::Tensor& output, const at::Tensor& i
                    const c10d::AllToAllOptions& opts) {
   bool even = input.dim() > 0 && output.dim() > 0 && input.size(0) % direct.size() == 0 &&
               output.size(0) % direct.size() == 0 && is_multiple(input, output, 1);
-  if (opts.asyncOp || !even) {
+  if (!even) {
     return nullptr;
   }
   Request request{"all_to_all", "", -1, &input, &output};
-  return direct.run(request, [&](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
+  request.later = opts.asyncOp;
+  return direct.run(request, [](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
     return std::vector<WorkPtr>{exchange(gloo, source, target)};
   });
 }
 
 WorkPtr barrier(Direct& direct, const c10d::BarrierOptions& opts) {
-  if (opts.asyncOp) {
-    return nullptr;
-  }
-  return direct.run({"barrier"}, [&](c10d::Backend& gloo, const at::Tensor&, const at::Tensor&, End&) {
+  Request request{"barrier"};
+  request.later = opts.asyncOp;
+  return direct.run(request, [](c10d::Backend& gloo, const at::Tensor&, const at::Tensor&, End&) {
     return std::vector<WorkPtr>{gloo.barrier()};
   });
 }

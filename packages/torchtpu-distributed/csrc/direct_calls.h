@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// c10d's collectives by the short way. Each gives a finished work, or null where the long way
-// is needed: other kinds of operands, or what gloo does not reduce.
+// c10d's collectives by the short way. Each gives a work, finished unless `opts.asyncOp`, or null
+// where the long way is needed: other kinds of operands, or what gloo does not reduce.
 #pragma once
 
 #include "direct.h"
@@ -14,6 +14,10 @@ WorkPtr broadcast(Direct& direct, const Tensors& tensors, const c10d::BroadcastO
 WorkPtr all_gather(Direct& direct, const at::Tensor& output, const at::Tensor& input,
                    const c10d::AllgatherOptions& opts);
 WorkPtr reduce_scatter(Direct& direct, const at::Tensor& output, const at::Tensor& input,
+                       const c10d::ReduceScatterOptions& opts);
+// The same of lists that hold one tensor, as functional collectives call them.
+WorkPtr all_gather(Direct& direct, const Tensors& outputs, const Tensors& inputs, const c10d::AllgatherOptions& opts);
+WorkPtr reduce_scatter(Direct& direct, const Tensors& outputs, const Tensors& inputs,
                        const c10d::ReduceScatterOptions& opts);
 WorkPtr all_to_all(Direct& direct, const at::Tensor& output, const at::Tensor& input,
                    const c10d::AllToAllOptions& opts);

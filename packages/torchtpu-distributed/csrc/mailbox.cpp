@@ -84,6 +84,10 @@ bool Mailbox::post(uint64_t number, std::string_view text, std::string_view rest
   return true;
 }
 
+bool Mailbox::has(uint64_t number) {
+  return entry(number).number.load(std::memory_order_acquire) == static_cast<uint32_t>(number);
+}
+
 bool Mailbox::await(uint64_t number, std::chrono::microseconds patience) {
   const std::atomic<uint32_t>& there = entry(number).number;
   auto wanted = static_cast<uint32_t>(number);

@@ -26,6 +26,8 @@ class Mailbox {
   // Writes entry `number`, from 1. False, and nothing, while a reader needs the one it replaces.
   bool post(uint64_t number, std::string_view text, std::string_view rest = {});
 
+  bool has(uint64_t number);
+
   // Waits until entry `number` is there; false after `patience`.
   bool await(uint64_t number, std::chrono::microseconds patience);
 

@@ -86,11 +86,15 @@ bool GlooWork::wait(std::chrono::milliseconds timeout) {
   throw std::runtime_error(message);
 }
 
-void fail_future(torch::jit::PythonFutureWrapper& future, const py::object& error) {
+std::exception_ptr as_exception(const py::object& error) {
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   python_error raised;
   raised.persist();
-  future.fut->setErrorIfNeeded(std::make_exception_ptr(raised));
+  return std::make_exception_ptr(raised);
+}
+
+void fail_future(torch::jit::PythonFutureWrapper& future, const py::object& error) {
+  future.fut->setErrorIfNeeded(as_exception(error));
 }
 
 void finish_future(torch::jit::PythonFutureWrapper& future, std::vector<at::Tensor> tensors) {

@@ -56,6 +56,9 @@ class GlooWork : public c10d::Work {
   py::object on_failure_;
 };
 
+// A Python exception as C++ throws it. GIL held; it may be dropped without.
+std::exception_ptr as_exception(const py::object& error);
+
 // Ends a future with a Python exception, which C++ that reads its value then throws. (What
 // Python's set_exception stores is a value for C++: DDP would take it for tensors.) GIL held.
 void fail_future(torch::jit::PythonFutureWrapper& future, const py::object& error);

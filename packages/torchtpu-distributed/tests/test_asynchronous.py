@@ -1,25 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous collectives: the thread that waits at once runs them; without one, another does."""
+"""Asynchronous collectives: who begins them, results, order, records, and memory in use."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 
-def drawn() -> list[torch.Tensor]:
+def drawn(*shape: int) -> list[torch.Tensor]:
     """A tensor of small integers per rank."""
-    return list(torch.randint(0, 9, (2, 5), generator=torch.Generator().manual_seed(3)).float())
+    generator = torch.Generator().manual_seed(3)
+    return list(torch.randint(0, 9, (2, *shape), generator=generator).float())
 
 
-def test_collective_is_run_by_the_thread_that_waits_for_it_at_once(pair):
-    each = drawn()
-    for total, others in pair("asynchronous.run_by_who_waits", each=each):
+@pytest.mark.parametrize("job", ["run_by_who_waits", "begun_by_who_waits"])
+def test_collective_is_run_by_the_thread_that_waits_for_it_at_once(pair, job):
+    each = drawn(5)
+    for total, others in pair(f"asynchronous.{job}", each=each):
         assert torch.equal(total, 2**9 * (each[0] + each[1]))
         assert others <= 1  # the one whose future was asked for
 
 
-def test_collective_that_nobody_waits_for_is_run(pair):
-    each = drawn()
-    for results in pair("asynchronous.run_though_nobody_waits", each=each):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16])
+def test_collective_that_nobody_waits_for_is_run(pair, dtype):
+    each = drawn(5)
+    for results in pair("asynchronous.run_though_nobody_waits", dtype, each=each):
         for i, result in enumerate(results, 1):
             assert torch.equal(result, i * (each[0] + each[1]))
+
+
+def test_every_kind_is_run_by_compiled_code_and_recorded_with_the_users_line(pair):
+    each = drawn(4, 3)
+    first, second = each
+    halves = [torch.cat([first[:2], second[:2]]), torch.cat([first[2:], second[2:]])]
+    for rank, (results, long_ways, entries) in enumerate(
+        pair("asynchronous.every_kind", each=each)
+    ):
+        mine = (first + second)[2 * rank : 2 * rank + 2]
+        wanted = [(first + second) / 2, second, torch.cat(each), mine, halves[rank]]
+        assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
+        assert long_ways == 0
+        assert [e["profiling_name"] for e in entries] == [
+            *("xccl:all_reduce", "xccl:broadcast", "xccl:_all_gather_base"),
+            *("xccl:_reduce_scatter_base", "xccl:all_to_all", "xccl:barrier"),
+        ]
+        assert {e["frames"][0]["name"] for e in entries} == {"every_kind"}
+        assert {e["state"] for e in entries} == {"completed"}
+        numbers = [e["collective_seq_id"] for e in entries]
+        assert numbers == list(range(numbers[0], numbers[0] + 6))
+
+
+def test_both_ways_and_synchronous_ones_keep_one_order(pair):
+    each = drawn(5)
+    for results in pair("asynchronous.ways_in_turn", each=each):
+        for i, result in enumerate(results, 1):
+            assert torch.equal(result, i * (each[0] + each[1]))
+
+
+def test_tensor_in_use_is_waited_for_by_what_uses_it_next(pair):
+    each = drawn(4, 3)
+    total = each[0] + each[1]
+    for early, gathered, x in pair("asynchronous.same_tensor_many_times", each=each):
+        assert torch.equal(early, 8 * total) and torch.equal(x, 16 * total)
+        assert torch.equal(gathered, torch.cat([8 * total] * 2))
+
+
+def test_callbacks_of_futures_may_wait_for_other_collectives(pair):
+    each = drawn(5)
+    for results in pair("asynchronous.callbacks_that_wait", each=each):
+        for i, result in enumerate(results):
+            assert torch.equal(result, 2 * i * (each[0] + each[1]))
+
+
+def test_functional_collectives_are_run_by_compiled_code(pair):
+    each = drawn(4, 3)
+    total = each[0] + each[1]
+    for rank, (results, long_ways) in enumerate(pair("asynchronous.functional", each=each)):
+        wanted = [total, torch.cat(each), total[2 * rank : 2 * rank + 2] / 2]
+        assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
+        assert long_ways == 0

@@ -76,6 +76,23 @@ def test_different_collectives_are_refused_on_all_ranks(run_scripts, how, first,
         assert_survivor(outcome, "CollectiveMismatchError", first, second, "lost_rank.py:")
 
 
+@pytest.mark.parametrize("way", ["later", "future"])
+@pytest.mark.parametrize(
+    ("how", "kind", "word"),
+    [
+        ("killed", "PeerLostError", "rank 1"),
+        ("stopped", "CollectiveTimeoutError", "is stopped (SIGSTOP"),
+        ("shape", "CollectiveMismatchError", "float32[7]"),
+        ("skips", "CollectiveMismatchError", "op=min"),
+    ],
+)
+def test_asynchronous_reduction_without_a_rank_fails_as_a_synchronous_one(
+    run_scripts, way, how, kind, word
+):
+    first, _ = run_scripts(SCRIPT, f"{how}+{way}", "8", "10", kill_after=1)
+    assert_survivor(first, kind, word, "number 2 of group", "lost_rank.py:")
+
+
 def test_stopped_rank_is_named_within_the_timeout(run_scripts):
     survivor, stopped = run_scripts(SCRIPT, "stopped", "8", "20", kill_after=1)
     assert stopped.returncode == -signal.SIGKILL

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of the compiled part; documented in csrc/."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -81,18 +81,29 @@ class Records:
 class Count:
     value: int
 
+class Operations:
+    def __init__(self) -> None: ...
+    def idle(self) -> bool: ...
+    def wait_for_storages(self, storages: Sequence[int], abort: Abort) -> None: ...
+    def wait_for_memory(self, first: int, nbytes: int, abort: Abort) -> None: ...
+    def abandon(self, error: Callable[[], Exception]) -> bool: ...
+
 class Direct:
+    grace_s: float
+    begun_behind: int
     def __init__(
         self,
         group: GroupState,
         records: Records,
         abort: Abort,
         in_flight: Count,
+        operations: Operations,
         owner: Any,
         rank: int,
         in_place: bool,
     ) -> None: ...
     def connect(self, gloo: Any, mailbox: Mailbox | None) -> None: ...
+    def settle(self) -> None: ...
 
 class Abort:
     def set(self) -> None: ...

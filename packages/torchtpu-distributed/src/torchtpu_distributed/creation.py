@@ -99,8 +99,9 @@ def make(
     group = Group(of, name, ranks, timeout_s, is_world=is_world)
 
     def connect(purpose: str, patience_s: float) -> dist.ProcessGroupGloo:
-        # The store may hold addresses that ranks of an earlier start left there.
-        prefixed = dist.PrefixStore(f"{of.name}/{purpose}", store)
+        # The store may hold addresses that ranks of an earlier start left there. gloo waits in it,
+        # so another group, whose turn it may be on another rank, must not need the connection.
+        prefixed = dist.PrefixStore(f"{of.name}/{purpose}", store).clone()
         limit = timedelta(seconds=patience_s)
         return dist.ProcessGroupGloo(prefixed, group.rank, group.size, limit)
 

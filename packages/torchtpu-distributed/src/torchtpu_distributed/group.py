@@ -7,6 +7,7 @@ made at the first collective, from what each rank writes into the store.
 
 from __future__ import annotations
 
+import threading
 from functools import cached_property
 
 import jax
@@ -59,6 +60,11 @@ class Group:
         self.is_world = is_world
         self.state = _C.GroupState(name, ranks, timeout_s)
         self._store = dist.PrefixStore(f"group/{name}", world.store)
+        # Not functools.cached_property: until Python 3.12 its lock is that of all groups, and
+        # ranks may come to their groups in different orders.
+        self._making = threading.RLock()
+        self._calls: FirstCalls | None = None
+        self._sharding: jax.sharding.NamedSharding | None = None
         world.ledger.recorder.know(self)
 
     @property
@@ -112,13 +118,19 @@ class Group:
         """
         if self.size == 1:
             return
-        other = self._first_calls.compare(pending.seq, pending.call, pending.line)
+        other = self._first_calls().compare(pending.seq, pending.call, pending.line)
         self.world.ledger.check()
         if other is not None:
             self.refuse(pending, other)
 
-    @cached_property
     def _first_calls(self) -> FirstCalls:
+        """Made when it is first asked for, with the others: that blocks no other group."""
+        with self._making:
+            if self._calls is None:
+                self._calls = self._make_first_calls()
+            return self._calls
+
+    def _make_first_calls(self) -> FirstCalls:
         hosts = {self.world.peers[rank].host for rank in self.ranks}
         return FirstCalls(
             self._store,
@@ -149,7 +161,7 @@ class Group:
     @property
     def mailbox(self) -> _C.Mailbox | None:
         """The memory in which the ranks compare; None if there is one, or several machines."""
-        return self._first_calls.mailbox if self.size > 1 else None
+        return self._first_calls().mailbox if self.size > 1 else None
 
     def refuse(self, pending: Pending, said: str) -> None:
         """Fail because the group's first rank calls something else.
@@ -195,9 +207,15 @@ class Group:
                 "group: call torch.tpu.set_device(LOCAL_RANK) before making tensors."
             )
 
-    @cached_property
+    @property
     def sharding(self) -> jax.sharding.NamedSharding:
         """How a collective's arrays lie: one piece on the device of each rank."""
+        with self._making:
+            if self._sharding is None:
+                self._sharding = self._make_sharding()
+            return self._sharding
+
+    def _make_sharding(self) -> jax.sharding.NamedSharding:
         client = self.world.joined.client
         mine = client.local_devices()[self.state.device]
         self._store.set(f"device/{self.rank}", str(mine.id))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running collectives of a simulated device by gloo, on the device's own memory.
 
-A synchronous collective runs in the thread that calls it, by compiled code alone if that
-will take it (`csrc/direct.h`); asynchronous ones run one after another, in a thread of the
+Compiled code alone runs those that it will take (`csrc/direct.h`). Of the others a synchronous
+one runs in the thread that calls it; asynchronous ones run one after another, in a thread of the
 group or in one that waits for them, and the next synchronous one waits for them, so that all
 ranks of a group keep one order. Every wait here ends when the job has failed.
 """
@@ -42,7 +42,7 @@ class HostRunner:
         connect: makes the gloo backend that they use; blocks until all ranks do.
 
     Attributes:
-        direct: the compiled way of synchronous collectives.
+        direct: the compiled way.
     """
 
     def __init__(self, group: Group, connect: Callable[[], dist.ProcessGroupGloo]) -> None:
@@ -56,6 +56,7 @@ class HostRunner:
             ledger.records,
             ledger.abort,
             ledger.in_flight.count,
+            ledger.operations,
             self,
             group.rank,
             group.world.by_gloo,
@@ -101,6 +102,7 @@ class HostRunner:
         with group.state:
             for earlier in ledger.in_flight.users(keys):
                 ledger.wait_done(earlier)
+            ledger.operations.wait_for_storages(list(keys), ledger.abort)
             pending = group.pending(known, core_calls.user_line())
             try:
                 sources, targets = _memory(call, operands, results, group.rank, keep)
@@ -247,6 +249,7 @@ class HostRunner:
         """
         ledger = self._group.world.ledger
         try:
+            self.direct.settle()  # what compiled code has been called for before
             self._group.agree(pending)
             gloo = self._connected(pending)
             works, end = begin(gloo)

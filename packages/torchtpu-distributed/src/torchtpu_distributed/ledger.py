@@ -68,7 +68,8 @@ class Ledger:
         seen: whether a thread of the user's has been told.
         records: those that are under way, and the ring of the recorder.
         recorder: the last collectives, finished ones included.
-        in_flight: memory that asynchronous collectives use.
+        in_flight: memory that asynchronous collectives of Python's use.
+        operations: asynchronous collectives of compiled code.
         abort: set with the first failure; ends waits in compiled code.
         stuck: whether a thread of gloo's waits for a rank that will not come.
         on_trouble: called when the transport fails.
@@ -84,6 +85,7 @@ class Ledger:
         self.recorder = Recorder()
         self.records = self.recorder.records
         self.in_flight = InFlight()
+        self.operations = _C.Operations()
         self.abort = _C.Abort()
         self.stuck = False
         self.on_trouble: Callable[[], None] = lambda: None
@@ -167,6 +169,8 @@ class Ledger:
             first, self.failure = self.failure is None, self.failure or failure
             self.abort.set()
             self._condition.notify_all()
+        if self.operations.abandon(self.failure.error):
+            self.stuck = True
         if first:
             self.on_failure()
 
@@ -253,6 +257,8 @@ class Ledger:
         """
         for pending in self.in_flight.users([id(array)]):
             self.wait_done(pending)
+        if not self.operations.idle() and array.is_ready():
+            self.operations.wait_for_memory(array.unsafe_buffer_pointer(), array.nbytes, self.abort)
         nap_s = _FIRST_NAP_S
         while not (self.records.idle() or array.is_ready()):
             self.check()

@@ -1,23 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs about who runs asynchronous collectives: whoever waits at once, or a thread of the group."""
+"""Jobs about asynchronous collectives: who begins them, their order, and who uses their memory.
+
+Those of float32 are run by compiled code, those of int16 by Python: gloo does not reduce them.
+"""
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
+from short_way import LongWays
 from torch import distributed as dist
-from torchtpu_distributed import host_running
+from torchtpu_distributed import active, host_running
 
+Tensor = torch.Tensor
 #: Longer than a test may take: a collective that is run meanwhile was not left to a thread.
 FOR_EVER_S = 600.0
 
 
-def run_by_who_waits(mine: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Ten calls and waits in turn: the last result, and how many other threads ran."""
-    x, others = mine.to("tpu"), 0
+@contextmanager
+def patient_threads() -> Iterator[Any]:
+    """No thread takes collectives from those that wait; gives the compiled way of the group."""
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    runners = [o for o in gc.get_objects() if isinstance(o, host_running.HostRunner)]
+    direct = next(r.direct for r in runners if r._group.is_world)
+    before_s, direct.grace_s = direct.grace_s, FOR_EVER_S
+    with mock.patch.object(host_running, "_GRACE_S", FOR_EVER_S):
+        yield direct
+    direct.grace_s = before_s
+
+
+def run_by_who_waits(mine: Tensor) -> tuple[Tensor, int]:
+    """Ten calls and waits in turn by Python: the last result, and how many other threads ran."""
+    x, others = mine.to("tpu", torch.int16), 0
     perform = host_running.HostRunner.perform
 
     def counted(self: host_running.HostRunner, *args: Any) -> None:
@@ -25,21 +45,28 @@ def run_by_who_waits(mine: torch.Tensor) -> tuple[torch.Tensor, int]:
         others += threading.current_thread() is not threading.main_thread()
         perform(self, *args)
 
-    with (
-        mock.patch.object(host_running, "_GRACE_S", FOR_EVER_S),
-        mock.patch.object(host_running.HostRunner, "perform", counted),
-    ):
+    with patient_threads(), mock.patch.object(host_running.HostRunner, "perform", counted):
         for _ in range(10):
             dist.all_reduce(x, async_op=True).wait()
         dist.all_reduce(x.new_zeros(1), async_op=True).get_future().wait()  # lets a thread end
-    return x.cpu(), others
+    return x.float().cpu(), others
 
 
-def run_though_nobody_waits(mine: torch.Tensor) -> list[torch.Tensor]:
+def begun_by_who_waits(mine: Tensor) -> tuple[Tensor, int]:
+    """The same by compiled code."""
+    x = mine.to("tpu")
+    with patient_threads() as direct:
+        others = direct.begun_behind
+        for _ in range(10):
+            dist.all_reduce(x, async_op=True).wait()
+        dist.all_reduce(x.new_zeros(1), async_op=True).get_future().wait()
+    return x.cpu(), direct.begun_behind - others
+
+
+def run_though_nobody_waits(dtype: torch.dtype, mine: Tensor) -> list[Tensor]:
     """Results that a future, a synchronous collective, and asking bring about."""
-    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
-    first, second, third = (mine.to("tpu") * i for i in (1, 2, 3))
-    with mock.patch.object(host_running, "_GRACE_S", FOR_EVER_S):
+    first, second, third = (mine.to("tpu", dtype) * i for i in (1, 2, 3))
+    with patient_threads():
         future = dist.all_reduce(first, async_op=True).get_future()
         while not future.done():
             pass
@@ -48,4 +75,89 @@ def run_though_nobody_waits(mine: torch.Tensor) -> list[torch.Tensor]:
     work = dist.all_reduce(third, async_op=True)
     while not work.is_completed():
         pass
-    return [x.cpu() for x in (first, second, third)]
+    return [x.float().cpu() for x in (first, second, third)]
+
+
+def every_kind(mine: Tensor) -> tuple[list[Tensor], int, list[dict[str, Any]]]:
+    """Each kind of compiled code once: results, what Python ran, and what was recorded."""
+    x, size = mine.to("tpu"), dist.get_world_size()
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    average, shared = x.clone(), x.clone()
+    parts = x.new_empty((x.shape[0] // size, *x.shape[1:]))
+    gathered, swapped = x.new_empty((size * x.shape[0], *x.shape[1:])), torch.empty_like(x)
+    with LongWays() as long:
+        works = [
+            dist.all_reduce(average, dist.ReduceOp.AVG, async_op=True),
+            dist.broadcast(shared, 1, async_op=True),
+            dist.all_gather_single(gathered, x, async_op=True),
+            dist.reduce_scatter_single(parts, x, async_op=True),
+            dist.all_to_all_single(swapped, x, async_op=True),
+            dist.barrier(async_op=True),
+        ]
+        assert all(work.wait() and work.is_completed() and work.is_success() for work in works)
+    recorded = active.flight_recorder()["entries"][-6:]
+    assert works[0].result()[0] is average or torch.equal(works[0].result()[0], average)
+    results = [t.cpu() for t in (average, shared, gathered, parts, swapped)]
+    return results, long.count, recorded
+
+
+def ways_in_turn(mine: Tensor) -> list[Tensor]:
+    """Both ways and synchronous ones in turn, none waited for before the end."""
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    dtypes = [torch.float32, torch.int16, torch.float32, torch.int16, torch.int16, torch.float32]
+    tensors = [(mine * i).to("tpu", dtypes[i % 6]) for i in range(1, 31)]
+    works = [dist.all_reduce(t, async_op=i % 5 > 0) for i, t in enumerate(tensors)]
+    for work in reversed(works):
+        assert work is None or work.wait()
+    return [t.float().cpu() for t in tensors]
+
+
+def same_tensor_many_times(mine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Collectives of one tensor that nobody waits for between; it is read before any wait."""
+    x = mine.to("tpu")
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    works = [dist.all_reduce(x, async_op=True) for _ in range(4)]
+    early = x.cpu()
+    gathered = x.new_empty((2 * x.shape[0], *x.shape[1:]))
+    works.append(dist.all_gather_single(gathered, x, async_op=True))
+    dist.all_reduce(x)
+    for work in works:
+        work.wait()
+    return early, gathered.cpu(), x.cpu()
+
+
+def callbacks_that_wait(mine: Tensor) -> list[Tensor]:
+    """More callbacks at once than gloo has threads, each of which waits for another collective."""
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    groups = [dist.new_group() for _ in range(6)]  # an order of its own for each callback
+
+    def again(group: dist.ProcessGroup) -> Any:
+        def reduce(done: torch.futures.Future[list[Tensor]]) -> Tensor:
+            (x,) = done.value()
+            dist.all_reduce(x, group=group, async_op=True).get_future().wait()
+            return x
+
+        return reduce
+
+    tensors = [mine.to("tpu") * i for i in range(6)]
+    futures = [
+        dist.all_reduce(x, async_op=True).get_future().then(again(group))
+        for x, group in zip(tensors, groups, strict=True)
+    ]
+    return [future.wait().cpu() for future in futures]
+
+
+def functional(mine: Tensor) -> tuple[list[Tensor], int]:
+    """Functional collectives outside of compiled graphs: results, and what Python ran."""
+    from torch.distributed import _functional_collectives as functional_collectives
+
+    x, group = mine.to("tpu"), dist.group.WORLD
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    with LongWays() as long:
+        results = [
+            functional_collectives.all_reduce(x, "sum", group),
+            functional_collectives.all_gather_tensor(x, 0, group),
+            functional_collectives.reduce_scatter_tensor(x, "avg", 0, group),
+        ]
+        results = [r.wait() if hasattr(r, "wait") else r for r in results]
+    return [r.cpu() for r in results], long.count

@@ -3,7 +3,8 @@
 
     python lost_rank.py <what rank 1 does> <number of elements> [<timeout in seconds>]
 
-Rank 1 is lost by SIGKILL, or by SIGSTOP if what it does ends with ``+stop``.
+Rank 1 is lost by SIGKILL, or by SIGSTOP if what it does ends with ``+stop``. With ``+later`` the
+second reduction is asynchronous, with ``+future`` its future is waited for.
 A rank that gets an error prints ``ERROR <class>: <message>`` and ends with code 3.
 """
 
@@ -74,6 +75,7 @@ DEEDS: dict[str, Callable[[], None]] = {
 }
 OTHER: list[dist.ProcessGroup] = []
 STORES: list[dist.Store] = []
+LATER = [""]
 
 
 class LoseInBackward(torch.autograd.Function):
@@ -130,7 +132,11 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
         dist.all_reduce(x, dist.ReduceOp.MIN)
     operand = x[:-1] if how == "shape" and other else x
     operand = x.to(torch.int32) if how == "dtype" and other else operand
-    dist.all_reduce(operand, MAX if how == "operation" and other else SUM)
+    work = dist.all_reduce(
+        operand, MAX if how == "operation" and other else SUM, async_op=LATER[0] != ""
+    )
+    if work is not None:
+        (work.get_future() if LATER[0] == "future" else work).wait()
     operand.cpu()
 
 
@@ -139,7 +145,8 @@ SUM, MAX = dist.ReduceOp.SUM, dist.ReduceOp.MAX
 
 def main(how: str, elements: str, timeout_s: str = "60") -> None:
     """Run one rank."""
-    how = how.removesuffix("+stop")
+    how, _, way = how.partition("+")
+    LATER[0] = way if way in ("later", "future") else ""
     if how == "before_init" and os.environ["RANK"] == "1":
         lose_me()
     if how == "in_init" and os.environ["RANK"] == "1":

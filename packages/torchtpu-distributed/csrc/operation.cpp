@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "operation.h"
+
+#include "threads.h"
+#include "work.h"
+
+#include <torch/csrc/Exceptions.h>
+
+#include <algorithm>
+
+namespace torchtpu::distributed {
+
+Operation::Operation(PendingPtr record, std::vector<Memory> memory, std::vector<const void*> storages,
+                     std::vector<at::Tensor> results, Start start, Explain explain,
+                     std::shared_ptr<Records> records, std::shared_ptr<Operations> all)
+    : record_(std::move(record)),
+      memory_(std::move(memory)),
+      storages_(std::move(storages)),
+      results_(std::move(results)),
+      start_(std::move(start)),
+      explain_(std::move(explain)),
+      records_(std::move(records)),
+      all_(std::move(all)) {}
+
+bool Operation::uses(const void* storage) const {
+  return std::find(storages_.begin(), storages_.end(), storage) != storages_.end();
+}
+
+bool Operation::uses(uintptr_t first, size_t nbytes) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(memory_.begin(), memory_.end(), [&](const Memory& memory) {
+    auto address = reinterpret_cast<uintptr_t>(memory.address);
+    return address >= first && address < first + nbytes;
+  });
+}
+
+void Operation::begin(c10d::Backend& gloo) {
+  std::vector<WorkPtr> works;
+  try {
+    works = start_(gloo, end_);
+  } catch (const std::exception& error) {
+    fail_behind("failed", error.what());
+    return;
+  }
+  record_->launched_s.store(monotonic_s());
+  left_.store(works.size());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    works_ = works;
+    auto called = State::kCalled;
+    state_.compare_exchange_strong(called, State::kBegun);
+  }
+  for (const WorkPtr& work : works) {
+    work->getFuture()->addCallback([self = shared_from_this()](c10::ivalue::Future& of) { self->arrived(of); });
+  }
+}
+
+void Operation::arrived(c10::ivalue::Future& work) {
+  if (work.hasError()) {
+    fail_behind("failed", work.tryRetrieveErrorMessage());
+  } else if (left_.fetch_sub(1) == 1) {
+    finish();
+  }
+}
+
+void Operation::finish() {
+  try {
+    if (end_) {
+      end_();
+    }
+  } catch (const std::exception& error) {
+    fail_behind("failed", error.what());
+    return;
+  }
+  record_->done_s.store(monotonic_s());
+  records_->end(record_);
+  close(State::kDone);
+}
+
+void Operation::close(State how, std::exception_ptr error) {
+  if (closed_.exchange(true)) {
+    return;
+  }
+  std::vector<Memory> memory;
+  std::vector<WorkPtr> works;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    memory.swap(memory_);
+    works.swap(works_);
+    error_ = std::move(error);
+  }
+  if (how == State::kFailed) {  // a thread of gloo's that is stuck may still use it
+    for (Memory& each : memory) {
+      each.owner.release();
+    }
+  }
+  memory.clear();  // before anybody sees the end, so that the results can be written again
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    state_.store(how);
+    future = future_;
+  }
+  all_->remove(*this);
+  if (future) {
+    run_behind([self = shared_from_this(), future] { self->settle(*future); });
+  }
+}
+
+void Operation::settle(c10::ivalue::Future& future) const {
+  if (is_done()) {
+    future.markCompleted(c10::IValue(results_));
+  } else {
+    future.setErrorIfNeeded(error_);
+  }
+}
+
+bool Operation::await(const Abort& abort) {
+  std::vector<WorkPtr> works;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    works = works_;
+  }
+  for (const WorkPtr& work : works) {
+    while (!is_over() && !work->isCompleted()) {
+      try {
+        work->wait(kSignalPeriod);
+      } catch (const std::exception&) {
+        if (abort.set.load(std::memory_order_relaxed)) {
+          return false;
+        }
+        check_signals();
+      }
+    }
+  }
+  return poll(abort, [this] { return is_over(); });
+}
+
+void Operation::rethrow() const {
+  if (state_.load() != State::kFailed) {
+    return;
+  }
+  try {
+    std::rethrow_exception(error_);
+  } catch (python_error& error) {
+    py::gil_scoped_acquire gil;
+    error.restore();
+    throw py::error_already_set();
+  }
+}
+
+void Operation::fail_behind(const char* how, std::string said) {
+  run_behind([self = shared_from_this(), how, said = std::move(said)] {
+    if (Py_IsInitialized() != 0 && !self->is_over()) {
+      py::gil_scoped_acquire gil;
+      self->fail(self->explain_(how, self->record_, said));
+    }
+  });
+}
+
+void Operation::fail(const py::object& error) {
+  close(State::kFailed, as_exception(error));
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!future_) {
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    if (is_over()) {
+      settle(*future_);
+    }
+  }
+  return future_;
+}
+
+void Operations::add(const OperationPtr& operation) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  list_.push_back(operation);
+  count_.store(list_.size());
+}
+
+void Operations::remove(const Operation& operation) {
+  OperationPtr removed;  // freed without the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto it = std::find_if(list_.begin(), list_.end(), [&](const OperationPtr& held) { return held.get() == &operation; });
+  if (it != list_.end()) {
+    removed = std::move(*it);
+    list_.erase(it);
+    count_.store(list_.size());
+  }
+}
+
+std::vector<OperationPtr> Operations::all() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return list_;
+}
+
+void Operations::wait_for(const std::function<bool(const Operation&)>& matches, const Abort& abort) const {
+  py::gil_scoped_release no_gil;
+  for (const OperationPtr& operation : all()) {
+    if (matches(*operation) && !operation->await(abort)) {
+      return;
+    }
+  }
+}
+
+}  // namespace torchtpu::distributed
