@@ -13,7 +13,8 @@ Gather of blocks of ``b`` bytes on one axis, the building block of the ring algo
 both ways round a ring ``floor(N/2) a + b (N-1) / (2 W)``; one way round it, or on a line,
 ``(N-1) (a + b / W)``. A reduce-scatter is a gather run backwards; an all-reduce is both.
 All-to-all: bytes on the middle link of the worst axis, ``b N / (8 W)`` on an even ring, and
-not less than the hops to the farthest chip.
+not less than the hops to the farthest chip. Of uneven parts (`ici.uneven`) it is the busiest
+link of all, which no sender, receiver or bisection can do with less than.
 Between slices: each chip exchanges its part directly with the same chip of the others.
 Faults: an axis is as slow as its slowest link, one that is down being its detour, and
 stragglers hold up all from the start. That is an estimate, not a bound.
@@ -28,9 +29,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from torchtpu_core.ici.algorithms import Algorithm, choose, pipeline_pieces
 from torchtpu_core.ici.collectives import IciLink
 from torchtpu_core.ici.colours import Colour, colours_of
+from torchtpu_core.ici.fabric import Floats
 from torchtpu_core.ici.faults import refuse_chips_down
 from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.ici.lattice import farthest_alone, link_shares
@@ -38,6 +42,7 @@ from torchtpu_core.ici.messages import messages_bound
 from torchtpu_core.ici.model import CollectiveTime, Message, array_bytes
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.span import NO_AXIS, Span, SpanAxis
+from torchtpu_core.ici.uneven import Sizes, UnevenParts, hops_and_ways, loads, uneven_parts
 from torchtpu_core.units import seconds_to_ps
 
 MODEL = "closed form"
@@ -85,6 +90,23 @@ class ClosedForm:
         """Simulated time of messages that start together; see `NetworkModel.messages_time`."""
         return messages_bound(self.network, messages, kind, MODEL)
 
+    def uneven_time(self, group: Sequence[int], sizes: Sizes) -> CollectiveTime:
+        """Simulated time of an uneven all-to-all; see `NetworkModel.uneven_time`."""
+        parts = uneven_parts(group, sizes, self.network)
+        refuse_chips_down(self.network.slice_, self.network.faults)
+        stages = [uneven_stage(one, parts.span, self.network) for one in parts.within]
+        return self.uneven_result(parts, max(stages, key=lambda stage: stage.time_s), MODEL)
+
+    def uneven_result(self, parts: UnevenParts, inner: Stage, model: str) -> CollectiveTime:
+        """The answer made of the stage within a slice, and those within chips and between."""
+        span, kind = parts.span, CollectiveKind.RAGGED_ALL_TO_ALL
+        algorithm = choose(kind, 0, span, self.network.slice_.chip)
+        between = self._dcn_stage(parts.dcn_bytes) if parts.dcn_bytes else Stage()
+        die = Stage()
+        if parts.die_bytes:
+            die = over_die(parts.die_bytes, self._die(span))
+        return self._joined(kind, span, algorithm, (inner, die, between), model)
+
     def _die(self, span: Span) -> IciLink:
         """The link between a chip's devices; where it is not published it hides, or raises."""
         if span.chips == 1 or self.network.die is not None:
@@ -115,13 +137,17 @@ class ClosedForm:
         chip_bytes = whole * span.sharing / span.chips_per_slice
         if kind is CollectiveKind.ALL_TO_ALL:
             chip_bytes = whole * span.sharing * span.cores
-        sent = chip_bytes * (count - 1) / count
-        once = sent / dcn.bytes_per_s + dcn.hop_latency_s
-        rounds = 2 if kind in _TWICE else 1
+        once = self._dcn_stage(chip_bytes * (count - 1) / count)
+        return repeated(once, 2 if kind in _TWICE else 1)
+
+    def _dcn_stage(self, sent: float) -> Stage:
+        """The stage in which each chip sends so much to other slices at once."""
+        dcn = self.network.dcn
+        assert dcn is not None
         return Stage(
-            time_s=rounds * once,
-            latency_s=rounds * dcn.hop_latency_s,
-            load={(0, 1): rounds * sent},
+            time_s=sent / dcn.bytes_per_s + dcn.hop_latency_s,
+            latency_s=dcn.hop_latency_s,
+            load={(0, 1): sent},
         )
 
     def result_of(
@@ -133,13 +159,26 @@ class ClosedForm:
         inner: Stage,
         model: str,
     ) -> CollectiveTime:
-        """The answer made of the stage within a slice, and those within chips and between slices.
+        """The answer made of the stage within a slice, and those within chips and between slices."""
+        between = self._between_slices(kind, whole, span)
+        die = within_chip(kind, whole, span, self._die(span)) if span.cores > 1 else Stage()
+        return self._joined(kind, span, algorithm, (inner, die, between), model)
+
+    def _joined(
+        self,
+        kind: CollectiveKind,
+        span: Span,
+        algorithm: Algorithm,
+        parts: tuple[Stage, Stage, Stage],
+        model: str,
+    ) -> CollectiveTime:
+        """The answer made of the stages within a slice, within chips, and between slices.
 
         Cores exchange over the dies' link while other parts travel between chips, so that
         the longer of the two counts.
         """
-        load, between = inner.load, self._between_slices(kind, whole, span)
-        die = within_chip(kind, whole, span, self._die(span)) if span.cores > 1 else Stage()
+        inner, die, between = parts
+        load = inner.load
         stages = [("die", die) if die.time_s > inner.time_s else ("ici", inner), ("dcn", between)]
         by_axis: dict[int, int] = {}
         for (axis, _), size in load.items():
@@ -228,6 +267,27 @@ def all_to_all(chip_bytes: float, span: Span, network: Network) -> Stage:
     return Stage(time_s=max(loaded_s, farthest_s), latency_s=latency_s, load=load)
 
 
+def uneven_stage(parts: Floats, span: Span, network: Network) -> Stage:
+    """The stage in which positions of every group send each other `parts`, `[P, P]` bytes."""
+    if not span.axes:
+        return Stage()
+    torus, link = network.slice_.torus, network.link
+    busiest = {key: float(one.max()) for key, one in loads(parts, span, torus).items()}
+    load = {key: size for key, size in busiest.items() if size}
+    if not load:
+        return Stage()
+    hops, ways = hops_and_ways(span, torus)
+    far = np.where(parts > 0, hops, 0)
+    # As of even parts: what is split over two ways is not among the last.
+    last = int(np.where(ways == 1, far, 0).max())
+    alone_s = np.where(hops, parts, 0.0) / ways / link.bytes_per_s + far * link.hop_latency_s
+    return Stage(
+        time_s=max(_loaded_s(load, network) + last * link.hop_latency_s, float(alone_s.max())),
+        latency_s=int(far.max()) * link.hop_latency_s,
+        load=load,
+    )
+
+
 def pipeline(whole: float, axis: SpanAxis, network: Network) -> Stage:
     """The stage in which `whole` bytes travel from the first chip of an axis past all others.
 
@@ -248,4 +308,9 @@ def within_chip(kind: CollectiveKind, whole: float, span: Span, die: IciLink) ->
     sent = whole if kind is CollectiveKind.BROADCAST else whole * (span.cores - 1) / span.cores
     if kind is CollectiveKind.ALL_REDUCE:
         sent *= 2
+    return over_die(sent, die)
+
+
+def over_die(sent: float, die: IciLink) -> Stage:
+    """The stage in which a device sends so much to the others of its chip."""
     return Stage(time_s=sent / die.bytes_per_s + die.hop_latency_s, latency_s=die.hop_latency_s)

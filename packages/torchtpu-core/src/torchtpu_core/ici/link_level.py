@@ -21,7 +21,7 @@ import numpy as np
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.ici.algorithms import Algorithm, choose
 from torchtpu_core.ici.alike import merged
-from torchtpu_core.ici.closed_form import ClosedForm, Stage
+from torchtpu_core.ici.closed_form import ClosedForm, Stage, uneven_stage
 from torchtpu_core.ici.embedding import alike_everywhere, embed
 from torchtpu_core.ici.fabric import Fabric, Floats, Ints
 from torchtpu_core.ici.faults import refuse_chips_down
@@ -42,6 +42,7 @@ from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.pairs import all_pairs, pairs_alike
 from torchtpu_core.ici.schedules import ring_schedule
 from torchtpu_core.ici.span import Span
+from torchtpu_core.ici.uneven import Sizes, uneven_parts
 from torchtpu_core.units import PS_PER_S, ps_to_seconds
 
 MODEL = "link level"
@@ -119,6 +120,44 @@ class LinkLevel:
         flows = FlowRound(pattern, sizes)
         result = Fluid(fabric.capacity(), [[flows]], self.network.devices).run()
         return replace(bound, time_ps=result.end_ps, model=MODEL)
+
+    def uneven_time(self, group: Sequence[int], sizes: Sizes) -> CollectiveTime:
+        """Simulated time of an uneven all-to-all; see `NetworkModel.uneven_time`."""
+        closed = ClosedForm(self.network)
+        parts = uneven_parts(group, sizes, self.network)
+        refuse_chips_down(self.network.slice_, self.network.faults)
+        stages = [self._uneven_stage(one, parts.span) for one in parts.within]
+        return closed.uneven_result(parts, max(stages, key=lambda stage: stage.time_s), MODEL)
+
+    def uneven_loads(self, group: Sequence[int], sizes: Sizes) -> Floats:
+        """Bytes of an uneven all-to-all on every ICI link of a slice; see `link_loads`.
+
+        Of several slices each link has those of the slice in which it carries most.
+        """
+        torus, parts = self.network.slice_.torus, uneven_parts(group, sizes, self.network)
+        load = np.zeros(self._slice_fabric().links)
+        for one in parts.within if parts.span.axes else ():
+            lanes = self._uneven_lanes(one, parts.span)
+            load = np.maximum(load, bytes_on_links(lanes, len(load)))
+        result: Floats = load[: self._slice_fabric().ici_links].reshape(torus.chips, -1)
+        return result
+
+    def _uneven_stage(self, parts: Floats, span: Span) -> Stage:
+        if not span.axes:
+            return Stage()
+        result = self._fluid(self._uneven_lanes(parts, span))
+        return Stage(
+            time_s=ps_to_seconds(result.end_ps),
+            latency_s=uneven_stage(parts, span, self.network).latency_s,
+            load=self._load_by_axis([result], span),
+        )
+
+    def _uneven_lanes(self, parts: Floats, span: Span) -> Lanes:
+        """The flows of all groups, each by itself."""
+        chips = embed(span, self.network.slice_.torus)
+        self._refuse_too_many(chips)
+        hop_ps = self.network.link.hop_latency_s * PS_PER_S
+        return [[all_pairs(self._slice_fabric(), span, chips, parts, hop_ps)]]
 
     def together(
         self, collectives: Sequence[tuple[CollectiveKind, float, Span]]
@@ -267,13 +306,18 @@ class LinkLevel:
         if whole and (alike_everywhere(span) or span.twisted):
             return [[pairs_alike(span, torus, part, hop_ps)]], True
         chips = embed(span, torus)
-        if chips.size * span.chips_per_slice > MOST_PAIRS:
-            raise TorchTPUError(
-                f"An all-to-all of {span.chips_per_slice} chips in {len(chips)} group(s) that do "
-                f"not all see the same is {chips.size * span.chips_per_slice} flows; at most "
-                f"{MOST_PAIRS} are simulated. Use the closed form."
-            )
+        self._refuse_too_many(chips)
         return [[all_pairs(self._slice_fabric(), span, chips, part, hop_ps)]], False
+
+    def _refuse_too_many(self, chips: Ints) -> None:
+        """Raises TorchTPUError where the flows between `chips`, `[groups, P]`, are too many."""
+        groups, count = chips.shape
+        if groups * count**2 > MOST_PAIRS:
+            raise TorchTPUError(
+                f"An all-to-all of {count} chips in {groups} group(s) that do not all see the same "
+                f"is {groups * count**2} flows; at most {MOST_PAIRS} are simulated. Use the closed "
+                "form."
+            )
 
     def _load_by_axis(
         self, results: Sequence[FluidResult], span: Span

@@ -21,6 +21,7 @@ from torchtpu_core.ici.kinds import CollectiveKind, Engine
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.ici.span import Span
+from torchtpu_core.ici.uneven import Sizes
 from torchtpu_core.units import PS_PER_S
 
 
@@ -102,6 +103,19 @@ class NetworkModel(Protocol):
         self, messages: Sequence[Message], kind: CollectiveKind = CollectiveKind.PERMUTE
     ) -> CollectiveTime:
         """Simulated time of messages that start together: a permute, a ragged all-to-all."""
+
+    def uneven_time(self, group: Sequence[int], sizes: Sizes) -> CollectiveTime:
+        """Simulated time of an all-to-all of uneven parts that all groups alike run at once.
+
+        Other than messages, parts go all shortest ways, as those of an even all-to-all do.
+
+        Args:
+            group: the devices of one of the groups.
+            sizes: `[n, n]`, bytes that each of them sends to each.
+
+        Raises:
+            TorchTPUError: the sizes do not fit the group, or there are too many.
+        """
 
 
 _MESSAGES = (CollectiveKind.PERMUTE, CollectiveKind.RAGGED_ALL_TO_ALL, CollectiveKind.SEND)

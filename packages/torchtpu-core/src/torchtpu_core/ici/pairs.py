@@ -3,7 +3,7 @@
 
 Where a ring is even, the chip half-way round is reached both ways, half the bytes each. Ways
 go axis by axis. On a torus that looks the same from every chip, the flows to one offset are
-one flow.
+one flow. Chips that form no grid send as single messages go.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from torchtpu_core.ici.fabric import Fabric, Floats, Ints
 from torchtpu_core.ici.fluid import FlowPattern, FlowRound
 from torchtpu_core.ici.lattice import shortest_ways
-from torchtpu_core.ici.routing import offsets, walk
+from torchtpu_core.ici.routing import offsets, routes, walk
 from torchtpu_core.ici.span import Span
 from torchtpu_core.ici.torus import Torus
 
@@ -38,20 +38,45 @@ def pairs_alike(span: Span, torus: Torus, part_bytes: float, hop_ps: float) -> F
 
 
 def all_pairs(
-    fabric: Fabric, span: Span, chips: Ints, part_bytes: float, hop_ps: float
+    fabric: Fabric, span: Span, chips: Ints, part_bytes: float | Floats, hop_ps: float
 ) -> FlowRound:
-    """The flows of all groups, `chips` `[groups, P]`, each by itself."""
+    """The flows of all groups, `chips` `[groups, P]`, each by itself.
+
+    `part_bytes` is that of all pairs of positions, or `[P, P]`; what is empty does not flow.
+    """
+    count = span.chips_per_slice
+    parts = np.broadcast_to(np.asarray(part_bytes, dtype=np.float64), (count, count))
+    if span.members is not None:
+        return _messages(fabric, chips, parts, hop_ps)
     if span.twisted:
         source, target, moved, fraction = _twisted_ways(fabric.torus)
     else:
         source, target, moved, fraction = _ways(span, len(fabric.torus.shape))
+    sent = parts[source, target] * fraction
+    some = np.flatnonzero(sent)
+    source, target, moved, sent = source[some], target[some], moved[some], sent[some]
     groups = len(chips)
     starts, ends = chips[:, source].ravel(), chips[:, target].ravel()
-    moved = np.tile(moved, (groups, 1))
-    flow, link = walk(fabric, starts, moved)
-    latency_ps = np.rint(np.bincount(flow) * hop_ps).astype(np.int64)
+    flow, link = walk(fabric, starts, np.tile(moved, (groups, 1)))
+    return _flows(starts, ends, flow, link, np.tile(sent, groups), hop_ps)
+
+
+def _messages(fabric: Fabric, chips: Ints, parts: Floats, hop_ps: float) -> FlowRound:
+    """The flows of groups without regular shape, each over the route of a message."""
+    source, target = np.nonzero(parts * ~np.eye(len(parts), dtype=bool))
+    starts, ends = chips[:, source].ravel(), chips[:, target].ravel()
+    cores = fabric.network.slice_.devices_per_chip
+    found = routes(fabric, starts * cores, ends * cores)
+    sent = np.tile(parts[source, target], len(chips))
+    return _flows(starts, ends, found.message, found.link, sent, hop_ps)
+
+
+def _flows(
+    starts: Ints, ends: Ints, flow: Ints, link: Ints, sent: Floats, hop_ps: float
+) -> FlowRound:
+    latency_ps = np.rint(np.bincount(flow, minlength=len(sent)) * hop_ps).astype(np.int64)
     pattern = FlowPattern.of(starts, ends, latency_ps, flow, link, np.ones(len(flow)))
-    return FlowRound(pattern, np.tile(part_bytes * fraction, groups))
+    return FlowRound(pattern, sent)
 
 
 def _twisted_ways(torus: Torus) -> tuple[Ints, Ints, Ints, Floats]:
