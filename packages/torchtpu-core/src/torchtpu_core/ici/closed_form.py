@@ -159,7 +159,7 @@ class ClosedForm:
         inner: Stage,
         model: str,
     ) -> CollectiveTime:
-        """The answer made of the stage within a slice, and those within chips and between slices."""
+        """The answer, with the stages within chips and between slices of one array."""
         between = self._between_slices(kind, whole, span)
         die = within_chip(kind, whole, span, self._die(span)) if span.cores > 1 else Stage()
         return self._joined(kind, span, algorithm, (inner, die, between), model)
