@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torchtpu_core.ici.slices import parse_slice
 
 FSDP = """
 import sys
@@ -203,3 +204,26 @@ def test_script_without_the_device_says_so(tmp_path) -> None:
     assert done.returncode == 1
     assert "PlanError" in done.stderr
     assert "put no work on the device" in done.stderr
+
+
+TENSOR_PARALLEL_INFERENCE = """
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+mesh = init_device_mesh("tpu", (4,))
+model = nn.Sequential(nn.Linear(256, 1024, bias=False), nn.Linear(1024, 256, bias=False)).to("tpu")
+parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+with torch.no_grad():
+    model(torch.randn(512, 256, device="tpu"))
+    torch.randn(0, 256, device="tpu") @ torch.randn(256, 8, device="tpu")
+"""
+
+
+def test_shapes_that_dtensor_asks_for_and_empty_products_are_no_work(tmp_path) -> None:
+    done = _run(tmp_path, TENSOR_PARALLEL_INFERENCE, "--target", "v5e:2x2", "--json", "plan.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    peak = parse_slice("v5e:2x2").chip.figure("peak_bf16_flops_per_s")
+    assert plan["hfu"] * plan["step_s"] * peak == pytest.approx(2 * 2 * 512 * 256 * 1024 / 4)

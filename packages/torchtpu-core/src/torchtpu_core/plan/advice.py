@@ -18,7 +18,7 @@ from torchtpu_core.plan.changed_step import Found, Step
 from torchtpu_core.plan.fusion import Fusion
 from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Schedule
-from torchtpu_core.plan.records import Category, Op, Phase, Recording, Work
+from torchtpu_core.plan.records import Category, Op, Parts, Phase, Recording, Work
 from torchtpu_core.plan.schedule import Pricer
 from torchtpu_core.units import format_bytes
 
@@ -272,7 +272,8 @@ def _doubled(op: Op, moved_bytes: float) -> tuple[Op, float]:
         return replace(op, products=rows), moved_bytes + max(0.0, moved_bytes - weights)
     if op.collective:
         tokens = op.name not in ("allreduce_", "allreduce_coalesced_")
-        return replace(op, moved_bytes=op.moved_bytes * (2 if tokens else 1)), moved_bytes
+        parts = op.parts and Parts(2 * op.parts.sizes)
+        return replace(op, moved_bytes=op.moved_bytes * (1 + tokens), parts=parts), moved_bytes
     return replace(op, scores=2 * op.scores), 2 * moved_bytes
 
 

@@ -43,6 +43,12 @@ KINDS = {
     "send": "collective_permute",
     "recv_": RECEIVE,
 }
+#: Operators whose first argument is where results go, and whose second is the operand.
+_RESULT_FIRST = frozenset(
+    {"_allgather_base_", "allgather_", "allgather_into_tensor_coalesced_"}
+    | {"_reduce_scatter_base_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_"}
+    | {"alltoall_base_", "alltoall_"}
+)
 #: Operators with one peer, their third argument.
 MESSAGES = ("send", "recv_")
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
@@ -67,28 +73,56 @@ def group_of(flat: Sequence[Any]) -> tuple[int, ...]:
     return tuple(range(dist.get_world_size())) if dist.is_initialized() else (0,)
 
 
-def put_in_bytes(kind: str, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> int:
-    """Bytes that a rank puts in: its shard of a gather, else its whole operand."""
-    sizes = [tensor.numel() * tensor.element_size() for tensor in (*tensors, *out)]
-    if not sizes:
-        return 0
-    if kind == "all_gather":
-        return min(sizes)
-    return max(sizes)
+def put_in_bytes(name: str, args: Sequence[Any]) -> int:
+    """Bytes that a rank puts in: its shard of a gather, else its whole operand or operands."""
+    return sum(_sizes(args[1 if name in _RESULT_FIRST else 0]))
 
 
-def is_uneven(args: Sequence[Any]) -> bool:
-    """Whether an all-to-all's arguments ask for parts of different sizes.
+def parts_of(
+    name: str, args: Sequence[Any], result: Any, ranks: int, line: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Bytes that an all-to-all sends to each rank, and that it receives from each.
 
-    >>> is_uneven([[2, 2], [2, 2]]), is_uneven([[1, 3], [2, 2]])
-    (False, True)
+    Args:
+        name: the operator.
+        args: its arguments.
+        result: what it returns.
+        ranks: of its group.
+        line: the user's, for errors.
+
+    Raises:
+        PlanError: sizes that do not sum up to the operand's, or the result's.
     """
-    return any(
-        isinstance(sizes, (list, tuple))
-        and all(isinstance(n, int) for n in sizes)
-        and len(set(sizes)) > 1
-        for sizes in args
-    )
+    if name == "alltoall_":
+        return _sizes(args[1]), _sizes(args[0])
+    if name in _RESULT_FIRST:
+        target, source, _, target_rows, source_rows = args[:5]
+    else:
+        source, target_rows, source_rows = args[:3]
+        target = result
+    return _split(source, source_rows, ranks, line), _split(target, target_rows, ranks, line)
+
+
+def _split(tensor: torch.Tensor, rows: Sequence[int], ranks: int, line: str) -> tuple[int, ...]:
+    """Bytes of each part of a tensor that is split along its first dimension."""
+    whole = tensor.numel() * tensor.element_size()
+    if not rows:
+        return (whole // ranks,) * ranks
+    if sum(rows) != tensor.shape[0] or len(rows) != ranks:
+        raise PlanError(
+            f"the all-to-all of {ranks} ranks at {line} splits {tensor.shape[0]} rows into "
+            f"{len(rows)} parts of {sum(rows)} rows: {list(rows)[:16]}. If these sizes are read "
+            "from the device, a plan does not have them: it knows those that torch.histc or "
+            "torch.bincount count, taken to be even, where they divide the rows."
+        )
+    return tuple(whole * count // max(tensor.shape[0], 1) for count in rows)
+
+
+def _sizes(tree: Any) -> tuple[int, ...]:
+    """Bytes of the tensors of an argument: one, a list, or a list of lists."""
+    if isinstance(tree, torch.Tensor):
+        return (tree.numel() * tree.element_size(),)
+    return tuple(size for item in tree for size in _sizes(item))
 
 
 def all_groups(group: Sequence[int], world: int) -> list[list[int]]:

@@ -20,10 +20,11 @@ from torchtpu_core.ici.groups import span_of
 from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.ici.link_level import LinkLevel
 from torchtpu_core.ici.messages import loads_of
-from torchtpu_core.ici.model import Message
+from torchtpu_core.ici.model import CollectiveTime, Message
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.span import NO_AXIS
 from torchtpu_core.plan.collectives import all_groups
+from torchtpu_core.plan.records import Parts
 
 #: Links whose loads differ by less than this part are called alike.
 ALIKE = 1e-6
@@ -31,8 +32,8 @@ ALIKE = 1e-6
 #: Groups without regular shape whose links are followed one by one.
 MOST_IRREGULAR = 64
 
-#: Kind, bytes that a rank puts in, and ranks of a collective.
-Sent = tuple[str, int, tuple[int, ...]]
+#: Kind, bytes that a rank puts in or those of all ranks, and ranks of a collective.
+Sent = tuple[str, int | Parts, tuple[int, ...]]
 
 
 @dataclass(slots=True)
@@ -143,12 +144,14 @@ def _busiest(made: Traffic, axis: int, table: np.ndarray, slices: int) -> Link:
     )
 
 
-def _loads(kind: str, size: int, group: tuple[int, ...], network: Network) -> Floats:
+def _loads(kind: str, size: int | Parts, group: tuple[int, ...], network: Network) -> Floats:
     """Bytes on every link of a slice in one run of a collective, all groups of its kind."""
     torus = network.slice_.torus
     shape = torus.chips, 2 * len(torus.shape)
     if len(group) < 2 or not size:
         return np.zeros(shape)
+    if isinstance(size, Parts):
+        return _uneven_loads(size, group, network)
     try:
         groups = all_groups(group, network.devices)
     except PlanError:
@@ -188,6 +191,20 @@ def _by_axis(
     For what is too much to follow link by link.
     """
     found = ClosedForm(network).collective_time(CollectiveKind(kind), size, span_of(group, network))
+    return _on_axes(found, network, shape)
+
+
+def _uneven_loads(parts: Parts, group: tuple[int, ...], network: Network) -> Floats:
+    """Bytes of an uneven all-to-all on every link, or the most of its axis where it is too big."""
+    shape = network.slice_.torus.chips, 2 * len(network.slice_.torus.shape)
+    try:
+        return LinkLevel(network).uneven_loads(group, parts.sizes)
+    except TorchTPUError:
+        return _on_axes(ClosedForm(network).uneven_time(group, parts.sizes), network, shape)
+
+
+def _on_axes(found: CollectiveTime, network: Network, shape: tuple[int, int]) -> Floats:
+    """The bytes on the busiest link of an axis, on all of its links."""
     loads = np.zeros(shape)
     for axis, sent in found.axis_bytes.items():
         columns = slice(None) if axis == NO_AXIS else slice(2 * axis, 2 * axis + 2)

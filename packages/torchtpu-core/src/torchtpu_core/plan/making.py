@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torchtpu_core.ici.faults import NO_FAULTS, Faults
 from torchtpu_core.ici.slices import Slice
+from torchtpu_core.plan import uneven
 from torchtpu_core.plan.advice import advise
 from torchtpu_core.plan.fusion import fuse
 from torchtpu_core.plan.join import Joined
@@ -32,6 +33,7 @@ def make_plan(
     """
     several = [recordings] if isinstance(recordings, Recording) else list(recordings)
     pricer = Pricer(where, slices, f32_precision, faults)
+    uneven.complete(several)
     plans = [_alone(one, where, slices, pricer, faults) for one in several]
     if len(plans) == 1:
         _add_traffic(plans[0], pricer)

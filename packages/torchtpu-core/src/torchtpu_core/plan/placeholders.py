@@ -3,8 +3,9 @@
 
 It is 1 unless the operators tell more. What they tell: a tensor was filled with a number; values
 are finite, so `isnan` is false and `GradScaler` has found no infinity; two computed values are not
-equal, so no sequence has ended early. And so on through what a script makes of these before it
-reads them. Otherwise it would take the branch of a failed step, or of a finished one.
+equal, so no sequence has ended early; what is counted falls into all bins alike, as tokens of a
+balanced router do. And so on through what a script makes of these before it reads them.
+Otherwise it would take the branch of a failed step, or of a finished one.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ _FILLED_WITH = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0, "f
 _SAME = frozenset(
     {"any", "all", "amax", "amin", "max", "min", "mean", "clone", "detach", "alias", "_to_copy"}
     | {"copy_", "view", "_unsafe_view", "reshape", "expand", "unsqueeze", "squeeze", "select"}
-    | {"slice", "stack", "cat"}
+    | {"slice", "stack", "cat", "all_to_all_single", "unbind"}
+    | {"split", "split_with_sizes", "permute", "transpose", "t", "flip", "roll", "repeat"}
 )
+#: Operators that count their operand's elements.
+_COUNTS = frozenset(["histc", "bincount"])
+#: Operators that add their last operand to elements of their first.
+_ADDS = frozenset(["scatter_add", "scatter_add_", "index_add", "index_add_"])
 _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
@@ -51,7 +57,14 @@ def follow(
     if name == "_amp_foreach_non_finite_check_and_unscale_":
         _know(inputs[-2], 0)  # found_inf; the last is the scale
         return
+    if name == "alltoall_base_":
+        _know(args[0], _known(args[1]))
+        return
     value = _value(name, args, inputs)
+    if name in _COUNTS:
+        value = inputs[0].numel() / max(outputs[0].numel(), 1)
+    if name in ("sum", "count_nonzero") and value is not None:
+        value = value * inputs[0].numel() / max(outputs[0].numel(), 1)
     for tensor in outputs:
         if value is not None or _known(tensor) is not None:
             _know(tensor, value)
@@ -79,6 +92,8 @@ def _value(name: str, args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> An
     if name in _FILLED_WITH:
         return _number(args[_FILLED_WITH[name]])
     values = [_known(tensor) for tensor in inputs]
+    if name in _ADDS and None not in (values[0], values[-1]):
+        return values[0] + values[-1] * inputs[-1].numel() / max(inputs[0].numel(), 1)
     if name == "copy_":
         return values[-1] if values else None
     first = [_number(arg) for arg in args[:2]]
@@ -93,7 +108,7 @@ def _value(name: str, args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> An
     if name in ("logical_and", "bitwise_and"):
         return _decided(first, decisive=False)
     if name in ("sum", "count_nonzero"):
-        return None if values[0] is None else values[0] * inputs[0].numel()
+        return values[0]
     if name in _SAME and values and len(set(values)) == 1:
         return values[0]
     return None

@@ -13,6 +13,7 @@ environment: `environment_ranks`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from unittest import mock
 
 import numpy as np
 from torch import distributed as dist
+from torch.distributed import _functional_collectives
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
@@ -156,10 +158,35 @@ def watch(stack: contextlib.ExitStack, branches: Branches) -> None:
         if places is not None:
             branches.note(places)
 
+    for module, name in _WITH_SIZES:
+        noting = _noting(getattr(module, name), branches)
+        stack.enter_context(mock.patch.object(module, name, noting))
     stack.enter_context(mock.patch.object(dist, "get_rank", rank_of))
     stack.enter_context(mock.patch.object(dist, "get_node_local_rank", node_rank_of))
     stack.enter_context(mock.patch.object(DeviceMesh, "get_local_rank", local_rank_of))
     stack.enter_context(mock.patch.object(_PipelineStageBase, "__init__", stage))
+
+
+#: Calls whose lists of sizes are told, if they come from a rank.
+_WITH_SIZES = (
+    (dist, "all_to_all_single"),
+    (_functional_collectives, "all_to_all_single"),
+    (_functional_collectives, "all_to_all_single_autograd"),
+)
+
+
+def _noting(call: Callable[..., Any], branches: Branches) -> Callable[..., Any]:
+    """A call that notes the ranks in its lists, which become plain numbers in it."""
+
+    @functools.wraps(call)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        for argument in (*args, *kwargs.values()):
+            for item in argument if isinstance(argument, (list, tuple)) else ():
+                if isinstance(item, Rank):
+                    branches.note(item.everyone)
+        return call(*args, **kwargs)
+
+    return noted
 
 
 def _watched(mine: int, group: Any, branches: Branches) -> int:

@@ -35,6 +35,8 @@ MOST_OPERATORS = 2_000_000
 MOST_READS = 10_000
 _DESUGARED = ("DTensor", "AsyncCollectiveTensor")
 _aten = torch.ops.aten
+#: What functional collectives do with their results, whose fake kernels make new storages.
+_WAITS = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -66,20 +68,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         flat = _leaves((args, kwargs), [])
         inputs = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
         fakes = [tensor for tensor in inputs if isinstance(tensor, FakeTensor)]
-        if not fakes and not self._makes_fake(func, args, flat):
+        if not fakes and (_other_shapes() or not self._makes_fake(func, args, flat)):
             return func(*args, **kwargs)
         if fakes and fakes[0].fake_mode is not self.fake:
-            # DTensor asks another fake mode for the shapes of global tensors: no work.
             return func(*args, **kwargs)
         if _is_composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
+        if func._schema.name in _WAITS:
+            return self._same(args[0])
         special = self._data_read(func, args, kwargs)
         if special is not _RUN:
             return special
         try:
             with self.fake:
                 out = _uploaded(func, args, kwargs)
+                if out is None:
+                    out = _counted(func, args, kwargs)
                 if out is None:
                     out = func(*args, **kwargs)
         except torch._subclasses.fake_tensor.DynamicOutputShapeException as error:
@@ -90,6 +95,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """An operator on ordinary tensors."""
         return self.__torch_dispatch__(func, (), args, kwargs)
+
+    def _same(self, tensor: Any) -> Any:
+        """Another tensor of the same storage: who reads it waits for the storage's value."""
+        with self.fake:
+            out = _aten.alias.default(tensor)
+        placeholders.follow("alias", (tensor,), [tensor], [out])
+        return out
 
     def _makes_fake(self, func: Any, args: Sequence[Any], flat: Sequence[Any]) -> bool:
         """Whether an operator without fake operands has a fake result."""
@@ -259,11 +271,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.work = Work.COLLECTIVE
             op.collective = collectives.KINDS[name]
             op.group = collectives.group_of(flat)
-            op.moved_bytes = collectives.put_in_bytes(op.collective, on_device, results)
-            if op.collective == "all_to_all" and collectives.is_uneven(args):
-                note = "an all-to-all of uneven parts is priced as if the parts were even"
-                if note not in self.recording.notes:
-                    self.recording.notes.append(note)
+            op.moved_bytes = collectives.put_in_bytes(name, args)
+            if op.collective == "all_to_all":
+                result = results[0] if results else None
+                op.sent, op.received = collectives.parts_of(
+                    name, args, result, len(op.group), op.line
+                )
             if name in collectives.MESSAGES:
                 self._message(op, name, args)
             return
@@ -273,12 +286,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.scores, op.head_dims, op.gradient = attention
             op.dtype = op_work.dtype_of(on_device[0])
             return
-        op.products = op_work.products_of(name, args, results[0] if results else None)
+        products = op_work.products_of(name, args, results[0] if results else None)
+        op.products = tuple(product for product in products if all(product))
         if op.products:
             op.work = Work.MATMUL
             op.dtype = op_work.dtype_of(on_device[0])
         elif name in op_work.MOVES:
             op.work = Work.MOVE
+
+
+def _other_shapes() -> bool:
+    """Whether somebody asks a fake mode for shapes, as DTensor does of global tensors: no work.
+
+    The recorder comes before such a mode, though that was entered later.
+    """
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 @functools.cache
@@ -358,6 +380,21 @@ def _uploaded(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         dtype=kwargs.get("dtype") or source.dtype,
         device=kwargs.get("device"),
     )
+
+
+def _counted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The fake counts of a bincount that states its bins; None for other operators.
+
+    Values beyond `minlength` would add bins; scripts that state it have none.
+    """
+    if func is not _aten.bincount.default:
+        return None
+    weights, bins = [*args[1:], None, 0][:2]
+    weights, bins = kwargs.get("weights", weights), kwargs.get("minlength", bins)
+    if not bins:
+        return None
+    dtype = torch.int64 if weights is None else weights.dtype
+    return torch.empty(bins, dtype=dtype, device=args[0].device)
 
 
 class _Run:

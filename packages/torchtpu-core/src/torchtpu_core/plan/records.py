@@ -10,6 +10,9 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class Phase(enum.StrEnum):
     """The part of a step that an operator belongs to."""
@@ -42,6 +45,13 @@ class Category(enum.StrEnum):
     TEMPORARIES = "temporaries"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Bytes that each rank of a group sends to each, `[n, n]`; compared by identity."""
+
+    sizes: NDArray[np.float64]
+
+
 @dataclass(slots=True)
 class Op:
     """One operator of one rank.
@@ -63,6 +73,9 @@ class Op:
         collective: its kind, for a collective.
         group: ranks that take part.
         moved_bytes: bytes that this rank puts into the collective.
+        sent: of an all-to-all, bytes that go to each rank of the group.
+        received: of an all-to-all, bytes that come from each.
+        parts: of an uneven all-to-all, those of all ranks.
         looked_up: rows that an embedding looks up.
         differentiable: whether gradients were enabled.
         host_bytes: bytes to the host and back, if it has no form on the device.
@@ -85,6 +98,9 @@ class Op:
     collective: str = ""
     group: tuple[int, ...] = ()
     moved_bytes: int = 0
+    sent: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
+    parts: Parts | None = None
     looked_up: int = 0
     differentiable: bool = True
     host_bytes: int = 0

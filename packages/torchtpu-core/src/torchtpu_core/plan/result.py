@@ -220,9 +220,15 @@ class Plan:
                 one = found.setdefault(f"{op.collective} of {ranks} ranks", Exchanged())
                 one.runs += 1
                 one.put_in_bytes += op.moved_bytes
-                one.sent_bytes += op.moved_bytes * sent_over_put_in(op.collective, ranks)
+                one.sent_bytes += self._sent_bytes(op)
                 one.seconds += item.seconds
         return found
+
+    def _sent_bytes(self, op: Op) -> float:
+        """Bytes that the recorded rank sends to others in a collective."""
+        if op.parts is None:
+            return op.moved_bytes * sent_over_put_in(op.collective, len(op.group))
+        return sum(op.sent) - op.sent[op.group.index(self.recording.rank)]
 
     def slowest_lines(self, count: int = 12) -> list[tuple[str, float]]:
         """The user's lines that take most of the core's time."""

@@ -202,7 +202,10 @@ def _alike(recordings: list[Recording]) -> list[Recording]:
     for recording in recordings:
         start, end = recording.step()
         does = tuple(
-            (op.name, op.read_bytes, op.write_bytes, op.products, op.collective, len(op.group))
+            (
+                *(op.name, op.read_bytes, op.write_bytes, op.products),
+                *(op.collective, len(op.group), op.sent, op.received),
+            )
             for op in recording.ops[start:end]
         )
         held = tuple(sorted(block.size_bytes for block in recording.blocks.values()))

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
+from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.ici.faults import NO_FAULTS, Faults
 from torchtpu_core.ici.groups import span_of
 from torchtpu_core.ici.kinds import CollectiveKind
@@ -27,7 +28,7 @@ from torchtpu_core.plan.collectives import RECEIVE
 from torchtpu_core.plan.fusion import Fusion
 from torchtpu_core.plan.links import messages_of
 from torchtpu_core.plan.placed import Placed, Schedule, Unit
-from torchtpu_core.plan.records import Op, Work
+from torchtpu_core.plan.records import Op, Parts, Work
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.rates import Rates
 
@@ -51,7 +52,7 @@ class Pricer:
         self.model = network_model(self.network, link_level=bool(faults)) if self.network else None
         self.rates = Rates.of(where.chip, per_core=where.devices_per_chip > 1)
         self._f32_passes = F32_PASSES[f32_precision]
-        self._times: dict[tuple[str, int, int], CollectiveTime] = {}
+        self._times: dict[tuple[str, int | Parts, int], CollectiveTime] = {}
 
     def core(self, op: Op, moved_bytes: float) -> tuple[float, str, float]:
         """Seconds on the core, what bounds them, and matrix operations."""
@@ -63,7 +64,7 @@ class Pricer:
 
     def collective(self, op: Op) -> CollectiveTime:
         """Time and traffic of a collective."""
-        key = (op.collective, op.moved_bytes, hash(op.group))
+        key = (op.collective, op.parts or op.moved_bytes, hash(op.group))
         if key not in self._times:
             self._times[key] = self._collective(op)
         return self._times[key]
@@ -93,7 +94,17 @@ class Pricer:
             return CollectiveTime(kind=kind, time_ps=0)
         if kind is CollectiveKind.PERMUTE:
             return self.model.messages_time(messages_of(op.group, op.moved_bytes, self.network))
+        if op.parts is not None:
+            return self._uneven(op.group, op.parts)
         return self.model.collective_time(kind, op.moved_bytes, self._span(op.group))
+
+    def _uneven(self, group: tuple[int, ...], parts: Parts) -> CollectiveTime:
+        """Links of a slice with faults are followed one by one, unless they are too many."""
+        assert self.model is not None and self.network is not None
+        try:
+            return self.model.uneven_time(group, parts.sizes)
+        except TorchTPUError:
+            return network_model(self.network).uneven_time(group, parts.sizes)
 
     @functools.lru_cache(maxsize=256)  # noqa: B019 - one pricer lives as long as a plan
     def _span(self, group: tuple[int, ...]):  # type: ignore[no-untyped-def]
@@ -259,7 +270,7 @@ def _place_collective(
     """Places a collective; returns its seconds, and those in which it keeps the core."""
     found = pricer.collective(op)
     seconds = found.time_s + (cal.COLLECTIVE_START_S.value if found.time_ps else 0.0)
-    result.sent[op.collective, op.moved_bytes, op.group] += 1
+    result.sent[op.collective, op.parts or op.moved_bytes, op.group] += 1
     result.dcn_bytes += found.dcn_bytes
     over_dcn = found.dcn_bytes > 0
     # Groups along different axes use different links.
