@@ -227,3 +227,41 @@ def test_shapes_that_dtensor_asks_for_and_empty_products_are_no_work(tmp_path) -
     plan = json.loads((tmp_path / "plan.json").read_text())
     peak = parse_slice("v5e:2x2").chip.figure("peak_bf16_flops_per_s")
     assert plan["hfu"] * plan["step_s"] * peak == pytest.approx(2 * 2 * 512 * 256 * 1024 / 4)
+
+
+ACCUMULATED = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group()
+pair = dist.new_subgroups(2)[0]
+model = nn.Linear(1024, 1024, bias=False).to("tpu")
+model = DistributedDataParallel(model, process_group=pair)
+if "--hook" in sys.argv:
+    model.register_comm_hook(pair, default_hooks.bf16_compress_hook)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    for _ in range(3):
+        with model.no_sync():
+            model(torch.randn(8, 1024, device="tpu")).sum().backward()
+    model(torch.randn(8, 1024, device="tpu")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("option", "element_bytes"), [("--plain", 4), ("--hook", 2)])
+def test_accumulated_gradients_are_summed_once_in_their_group(
+    tmp_path, option, element_bytes
+) -> None:
+    more = ("--target", "v5e:2x2", "--json", "plan.json", "--", option)
+    done = _run(tmp_path, ACCUMULATED, *more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    moved = json.loads((tmp_path / "plan.json").read_text())["communication"]["collectives"]
+    assert {name: (one["runs"], one["bytes_per_rank"]) for name, one in moved.items()} == {
+        "all_reduce of 2 ranks": (1, element_bytes * 1024 * 1024)
+    }

@@ -3,12 +3,16 @@
 
 DDP's own reducer is C++ that looks into tensors; here hooks on the parameters count bytes
 and start an all-reduce of a bucket's size, in the order in which gradients come, which is
-what the reducer does. Not modelled: unused parameters, `no_sync`, buffers' broadcasts.
+what the reducer does. As there, a backward pass sums if its forward pass was to be followed by
+that: not within `no_sync`. Hooks of communication run on the buckets.
+Not modelled: unused parameters, buffers' broadcasts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import weakref
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -26,6 +30,7 @@ def replace(stack: contextlib.ExitStack) -> None:
     cls = module.DistributedDataParallel
     stack.enter_context(mock.patch.object(cls, "_ddp_init_helper", _init))
     stack.enter_context(mock.patch.object(cls, "_sync_buffers", _nothing))
+    stack.enter_context(mock.patch.object(cls, "register_comm_hook", _register_hook))
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -36,23 +41,87 @@ def _init(self: Any, parameters: list[torch.nn.Parameter], *_: Any, **__: Any) -
     """Registers the hooks in place of building the reducer."""
     self.reducer, self.logger = mock.MagicMock(), mock.MagicMock()
     self.reducer._rebuild_buckets.return_value = False
-    buckets = _Buckets(self.bucket_bytes_cap)
+    buckets = _Buckets(self)
+    self.reducer.buckets = buckets
     for parameter in parameters:
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(buckets.take)
 
 
+def _register_hook(self: Any, state: object, hook: Callable[..., Any]) -> None:
+    """Has buckets summed by a hook of the user's, such as one that sends bfloat16."""
+    self.reducer.buckets.hook = lambda bucket: hook(state, bucket)
+
+
+class _Bucket:
+    """A bucket as hooks of communication see it."""
+
+    def __init__(self, buffer: torch.Tensor, gradients: list[torch.Tensor]) -> None:
+        self._buffer, self._gradients = buffer, gradients
+
+    def buffer(self) -> torch.Tensor:
+        """All gradients, one after another."""
+        return self._buffer
+
+    def set_buffer(self, buffer: torch.Tensor) -> None:
+        """Puts other values in their place."""
+        self._buffer = buffer
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Views of the buffer, shaped as the gradients."""
+        return _parts(self._buffer, self._gradients)
+
+    def index(self) -> int:
+        """The bucket's number; hooks compare it with 0 to know a new pass."""
+        return 0
+
+    def is_last(self) -> bool:
+        """Whether no other follows, which is not known."""
+        return False
+
+
+class _Sum:
+    """An all-reduce that is through; fake groups' work has futures without results."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def wait(self) -> bool:
+        """Nothing is left to wait for."""
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """The result, in a list as that of a real group."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result([self._tensor])
+        return future
+
+
+def _summed(all_reduce: Callable[..., Any]) -> Callable[..., _Sum]:
+    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> _Sum:
+        all_reduce(tensor, *args, **kwargs)
+        return _Sum(tensor)
+
+    return call
+
+
 class _Buckets:
     """Gradients waiting to be summed."""
 
-    def __init__(self, cap_bytes: int) -> None:
-        self._cap_bytes = cap_bytes
+    def __init__(self, ddp: Any) -> None:
+        self._ddp = weakref.ref(ddp)
+        self._cap_bytes: int = ddp.bucket_bytes_cap
+        self._group = ddp.process_group
+        self.hook: Callable[[_Bucket], Any] | None = None
         self._waiting: list[torch.Tensor] = []
         self._limit = _FIRST_BUCKET_BYTES
 
     def take(self, parameter: torch.Tensor) -> None:
         """A gradient is ready."""
         assert parameter.grad is not None
+        ddp = self._ddp()
+        if ddp is not None and not ddp.require_forward_param_sync:
+            return  # its forward pass was within no_sync
         if not self._waiting:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         self._waiting.append(parameter.grad)
@@ -63,7 +132,11 @@ class _Buckets:
         gradients, self._waiting = self._waiting, []
         if gradients:
             bucket = torch.cat([gradient.flatten() for gradient in gradients])
-            dist.all_reduce(bucket)
+            if self.hook is None:
+                dist.all_reduce(bucket, group=self._group)
+            else:
+                with mock.patch.object(dist, "all_reduce", _summed(dist.all_reduce)):
+                    bucket = self.hook(_Bucket(bucket, gradients)).wait()
             torch._foreach_copy_(gradients, _parts(bucket, gradients))
             self._limit = self._cap_bytes
 
