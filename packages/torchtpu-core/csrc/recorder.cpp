@@ -17,6 +17,9 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+#include <tuple>
+
 namespace torchtpu {
 namespace {
 
@@ -112,6 +115,31 @@ bool writes_expanded(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
     }
   }
   return false;
+}
+
+// Whether two tensors of a list that the op writes may share elements: a `_foreach_` op then has to
+// take them one by one, as PyTorch's own kernel for any device does.
+bool writes_elements_twice(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  if (op.written.size() != 1 || !args[static_cast<size_t>(op.written[0])].isTensorList()) {
+    return false;
+  }
+  using Span = std::tuple<const void*, int64_t, int64_t>;  // storage, first element, end
+  c10::SmallVector<Span, 64> spans;
+  for (const c10::IValue& item : args[static_cast<size_t>(op.written[0])].toListRef()) {
+    const at::Tensor& tensor = item.toTensor();
+    if (tensor.numel() != 0) {
+      auto end = tensor.storage_offset() + 1;
+      for (int64_t d = 0; d < tensor.dim(); ++d) {
+        end += (tensor.size(d) - 1) * tensor.stride(d);
+      }
+      spans.emplace_back(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
+                         tensor.storage_offset(), end);
+    }
+  }
+  std::sort(spans.begin(), spans.end());
+  return std::adjacent_find(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+           return std::get<0>(a) == std::get<0>(b) && std::get<1>(b) < std::get<2>(a);
+         }) != spans.end();
 }
 
 // Refuses what CPU's kernels refuse: a written tensor that shares memory with an operand.
@@ -270,6 +298,10 @@ c10::DeviceIndex record_boxed(const OpInfo& op, torch::jit::Stack* stack) {
   }
   if (!op.expanded.is_none() && writes_expanded(op, args) &&
       run_prepared(op, op.expanded, args, stack)) {
+    return -1;
+  }
+  if (writes_elements_twice(op, args)) {
+    op.handle->callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
     return -1;
   }
   Recorded recorded = record_as_is(op, args);
