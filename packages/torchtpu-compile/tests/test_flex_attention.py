@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torchtpu_compile import bounded_program
 
 Mod = Callable[..., Tensor]
 
@@ -98,6 +99,47 @@ def test_lengths_share_programs() -> None:
         actual = compiled(q.to("tpu"), k.to("tpu"), v.to("tpu"))
         torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
     assert torch.tpu.counters()["programs"] - before <= 2
+
+
+def test_captured_tensor_that_does_not_learn_needs_no_gradient() -> None:
+    slopes = torch.tensor([0.5, 0.25])
+
+    def sloped(device: str) -> Mod:
+        own = slopes.to(device)
+        return lambda s, b, h, i, j: s - own[h] * (i - j).abs()
+
+    mod = sloped("tpu")
+    check(
+        lambda q, k, v: flex_attention(q, k, v, score_mod=mod),
+        lambda q, k, v: written_out(q, k, v, sloped("cpu"), None),
+        *operands(),
+    )
+
+
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+def test_masks_of_blocks_made_in_the_graph_share_programs(backend: str) -> None:
+    """The number of blocks of 128 is 1 for every length here, which guards say."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, valid: Tensor) -> Tensor:
+        n = q.shape[2]
+        mask = create_block_mask(
+            lambda b, h, i, j: j < valid[b], 1, None, n, n, device=str(q.device)
+        )
+        return flex_attention(q, k, v, block_mask=mask)
+
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    bounded_program.reasons.clear()
+    for length in (5, 20, 33, 47):
+        on_cpu = [x.requires_grad_() for x in operands(length)]
+        on_tpu = [x.detach().to("tpu").requires_grad_() for x in on_cpu]
+        expected = written_out(*on_cpu, None, lambda b, h, i, j: j < length - 2)
+        actual = compiled(*on_tpu, torch.tensor([length - 2], device="tpu"))
+        torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+        expected.square().sum().backward()
+        actual.square().sum().backward()
+        for a, e in zip(on_tpu, on_cpu, strict=True):
+            torch.testing.assert_close(a.grad.cpu(), e.grad, rtol=1e-3, atol=1e-4)
+    assert not bounded_program.reasons
 
 
 def test_torchs_refusals_on_the_cpu_are_unchanged() -> None:

@@ -8,6 +8,8 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+
 namespace torchtpu {
 namespace {
 
@@ -104,8 +106,38 @@ void record_python_call(const OpInfo& op, const Signature& signature, const Call
   recording.commit();
 }
 
+bool has_bits(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
+
+Results call_python(const OpInfo& op, Tensors tensors, c10::ArrayRef<py::object> scalars,
+                    const std::vector<int>& written, const py::object& out_specs);
+
+// The call where tensors have the conjugate or negative bit: a value is read and written
+// without, so it works on copies, and what it writes is copied back.
+Results call_without_bits(const OpInfo& op, Tensors tensors, c10::ArrayRef<py::object> scalars,
+                          const std::vector<int>& written, const py::object& out_specs) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::SmallVector<at::Tensor, 8> plain;
+  {
+    py::gil_scoped_release release;
+    for (const at::Tensor& tensor : tensors) {
+      plain.push_back(tensor.resolve_conj().resolve_neg());
+    }
+  }
+  Results results = call_python(op, plain, scalars, written, out_specs);
+  py::gil_scoped_release release;
+  for (int index : written) {
+    if (has_bits(tensors[index])) {
+      tensors[index].copy_(plain[index]);
+    }
+  }
+  return results;
+}
+
 Results call_python(const OpInfo& op, Tensors tensors, c10::ArrayRef<py::object> scalars,
                     const std::vector<int>& written, const py::object& out_specs) {
+  if (std::any_of(tensors.begin(), tensors.end(), has_bits)) {
+    return call_without_bits(op, tensors, scalars, written, out_specs);
+  }
   require_mode(op);
   Call call;
   read_call(op, tensors, scalars, call);

@@ -123,7 +123,7 @@ class Call:
         if isinstance(value, (list, tuple)):
             return [self._size(v) if isinstance(v, sympy.Expr) else self._plain(v) for v in value]
         if isinstance(value, sympy.Expr):
-            return Number(int, self.sizes.true(value))
+            return int(value) if is_static(value) else Number(int, self.sizes.true(value))
         return value
 
     def _size(self, expr: sympy.Expr) -> int:

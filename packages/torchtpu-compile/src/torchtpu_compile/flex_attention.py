@@ -23,6 +23,10 @@ from torch.fx import GraphModule, Node
 from torchtpu_compile import control_flow
 
 _NAMES = frozenset({"flex_attention", "flex_attention_backward"})
+#: Of the backward op: where the derivative of `score_mod` is among the arguments.
+_JOINT_GRAPH = 8
+#: Its first results are for the score and four positions, the others for what it captured.
+_SCORE_ARGUMENTS = 5
 
 
 @functools.cache
@@ -73,7 +77,7 @@ def _definition(node: Node) -> GraphModule:
     from torchtpu_compile.decompositions import missing_rows
 
     forward = node.target.name() == "flex_attention"  # type: ignore[union-attr]
-    wanted = () if forward else node.meta["val"][3]
+    wanted = () if forward else _gradients_of_buffers(node)
     formula = node.target.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]  # type: ignore[union-attr]
     sources = [n for n in node.all_input_nodes if not _is_module(n)]
 
@@ -92,6 +96,16 @@ def _definition(node: Node) -> GraphModule:
     mode = next(t.fake_mode for t in _operands(node) if hasattr(t, "fake_mode"))
     with mode:
         return make_fx(function, decomposition_table=missing_rows(tables.current()))(*example)
+
+
+def _gradients_of_buffers(node: Node) -> Sequence[Any]:
+    """What the derivative of `score_mod` gives for each buffer that it captured; None: nothing.
+
+    What the tracer noted of the backward op has a gradient for each, learned or not.
+    """
+    joint = control_flow.module_of(node.args[_JOINT_GRAPH])  # type: ignore[arg-type]
+    output = next(n for n in reversed(joint.graph.nodes) if n.op == "output")
+    return output.args[0][_SCORE_ARGUMENTS:]  # type: ignore[index,return-value]
 
 
 def _wanting_gradients(buffers: Sequence[Any], wanted: Sequence[Any]) -> tuple[Any, ...]:

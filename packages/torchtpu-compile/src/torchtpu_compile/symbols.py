@@ -34,8 +34,37 @@ def expression(size: Any) -> sympy.Expr:
         expr = _equal_products(size.node.shape_env).get(expr, expr)
     if not expr.has(sympy.Function):
         return expr
+    if is_symbolic:
+        known = _fixed(size.node.shape_env)
+        expr = expr.replace(lambda e: known(e) is not None, known)
     return expr.replace(_is_rounded, _unrounded).replace(_is_division, lambda e: _whole(*e.args))
 
+
+def _fixed(shape_env: Any) -> Callable[[sympy.Expr], sympy.Integer | None]:
+    """A function that tells the value of a function of sizes whose guards allow one only.
+
+    Blocks of 128 positions: ``(s + 127) // 128`` is 1 where ``s`` is at most 128.
+    """
+    count, known = _values.get(shape_env, (-1, {}))
+    if count != len(shape_env.guards):
+        known = {}
+        _values[shape_env] = len(shape_env.guards), known
+
+    def value(expr: sympy.Expr) -> sympy.Integer | None:
+        if not isinstance(expr, sympy.Function):
+            return None
+        if expr not in known:
+            bounds = shape_env.bound_sympy(expr)
+            is_one = bounds.lower == bounds.upper and is_static(bounds.lower)
+            known[expr] = bounds.lower if is_one else None
+        return known[expr]
+
+    return value
+
+
+_values: weakref.WeakKeyDictionary[
+    Any, tuple[int, dict[sympy.Expr, sympy.Integer | None]]
+] = weakref.WeakKeyDictionary()
 
 _products: weakref.WeakKeyDictionary[Any, tuple[int, dict[sympy.Expr, sympy.Expr]]] = (
     weakref.WeakKeyDictionary()

@@ -86,6 +86,8 @@ _FILLED = (
 )
 
 
+_COUNTED = ("aten::arange", "aten::arange.start", "aten::arange.start_step", "prims::iota")
+
 _DRAWN_LIKE = (
     "native_dropout",
     "bernoulli",
@@ -110,7 +112,7 @@ def _same_draws(call: Call) -> object:
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys((f"aten::{name}" for name in _FILLED), _filled),
-    **dict.fromkeys(("aten::arange", "aten::arange.start", "aten::arange.start_step"), _arange),
+    **dict.fromkeys(_COUNTED, _arange),
     **dict.fromkeys((f"aten::{name}" for name in _DRAWN_LIKE), _same_draws),
     "aten::scalar_tensor": lambda call: Padded(jnp.asarray(call.run()), ()),
 }
