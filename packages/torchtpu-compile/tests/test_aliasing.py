@@ -204,3 +204,45 @@ def test_gradient_sees_a_buffer_as_it_was_when_it_was_read() -> None:
         compiled(y, counts[1]).backward()
         torch.testing.assert_close(y.grad.cpu(), x.grad)
     assert counts[1].item() == 4
+
+
+def _conj(z: torch.Tensor) -> torch.Tensor:
+    return z.conj()
+
+
+def _negative(z: torch.Tensor) -> torch.Tensor:
+    return z.conj().imag
+
+
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("view", [_conj, _negative])
+def test_lazy_conjugates_and_negatives_are_read_and_written_as_such(view, dynamic, backend) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x.mul_(3).add_(y[1:])
+        return x * y[:-1] + 1, (y * 2).abs().sum()
+
+    compiled = torch.compile(function, backend=backend, dynamic=dynamic)
+    for length in (3, 5):
+        parts = [torch.randn(n, dtype=torch.complex64) for n in (length, length + 1)]
+        copies = [z.to("tpu") for z in parts]
+        expected = function(*map(view, parts))
+        actual = compiled(*map(view, copies))
+        for a, e in zip((*actual, *copies), (*expected, *parts), strict=True):
+            torch.testing.assert_close(a.cpu(), e)
+
+
+def test_gradient_that_arrives_as_a_lazy_conjugate_is_read_as_such() -> None:
+    def loss(y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return (y.conj() * weight).real.sum()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+    grads = []
+    x, weight = (torch.randn(4, dtype=torch.complex64) for _ in range(2))
+    for device, run in (("cpu", function), ("tpu", torch.compile(function, backend="tpu"))):
+        own = x.to(device, copy=True).requires_grad_()
+        loss(run(own), weight.to(device)).backward()
+        grads.append(own.grad.cpu())
+    torch.testing.assert_close(grads[1], grads[0])
