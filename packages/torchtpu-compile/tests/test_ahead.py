@@ -7,6 +7,7 @@ import json
 import random
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ def test_file_of_another_version_is_refused(made) -> None:
         load(made[0])
 
 
-@pytest.mark.parametrize("key", ("inputs", "outputs", "returned"))
+@pytest.mark.parametrize("key", ("operands", "outputs", "returned"))
 def test_manifest_that_does_not_fit_its_program_is_refused(made, key: str) -> None:
     rewritten(made[0], **{key: []})
     with pytest.raises(AOTFileError, match="its manifest cannot be read"):
@@ -198,6 +199,82 @@ def test_arguments_of_other_sizes_are_refused(made) -> None:
 def test_model_that_writes_its_buffers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"eval\(\)"):
         aot(nn.BatchNorm1d(3), (torch.randn(4, 3),), path=tmp_path / "m")
+
+
+class Around(nn.Module):
+    """Returns what is no result of a program, and takes what none reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([3.0]))
+
+    def forward(self, data: dict[str, torch.Tensor], unread: torch.Tensor, *, factor: float = 1.0):
+        x = data["x"]
+        return {"given": x, "none": None, "list": [3, "text", (x * self.scale * factor, unread)]}
+
+
+def test_arguments_and_plain_values_are_returned_as_they_are(tmp_path: Path) -> None:
+    model, x, unread = Around(), torch.randn(3), torch.randn(2)
+    aot(model, ({"x": x}, unread), {"factor": 2.0}, path=tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    on_device = x.to("tpu")
+    result = loaded({"x": on_device}, unread, factor=2.0)
+    assert result["given"] is on_device
+    assert result["none"] is None
+    assert result["list"][:2] == [3, "text"]
+    torch.testing.assert_close(result["list"][2][0].cpu(), (x * 6.0))
+    assert torch.equal(result["list"][2][1].cpu(), unread)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        (({"x": torch.ones(3)}, torch.ones(2)), {"factor": 4.0}),
+        (({"x": torch.ones(3)}, torch.ones(2)), {}),
+        (({"y": torch.ones(3)}, torch.ones(2)), {"factor": 2.0}),
+        (([torch.ones(3)], torch.ones(2)), {"factor": 2.0}),
+        (({"x": torch.ones(3)}, torch.ones(2).long()), {"factor": 2.0}),
+    ],
+)
+def test_call_with_other_values_or_containers_is_refused(tmp_path: Path, args, kwargs) -> None:
+    """A value of the example is part of the program: another one would be ignored."""
+    aot(Around(), ({"x": torch.ones(3)}, torch.ones(2)), {"factor": 2.0}, path=tmp_path / "m")
+    with pytest.raises(AOTFileError, match=r"\{'x': float32\[3\]\}, float32\[2\], factor=2\.0"):
+        load(tmp_path / "m")(*args, **kwargs)
+
+
+class Named(NamedTuple):
+    value: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (lambda self, x: Named(x + 1), "Return tuples"),
+        (lambda self, x: x.add_(1) * 2, "writes to its argument x"),
+    ],
+)
+def test_what_a_file_cannot_hold_is_refused(tmp_path: Path, forward, message: str) -> None:
+    model = type("Model", (nn.Module,), {"forward": forward})()
+    with pytest.raises(GraphError, match=message):
+        aot(model, (torch.ones(3),), path=tmp_path / "m")
+
+
+def test_open_sizes_are_refused(tmp_path: Path) -> None:
+    x = torch.randn(4, 3, device="tpu")
+    torch._dynamo.mark_dynamic(x, 0)
+    with pytest.raises(GraphError, match="has open sizes"):
+        aot(nn.ReLU(), (x,), path=tmp_path / "m")
+
+
+def test_attention_in_eval_mode_is_a_program(tmp_path: Path) -> None:
+    model = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True).eval()
+    x = torch.randn(2, 5, 8)
+    aot(model, (x,), path=tmp_path / "m")
+    actual = load(tmp_path / "m")(x)
+    torch.testing.assert_close(actual.cpu(), model(x).detach(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(GraphError, match="draws random numbers in aten"):
+        aot(model.train(), (x,), path=tmp_path / "m")
 
 
 def test_weights_survive_their_file(tmp_path: Path) -> None:

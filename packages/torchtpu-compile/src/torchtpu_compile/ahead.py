@@ -28,18 +28,18 @@ from torchtpu_core.targets import parse_target
 from torchtpu_core.tpu import init
 from torchtpu_core.xla_tpu import TIMEOUT_S
 
-from torchtpu_compile import ahead_report, export, weights_file
+from torchtpu_compile import ahead_call, ahead_report, export, weights_file
 from torchtpu_compile.errors import AOTFileError, GraphError
 from torchtpu_compile.executable import Executable
 from torchtpu_compile.result_layout import strides_like
 
-_FORMAT = 2
+_FORMAT = 3
 _MANIFEST, _PROGRAM, _HLO = "manifest.json", "program.bin", "optimized.hlo.txt"
 _VERSIONED = ("torchtpu-core", "jax")
 #: What `load` reads of a manifest.
 _KEYS = frozenset(
     {"name", "target", "versions", "sha256", "weights", "weights_sha256"}
-    | {"inputs", "outputs", "returned", "out_spec"}
+    | {"call", "operands", "outputs", "returned", "out_spec"}
 )
 #: What reading a damaged archive raises; a flipped bit may ask for a password.
 _UNREADABLE = (
@@ -78,12 +78,13 @@ class AOTModel:
     def _refuse_other_signature(self, exported: Any) -> None:
         """Compare what the manifest says with the program."""
         manifest, made = self.manifest, [list(a.shape) for a in exported.out_avals]
-        given = [list(w.shape) for w in self._weights] + [size for size, _ in manifest["inputs"]]
+        given = [list(w.shape) for w in self._weights]
+        given += [size for size, _ in manifest["operands"]]
         if given != [list(a.shape) for a in exported.in_avals]:
             raise ValueError("its inputs are not those of its program")
-        indices = [i for i in manifest["returned"] if i is not None]
+        results = [i for kind, i in manifest["returned"] if kind == ahead_call.RESULT]
         if made != [list(size) for size, _, _ in self._specs] or not all(
-            0 <= i < len(made) for i in indices
+            0 <= i < len(made) for i in results
         ):
             raise ValueError("its outputs are not those of its program")
         if self._out.num_leaves != len(manifest["returned"]):
@@ -93,19 +94,19 @@ class AOTModel:
         """Run on tensors of any device, of the sizes and dtypes the file was made for.
 
         Raises:
-            AOTFileError: an argument has another size or dtype.
+            AOTFileError: an argument has another size or dtype, is in another container, or is
+                another plain value.
         """
-        given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        expected = self.manifest["inputs"]
-        found = [[list(x.shape), _dtype_name(x.dtype)] for x in given]
-        if found != expected:
-            raise AOTFileError(
-                f"{self.manifest['name']!r} was compiled for arguments {expected}, but was called "
-                f"with {found}. Call it so, or make a file for these with torch_tpu.compile.aot."
-            )
-        operands = [*self._weights, *(x.to("tpu") for x in given)]
-        results = self._call(operands, [], [], self._specs.copy)
-        chosen = [results[i] if i is not None else None for i in self.manifest["returned"]]
+        manifest = self.manifest
+        given = ahead_call.tensors_of(manifest["call"], manifest["name"], args, kwargs)
+        arguments = [x.to("tpu") for x in given]
+        operands = [*self._weights, *(arguments[i] for _, i in manifest["operands"])]
+        sources = {
+            ahead_call.RESULT: self._call(operands, [], [], self._specs.copy),
+            ahead_call.ARGUMENT: arguments,
+            ahead_call.WEIGHT: self._weights,
+        }
+        chosen = [sources[kind][i] if kind in sources else i for kind, i in manifest["returned"]]
         return pytree.tree_unflatten(chosen, self._out)
 
 
@@ -143,7 +144,7 @@ def aot(
 
     Raises:
         AOTFileError: no file can be written there.
-        GraphError: the model is not one program, or writes to its buffers.
+        GraphError: the model is not one program, or writes to its buffers or arguments.
         OutOfMemoryError: the program does not fit the target's memory.
         TPUCompileError: XLA's TPU compiler refused the program, such as a Pallas kernel.
         MissingExtraError: `compiler` is ``xla-tpu`` and libtpu is not installed.
@@ -154,11 +155,8 @@ def aot(
     chosen = parse_target(target or current.target().name)
     executable = export.one_program(model, args, kwargs, name)
     exported = executable.module.meta[export.EXPORTED]
-    if exported.graph_signature.buffers_to_mutate:
-        raise GraphError(
-            f"the model writes to {', '.join(exported.graph_signature.buffers_to_mutate.values())}"
-            ", which an ahead-of-time file does not do. Call model.eval() before."
-        )
+    arguments = ahead_call.user_tensors(exported)
+    out_spec = ahead_call.spec_text(exported.call_spec.out_spec)
     inputs = export.operands_of(executable)
     weights = _weights(exported, executable, inputs)
     program = executable.programs[0]
@@ -185,7 +183,9 @@ def aot(
         "weights": list(weights),
         "weights_sha256": weights_file.write(_weights_path(path), weights),
         "report": report,
-        **_signature(executable, inputs[len(weights) :], outputs, serialized),
+        "call": ahead_call.described(args, dict(sorted((kwargs or {}).items()))),
+        "out_spec": out_spec,
+        **_signature(executable, inputs, len(weights), arguments, serialized),
     }
     _write(path, {_MANIFEST: json.dumps(manifest, indent=1), _PROGRAM: serialized, _HLO: hlo})
     return {"path": str(path), **report}
@@ -214,25 +214,31 @@ def _write(path: Path, parts: Mapping[str, str | bytes]) -> None:
 
 
 def _signature(
-    executable: Executable, inputs: Sequence[Any], outputs: Sequence[Any], serialized: bytes
+    executable: Executable,
+    inputs: Sequence[Any],
+    weights: int,
+    arguments: Sequence[str],
+    serialized: bytes,
 ) -> dict[str, Any]:
     """What `load` needs to call the program, and to refuse a damaged or foreign one."""
-    exported = executable.module.meta[export.EXPORTED]
+    outputs = list(executable.programs[0].interface.outputs)
+    held = {node: i for i, node in enumerate(inputs[:weights])}
     return {
         "format": _FORMAT,
         "versions": {package: version(package) for package in _VERSIONED},
         "sha256": hashlib.sha256(serialized).hexdigest(),
-        "inputs": [_size_and_dtype(n) for n in inputs],
+        "operands": [
+            (list(n.meta["val"].shape), arguments.index(n.name)) for n in inputs[weights:]
+        ],
         "outputs": [
             [
                 list(n.meta["val"].shape),
                 strides_like(n.meta["val"], n.meta["val"].shape),
-                _dtype_name(n.meta["val"].dtype),
+                str(n.meta["val"].dtype).removeprefix("torch."),
             ]
             for n in outputs
         ],
-        "returned": [outputs.index(o) if o in outputs else None for o in executable.outputs],
-        "out_spec": pytree.treespec_dumps(exported.call_spec.out_spec),
+        "returned": [ahead_call.source_of(o, outputs, arguments, held) for o in executable.outputs],
     }
 
 
@@ -331,14 +337,6 @@ def _weights(exported: Any, executable: Executable, inputs: Sequence[Any]) -> di
             raise GraphError(f"the weight {name} comes after an input; please report this model.")
         found[name] = held[name]
     return found
-
-
-def _size_and_dtype(node: Any) -> list[Any]:
-    return [list(node.meta["val"].shape), _dtype_name(node.meta["val"].dtype)]
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _weights_path(path: str | Path) -> Path:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.lowering import checks, dtypes, layout
+from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.runtime import clients, tables
 from torchtpu_core.tpu import init
 
@@ -85,12 +87,36 @@ def one_program(
             )
     if len(executable.programs) != 1:
         raise GraphError(f"the model computes nothing on tensors, so there is no program {name!r}.")
-    if executable.programs[0].random_ops:
+    _refuse_open_sizes(executable)
+    program = executable.programs[0]
+    drawing = [n for n in program.nodes if program.draws(n) and not _without_dropout(n)]
+    if drawing:
         raise GraphError(
-            "the model draws random numbers, whose state an exported program has no operand for. "
-            "Call model.eval() before, or take the random op out."
+            f"the model draws random numbers in {describe(drawing[0])}, and an exported program "
+            "has no operand for their state. Call model.eval() before, or take the op out."
         )
     return executable
+
+
+def _refuse_open_sizes(executable: Executable) -> None:
+    for node in executable.inputs:
+        sizes = list(node.meta["val"].shape) if isinstance(node.meta["val"], torch.Tensor) else []
+        if any(isinstance(size, torch.SymInt) for size in sizes):
+            raise GraphError(
+                f"the argument {node.name} has open sizes {sizes}, and an exported program has the "
+                "sizes of its example. Leave torch._dynamo.mark_dynamic out and export once for "
+                "each size, or use torch.compile, whose programs serve many sizes."
+            )
+
+
+def _without_dropout(node: torch.fx.Node) -> bool:
+    """Whether a random op is attention that drops nothing."""
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    if "dropout_p" not in names:
+        return False
+    place = names.index("dropout_p")
+    given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+    return given == 0.0
 
 
 def _capture(
@@ -156,7 +182,10 @@ def function_of(program: Program, inputs: Sequence[torch.fx.Node], name: str) ->
     def function(*arrays: jax.Array) -> Any:
         with checks.collecting(), layout.remembering():
             given = dict(zip(inputs, arrays, strict=True))
-            return program.function()([given[node] for node in program.interface.tensors])
+            operands = [given[node] for node in program.interface.tensors]
+            if not program.random_ops:
+                return program.function()(operands)
+            return program.function()(operands, rng=Rng(jnp.uint64(0), jnp.uint64(0)))
 
     function.__name__ = "".join(c if c.isalnum() else "_" for c in name)
     return function

@@ -129,6 +129,10 @@ class Program:
                 results[index] = layout.cut(results[index], known)
         return results
 
+    def draws(self, node: Node) -> int:
+        """How many random ops a node stands for."""
+        return _draws(node, self.tables)
+
     def _known(
         self, tensors: Sequence[torch.Tensor], values: tuple[Any, ...]
     ) -> dict[sympy.Symbol, int]:

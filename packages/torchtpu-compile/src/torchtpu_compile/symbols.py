@@ -62,9 +62,9 @@ def _fixed(shape_env: Any) -> Callable[[sympy.Expr], sympy.Integer | None]:
     return value
 
 
-_values: weakref.WeakKeyDictionary[
-    Any, tuple[int, dict[sympy.Expr, sympy.Integer | None]]
-] = weakref.WeakKeyDictionary()
+_values: weakref.WeakKeyDictionary[Any, tuple[int, dict[sympy.Expr, sympy.Integer | None]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 _products: weakref.WeakKeyDictionary[Any, tuple[int, dict[sympy.Expr, sympy.Expr]]] = (
     weakref.WeakKeyDictionary()
