@@ -295,17 +295,13 @@ def _make(
 
     from torchtpu_core.plan.making import make_plan
     from torchtpu_core.plan.roles import record_roles
-    from torchtpu_core.plan.session import record
 
-    if with_xla:
-        recordings = [
-            record(*(script, arguments, slice_, slices), keep_calls=True, limit_s=limit_s, say=_say)
-        ]
-        recordings[0].notes.append("one rank stands for all: --compiler xla-tpu makes one program")
-    else:
-        recordings = record_roles(
-            script, arguments, slice_, slices, ranks, limit_s=limit_s, say=_say
-        )
+    recordings = record_roles(
+        *(script, arguments, slice_, slices, ranks),
+        keep_calls=with_xla,
+        limit_s=limit_s,
+        say=_say,
+    )
     precision = torch.get_float32_matmul_precision()
     made = make_plan(recordings, slice_, slices, precision, faults)
     if not with_xla:

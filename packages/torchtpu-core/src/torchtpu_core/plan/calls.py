@@ -61,6 +61,15 @@ class Call:
     index: int
     group: tuple[int, ...] = ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        rest = self.args, self.kwargs, self.out, self.phase, self.line, self.index, self.group
+        return _call, (self.func.namespace, self.func._opname, self.func._overloadname, *rest)
+
+
+def _call(namespace: str, name: str, overload: str, *rest: Any) -> Call:
+    """A call that comes from another process; overloads cannot be sent."""
+    return Call(getattr(getattr(getattr(torch.ops, namespace), name), overload), *rest)
+
 
 def placed(tree: Any, number_of: Callable[[torch.Tensor], int | None]) -> Any:
     """A tree with each tensor of the device replaced by its place.
@@ -71,7 +80,7 @@ def placed(tree: Any, number_of: Callable[[torch.Tensor], int | None]) -> Any:
     """
 
     def place(leaf: Any) -> Any:
-        if isinstance(leaf, torch.ScriptObject):
+        if isinstance(leaf, (torch.ScriptObject, torch.Generator)):
             return None  # a collective's handle would keep its tensors alive
         if not isinstance(leaf, torch.Tensor):
             return leaf

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from torchtpu_core import xla_tpu
 from torchtpu_core.errors import PlanError, TPUCompileError
+from torchtpu_core.plan.compiled_roles import of_roles
 from torchtpu_core.plan.links import traffic_of
 from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Placed, Schedule, Unit
@@ -49,8 +50,10 @@ def compiled_plan(
 ) -> Plan:
     """A plan with schedule and memory of the program that XLA's TPU compiler makes.
 
+    Where ranks have different roles, each role's program is compiled, as one that all ranks run.
+
     Args:
-        plan: the simulator's, its recording with calls.
+        plan: the simulator's, its recordings with calls.
         target: the slice.
         timeout_s: how long the compiler may take.
         progress: told how it goes.
@@ -62,6 +65,15 @@ def compiled_plan(
     """
     xla_tpu.require_libtpu("torchtpu plan --compiler xla-tpu")
     xla_tpu.topology_of(target, plan.slices)
+
+    def one(part: Plan) -> Plan:
+        return _compiled(part, target, timeout_s, progress)
+
+    return of_roles(plan, one) if plan.roles else one(plan)
+
+
+def _compiled(plan: Plan, target: Target, timeout_s: float, progress: Progress | None) -> Plan:
+    """The plan of one program that all ranks run."""
     program = program_of(plan.recording, target)
     try:
         made = xla_tpu.compile_for(

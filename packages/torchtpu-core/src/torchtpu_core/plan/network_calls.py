@@ -16,7 +16,7 @@ from jax import lax
 
 from torchtpu_core.errors import PlanError
 from torchtpu_core.plan.calls import Call, Place
-from torchtpu_core.plan.collectives import KINDS, NAMESPACES, all_groups
+from torchtpu_core.plan.collectives import KINDS, MESSAGES, NAMESPACES, all_groups
 from torchtpu_core.plan.values import Values
 
 AXIS = "ranks"
@@ -25,7 +25,14 @@ AXIS = "ranks"
 def run(call: Call, values: Values, world: int) -> list[tuple[Place, jax.Array]]:
     """The places that a collective writes, with their new values."""
     name = call.func._schema.name.partition("::")[2]
+    if is_message(call):
+        return []  # what comes is an operand of the step, what goes a result
     kind = KINDS[name]
+    if kind == "all_to_all" and _is_uneven(call):
+        raise PlanError(
+            f"the uneven all-to-all at {call.line} has no form in a program of all ranks. Plan "
+            "without --compiler xla-tpu, which prices it from its split sizes."
+        )
     groups = all_groups(call.group, world)
     sources, targets = ends(call)
     if len(call.group) < 2:
@@ -55,11 +62,31 @@ def is_collective(call: Call) -> bool:
     return call.func.namespace in NAMESPACES and name in KINDS
 
 
+def is_message(call: Call) -> bool:
+    """Whether an operator sends to, or receives from, one other rank."""
+    return is_collective(call) and call.func._schema.name.partition("::")[2] in MESSAGES
+
+
+def _is_uneven(call: Call) -> bool:
+    """Whether an all-to-all has parts of different sizes."""
+    sources, targets = ends(call)
+    if len(sources) > 1:
+        return len({place.sizes for place in (*sources, *targets)}) > 1
+    sizes = [a for a in call.args if isinstance(a, (list, tuple)) and all(map(_is_count, a))]
+    return any(len(set(one)) > 1 for one in sizes)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int)
+
+
 def ends(call: Call) -> tuple[list[Place], list[Place]]:
     """What a collective reads, and what it writes; its schema does not say."""
     name = call.func._schema.name.partition("::")[2]
     tensors = [_places(a) for a in (*call.args, *call.kwargs.values())]
     given = [t for t in tensors if t]
+    if is_message(call):
+        return (given[0], []) if name == "send" else ([], given[0])
     if call.func.namespace != "c10d":
         explicit = _places(call.kwargs.get("out"))
         made = explicit or (given[0] if name.endswith("_") else _places(call.out))

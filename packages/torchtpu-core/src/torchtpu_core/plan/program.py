@@ -86,9 +86,8 @@ def _operands(calls: Sequence[Call], recording: Recording, start: int) -> dict[i
             known = found.get(place.storage)
             if older and (known is None or (len(known.sizes) == 1 and is_whole(place))):
                 found[place.storage] = whole_of(place)
-        if _is_upload(call):
-            for place in _places(call.out):
-                found.setdefault(place.storage, whole_of(place))
+        for place in _places(call.out) if _is_upload(call) else _received(call):
+            found.setdefault(place.storage, whole_of(place))
     return found
 
 
@@ -105,6 +104,10 @@ def _results(
         died = recording.blocks[place.storage].died
         if died is None or died > end:
             found.setdefault(place.storage, shapes.get(place.storage, whole_of(place)))
+    for call in calls:
+        if network_calls.is_message(call):
+            for place in network_calls.ends(call)[0]:  # sent: somebody needs it
+                found.setdefault(place.storage, shapes.get(place.storage, whole_of(place)))
     return list(found.values())
 
 
@@ -122,6 +125,11 @@ def _mutated(call: Call) -> list[Place]:
             given = call.args[position] if position < len(call.args) else None
             found += _places(call.kwargs.get(argument.name, given))
     return found
+
+
+def _received(call: Call) -> list[Place]:
+    """The places that a message from another rank fills."""
+    return network_calls.ends(call)[1] if network_calls.is_message(call) else []
 
 
 def _is_upload(call: Call) -> bool:

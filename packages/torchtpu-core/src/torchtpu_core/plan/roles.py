@@ -48,6 +48,7 @@ class _Job:
     classes: Classes
     folder: str
     limit_s: float
+    keep_calls: bool = False
 
 
 def record_roles(
@@ -57,6 +58,7 @@ def record_roles(
     slices: int,
     ranks: Sequence[int] | None = None,
     *,
+    keep_calls: bool = False,
     limit_s: float = 0.0,
     say: Callable[[str], None] | None = None,
 ) -> list[Recording]:
@@ -68,6 +70,7 @@ def record_roles(
         where: one slice.
         slices: how many there are.
         ranks: ranks to record, each standing for those up to the next; found out if None.
+        keep_calls: also keep each operator's arguments, to make programs of the steps.
         limit_s: seconds that each rank may run, 0 for any.
         say: is told now and then how far the first rank is.
 
@@ -75,7 +78,7 @@ def record_roles(
         PlanError: the script failed, or its ranks have too many roles.
     """
     world = where.devices * slices
-    job = _Job(str(script), tuple(arguments), where.name, slices, 0, [], "", limit_s)
+    job = _Job(str(script), tuple(arguments), where.name, slices, 0, [], "", limit_s, keep_calls)
     if ranks:
         return _alike(_recorded(job, _declared(ranks, world))[0])
     branches = Branches(world)
@@ -84,6 +87,7 @@ def record_roles(
             *(script, arguments, where, slices),
             branches=branches,
             mailbox=Alone(),
+            keep_calls=keep_calls,
             limit_s=limit_s,
             say=say,
         )
@@ -184,6 +188,7 @@ def child(path: str) -> None:
             rank=job.rank,
             branches=branches,
             mailbox=Mailbox(folder, job.rank, stands_for.__getitem__),
+            keep_calls=job.keep_calls,
             limit_s=job.limit_s,
         )
     except BaseException as error:
@@ -192,6 +197,8 @@ def child(path: str) -> None:
         if not isinstance(error, TorchTPUError):
             raise
         sys.exit(str(error))
+    start, end = recording.step()
+    recording.calls = [call for call in recording.calls if start <= call.index < end]
     made = recording, list(branches.answers.values())
     (folder / f"recorded-{job.rank}").write_bytes(pickle.dumps(made))
 

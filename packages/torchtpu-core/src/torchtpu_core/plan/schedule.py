@@ -171,9 +171,9 @@ Question = Incoming | Outgoing | Meeting
 Placing = Generator[Question, float | None, Schedule]
 
 
-def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
+def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer, pace: float = 1.0) -> Schedule:
     """Places a step as if other ranks were always ready; times are simulated."""
-    steps = placing(ops, fusion, pricer)
+    steps = placing(ops, fusion, pricer, pace)
     try:
         next(steps)
         while True:
@@ -183,8 +183,11 @@ def schedule(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Schedule:
         return result
 
 
-def placing(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Placing:
-    """Places a step; an answer of None is that nobody is waited for."""
+def placing(ops: Sequence[Op], fusion: Fusion, pricer: Pricer, pace: float = 1.0) -> Placing:
+    """Places a step; an answer of None is that nobody is waited for.
+
+    `pace` is how many times as long the core takes for an operator as the pricer says.
+    """
     result, units = Schedule(), _Units()
     critical: dict[str, float] = defaultdict(float)
     total = waits = driven = 0.0
@@ -207,6 +210,7 @@ def placing(ops: Sequence[Op], fusion: Fusion, pricer: Pricer) -> Placing:
             critical[f"driving {op.collective}"] += drive
             continue
         seconds, bound, flops = pricer.core(op, fusion.moved_bytes[index])
+        seconds *= pace
         ready = max((units.ready.get(storage, 0.0) for storage in op.reads), default=0.0)
         if index in fusion.staged:
             start = ready
