@@ -44,9 +44,14 @@ def _blank(match: re.Match[str]) -> str:
     return re.sub(r"[^\n]", " ", match.group())
 
 
+def blanked(text: str) -> str:
+    """C++ with spaces for its comments, literals and directives."""
+    return CPP_NOISE.sub(_blank, text)
+
+
 def cpp_functions(text: str) -> Iterator[tuple[str, int, int]]:
     """Name, first line and number of lines of what looks like a function definition."""
-    text = CPP_NOISE.sub(_blank, text)
+    text = blanked(text)
     open_braces: list[tuple[bool, int, str]] = []
     head_start = 0
     for match in re.finditer(r"[{};]", text):

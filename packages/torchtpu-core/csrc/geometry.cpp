@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "geometry.h"
 
+#include "mixed.h"
+
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -23,8 +25,7 @@ Interner& interner() {
 
 uint64_t hash_words(uint64_t seed, c10::IntArrayRef words) {
   for (int64_t word : words) {
-    seed = (seed ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
-    seed ^= seed >> 29;
+    seed = mixed(seed, static_cast<uint64_t>(word));
   }
   return seed;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "journal.h"
 
+#include "mixed.h"
 #include "program.h"
 #include "trace.h"
 
@@ -13,11 +14,6 @@ constexpr size_t kMaxStreams = 4096;  // remembered; then all are forgotten
 constexpr uint32_t kWorthDeferring = 2;  // programs of ops that were missing
 constexpr uint32_t kOwnPrograms = 2;     // sizes of a stream that are worth a program each at once
 constexpr uint32_t kOftenEnough = 8;     // sightings of others, which run at padded sizes till then
-
-uint64_t mixed(uint64_t hash, uint64_t word) {
-  hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
-  return hash ^ (hash >> 32);
-}
 
 // Of the rolling hash of recent calls: an odd number, and its kRecent-th power (2 to the 5th).
 constexpr uint64_t kBase = 0x9E3779B97F4A7C15ull;

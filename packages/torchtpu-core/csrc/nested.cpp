@@ -134,7 +134,7 @@ at::Tensor ones_like_nested(
   return wrapped_as(at::ones_like(buffer, buffer.options().dtype(dtype)), self);
 }
 
-void refuse(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, op.schema().name(), ": strided nested tensors on device 'tpu' do not have this operator. "
       "Jagged ones have more: torch.nested.nested_tensor(..., layout=torch.jagged). Or compute on "
@@ -142,7 +142,7 @@ void refuse(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
 }
 
 TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
 }
 
 #define SERVED_BY(op, kernel) library.impl(op, TORCH_FN(at::native::kernel))

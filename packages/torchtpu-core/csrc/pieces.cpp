@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pieces.h"
 
+#include "mixed.h"
 #include "trace.h"
 
 namespace torchtpu {
 namespace {
 
-constexpr size_t kMinPiece = 3;       // ops; a program of fewer saves little
+constexpr size_t kLeastPiece = 3;      // ops; a program of fewer saves little
 constexpr uint32_t kSteady = 3;       // times in a row that make a site steady
 constexpr uint32_t kMostRequests = 3;  // of programs for one piece
-constexpr size_t kMaxKnown = 1 << 16;  // sites, or pieces; then all are forgotten
-
-uint64_t mixed(uint64_t hash, uint64_t word) {
-  hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
-  return hash ^ (hash >> 32);
-}
+constexpr size_t kMostKnown = 1 << 16;  // sites, or pieces; then all are forgotten
 
 uint64_t form_of(const Node& node) {
   uint64_t form = mixed(0, static_cast<uint64_t>(node.signature->id));
@@ -38,7 +34,7 @@ uint64_t hash_of(std::span<const Node> piece) {
 }  // namespace
 
 void Pieces::note(const Node& node) {
-  if (sites_.size() > kMaxKnown) {
+  if (sites_.size() > kMostKnown) {
     sites_.clear();
   }
   Site& site = sites_[node.site];
@@ -47,8 +43,8 @@ void Pieces::note(const Node& node) {
   site.form = form;
   ++length_;
   steady_run_ = site.times >= kSteady ? steady_run_ + 1 : 0;
-  if (steady_run_ >= kMinPiece) {
-    covered_ += steady_run_ == kMinPiece ? kMinPiece : 1;
+  if (steady_run_ >= kLeastPiece) {
+    covered_ += steady_run_ == kLeastPiece ? kLeastPiece : 1;
   }
 }
 
@@ -68,11 +64,11 @@ size_t Pieces::length(std::span<const Node> nodes) const {
   while (count < nodes.size() && is_steady(nodes[count])) {
     ++count;
   }
-  return count < kMinPiece ? 0 : count;
+  return count < kLeastPiece ? 0 : count;
 }
 
 bool Pieces::is_known(std::span<const Node> piece) {
-  if (met_.size() > kMaxKnown) {
+  if (met_.size() > kMostKnown) {
     met_.clear();
   }
   return ++met_[hash_of(piece)].times > 1;

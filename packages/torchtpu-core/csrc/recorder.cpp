@@ -207,7 +207,7 @@ void push_returns(const OpInfo& op, const Signature& signature, c10::ArrayRef<at
 
 // Some ops see tensors with the conjugate or negative bit set (PyTorch registers them
 // as fallthrough: clone, copies); a value is read without the bit, so resolve it here.
-bool has_bits(const c10::IValue& value) {
+bool needs_resolving(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() &&
          (value.toTensor().is_conj() || value.toTensor().is_neg()) &&
          value.toTensor().device().type() == kTpu;
@@ -216,7 +216,7 @@ bool has_bits(const c10::IValue& value) {
 void resolve_bits(torch::jit::Stack* stack, size_t count) {
   for (size_t i = stack->size() - count; i < stack->size(); ++i) {
     const c10::IValue& value = (*stack)[i];
-    if (!has_bits(value)) {
+    if (!needs_resolving(value)) {
       continue;
     }
     at::Tensor tensor = value.toTensor();
@@ -390,7 +390,7 @@ void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::j
 
 std::optional<Results> record_lent(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
   if (torch::jit::tracer::isTracing() || is_observed() ||
-      std::any_of(args.begin(), args.end(), has_bits) || needs_preparing(op, args) ||
+      std::any_of(args.begin(), args.end(), needs_resolving) || needs_preparing(op, args) ||
       (!op.expanded.is_none() && writes_expanded(op, args))) {
     return std::nullopt;
   }

@@ -2,6 +2,7 @@
 #include "signature.h"
 
 #include "device.h"
+#include "mixed.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -291,8 +292,7 @@ WrittenTensors written_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args
 uint64_t hash_key(c10::ArrayRef<int64_t> key) {
   uint64_t hash = key.size();
   for (int64_t word : key) {
-    hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
-    hash ^= hash >> 32;
+    hash = mixed(hash, static_cast<uint64_t>(word));
   }
   return hash;
 }

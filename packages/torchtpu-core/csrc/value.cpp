@@ -13,7 +13,7 @@ std::vector<PyObject*>& dead_references() {
   return *list;
 }
 
-void count(c10::DeviceIndex device, int64_t bytes) {
+void count_bytes(c10::DeviceIndex device, int64_t bytes) {
   auto& counters = memory_counters(device);
   int64_t now = counters.allocated.fetch_add(bytes) + bytes;
   if (bytes > 0) {
@@ -38,14 +38,14 @@ void raise_peak(c10::DeviceIndex device, int64_t bytes) {
 }
 
 void Value::set_array(PyObject* array_in) {
-  count(device, geometry->nbytes);
+  count_bytes(device, geometry->nbytes);
   array.store(array_in);
 }
 
 PyObject* Value::release_array() {
   PyObject* old = array.exchange(nullptr);
   if (old != nullptr) {
-    count(device, -geometry->nbytes);
+    count_bytes(device, -geometry->nbytes);
   }
   return old;
 }
