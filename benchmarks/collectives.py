@@ -32,10 +32,18 @@ def operations(x: torch.Tensor, group: dist.ProcessGroup) -> dict[str, Callable[
     kinds: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(x, group=group),
         "broadcast": lambda: dist.broadcast(x, 0, group=group),
-        "all_gather": lambda: dist.all_gather_into_tensor(gathered, x, group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(piece, wide, group=group),
+        "all_gather": lambda: dist.all_gather_single(gathered, x, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_single(piece, wide, group=group),
         "all_to_all": lambda: dist.all_to_all_single(swapped, wide, group=group),
         "send_recv": lambda: round_trip(x, group),
+        "async all_reduce": lambda: dist.all_reduce(x, group=group, async_op=True).wait(),
+        "async all_gather": lambda: dist.all_gather_single(
+            gathered, x, group=group, async_op=True
+        ).wait(),
+        "async reduce_scatter": lambda: dist.reduce_scatter_single(
+            piece, wide, group=group, async_op=True
+        ).wait(),
+        "4 async all_reduce": lambda: all_reduce_parts(x, group),
     }
     return kinds | ({"barrier": lambda: dist.barrier(group)} if x.numel() == 1 else {})
 
@@ -48,6 +56,13 @@ def round_trip(x: torch.Tensor, group: dist.ProcessGroup) -> None:
     turns = (dist.send, dist.recv)
     for turn in turns if partner else turns[::-1]:
         turn(x, partner, group=group)
+
+
+def all_reduce_parts(x: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """Up to four parts at once, as the buckets of a backward pass."""
+    works = [dist.all_reduce(part, group=group, async_op=True) for part in x.chunk(4)]
+    for work in works:
+        work.wait()
 
 
 def measure(rounds: int, only: str) -> dict[str, Any]:
@@ -76,7 +91,7 @@ def measure(rounds: int, only: str) -> dict[str, Any]:
             if dist.get_rank() == 0:
                 row = figures[f"{name} {label}"]
                 print(
-                    f"{name:16}{label:8}"
+                    f"{name:22}{label:8}"
                     + "".join(f"{row[f'{by}_us']['median']:12.1f}" for by in times)
                     + f" us, least {row['gloo_us']['least']:.1f} and {row['tpu_us']['least']:.1f}  "
                     f"{row['tpu_over_gloo']}",
