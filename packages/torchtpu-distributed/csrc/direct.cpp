@@ -112,9 +112,9 @@ std::shared_ptr<const Call> Direct::known(const Request& request) {
 }
 
 Direct::Outcome Direct::perform(Pending& record, const Operation::Start& start) {
-  Outcome outcome = lane_->agree(record, Lane::Patience::kAwake, other_);
-  if (outcome != Outcome::kDone) {
-    return outcome;
+  Agreement agreement = lane_->agree(record, Lane::Patience::kAwake, other_);
+  if (agreement != Agreement::kSame) {
+    return agreement == Agreement::kDiffers ? Outcome::kDiffers : Outcome::kEnded;
   }
   End end;
   std::vector<WorkPtr> works = start(lane_->gloo(), end);

@@ -86,7 +86,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
   void check() const;
 
  private:
-  using Outcome = Lane::Outcome;
+  enum class Outcome { kDone, kDiffers, kEnded };
 
   // What one call works on.
   struct Prepared {
@@ -115,7 +115,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
   std::shared_ptr<Operations> operations_;
   std::shared_ptr<Lane> lane_;
   py::object owner_;  // a weak reference
-  std::string other_;  // what the first rank calls instead
+  std::string other_;  // what another rank calls instead
   // Guarded by the GIL. Of a message, with the two ranks as a group.
   std::unordered_map<std::string, std::shared_ptr<const Call>> calls_;
   std::unordered_map<std::string, std::pair<std::shared_ptr<const GroupState>, std::shared_ptr<const Call>>>

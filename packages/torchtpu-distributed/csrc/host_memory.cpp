@@ -23,21 +23,15 @@ at::Tensor tensor_over(uintptr_t address, int64_t elements, c10::ScalarType dtyp
                        at::TensorOptions().dtype(dtype));
 }
 
-py::object read(Mailbox& box, uint64_t number, const Abort& abort) {
+py::object compare_here(Mailbox& box, uint64_t number, const Call& call, const std::string& line,
+                        const Abort& abort) {
+  Agreement agreement;
+  std::string others;
   {
     py::gil_scoped_release no_gil;
-    if (!await(box, number, abort)) {
-      return py::none();
-    }
+    agreement = compare(box, number, call, line, abort, true, true, others);
   }
-  py::str text = readable(box.text(number));
-  box.taken(number);
-  return text;
-}
-
-bool post(Mailbox& box, uint64_t number, const std::string& text, const Abort& abort) {
-  py::gil_scoped_release no_gil;
-  return poll(abort, [&] { return box.post(number, text); });
+  return agreement == Agreement::kDiffers ? py::object(readable(others)) : py::object(py::none());
 }
 
 }  // namespace
@@ -46,13 +40,12 @@ void bind_host_memory(py::module_& m) {
   py::class_<Abort, std::shared_ptr<Abort>>(m, "Abort", "Ends the waits it was given to, once set.")
       .def(py::init<>())
       .def("set", [](Abort& self) { self.set.store(true); }, "End them.");
-  py::class_<Mailbox, std::shared_ptr<Mailbox>>(m, "Mailbox", "What a group's first rank calls, in memory ranks share.")
+  py::class_<Mailbox, std::shared_ptr<Mailbox>>(m, "Mailbox", "What a group's ranks call, in memory they share.")
       .def(py::init<const std::string&, int, int>(), py::arg("path"), py::arg("rank"),
            py::arg("size"))
-      .def("post", &post, py::arg("number"), py::arg("text"), py::arg("abort"),
-           "Write an entry; False if aborted.")
-      .def("read", &read, py::arg("number"), py::arg("abort"),
-           "Wait for an entry; None if aborted.");
+      .def("compare", &compare_here, py::arg("number"), py::arg("call"), py::arg("line"), py::arg("abort"),
+           "Say what this rank calls; the number in the group of one that is known to call something else, "
+           "and what it says, or None.");
   m.def("view_of", &tensor_over, py::arg("address"), py::arg("elements"), py::arg("dtype"),
         py::arg("owner"), "A CPU tensor over memory that `owner` keeps.");
   m.def("wait_for", &wait_for, py::arg("works"), py::arg("abort"),

@@ -5,16 +5,21 @@
 
 namespace torchtpu::distributed {
 
-bool await(Mailbox& box, uint64_t number, const Abort& abort, bool handles_signals) {
-  while (!box.await(number, kSignalPeriod)) {
-    if (abort.set.load(std::memory_order_relaxed)) {
-      return false;
-    }
-    if (handles_signals) {
-      check_signals();
-    }
+Agreement compare(Mailbox& box, uint64_t number, const Call& call, const std::string& line, const Abort& abort,
+                  bool patient, bool handles_signals, std::string& others) {
+  auto post = [&] { return box.post(number, call.said, line); };
+  if (!patient && !post()) {
+    return Agreement::kNotYet;
   }
-  return true;
+  if (patient && !poll(abort, post, handles_signals)) {
+    return Agreement::kEnded;
+  }
+  int rank = box.differing(number, call.digest);
+  if (rank >= 0) {
+    others = std::to_string(rank) + "\n" + std::string(box.text(rank, number));
+  }
+  box.taken(number);
+  return rank < 0 ? Agreement::kSame : Agreement::kDiffers;
 }
 
 Lane::~Lane() {
@@ -30,31 +35,12 @@ void Lane::connect(BackendPtr gloo, std::shared_ptr<Mailbox> mailbox) {
   connected_.store(true, std::memory_order_release);
 }
 
-Lane::Outcome Lane::agree(const Pending& record, Patience patience, std::string& other) {
+Agreement Lane::agree(const Pending& record, Patience patience, std::string& other) {
   if (!mailbox_) {
-    return Outcome::kDone;
+    return Agreement::kSame;
   }
-  if (rank_ == 0) {
-    auto post = [&] { return mailbox_->post(record.seq, record.call->said, record.line); };
-    if (patience == Patience::kNone) {
-      return post() ? Outcome::kDone : Outcome::kNotYet;
-    }
-    return poll(*abort_, post, patience == Patience::kAwake) ? Outcome::kDone : Outcome::kEnded;
-  }
-  if (patience == Patience::kNone) {
-    if (!mailbox_->has(record.seq)) {
-      return Outcome::kNotYet;
-    }
-  } else if (!await(*mailbox_, record.seq, *abort_, patience == Patience::kAwake)) {
-    return Outcome::kEnded;
-  }
-  std::string_view theirs = mailbox_->text(record.seq);
-  bool same = theirs.starts_with(record.call->digest);
-  if (!same) {
-    other = theirs;
-  }
-  mailbox_->taken(record.seq);
-  return same ? Outcome::kDone : Outcome::kDiffers;
+  return compare(*mailbox_, record.seq, *record.call, record.line, *abort_, patience != Patience::kNone,
+                 patience == Patience::kAwake, other);
 }
 
 void Lane::enter(const OperationPtr& operation) {
@@ -88,15 +74,15 @@ void Lane::serve(Patience patience, const Operation* last) {
     serving_ = true;
     OperationPtr first = waiting_.front();
     lock.unlock();
-    Outcome outcome = Outcome::kNotYet;
+    Agreement agreement = Agreement::kNotYet;
     try {
-      outcome = begin(*first, patience);
+      agreement = begin(*first, patience);
     } catch (...) {
-      leave(outcome);
+      leave(agreement);
       throw;
     }
-    leave(outcome);
-    if (outcome == Outcome::kNotYet) {
+    leave(agreement);
+    if (agreement == Agreement::kNotYet) {
       return;
     }
     first.reset();  // without the lock
@@ -105,26 +91,26 @@ void Lane::serve(Patience patience, const Operation* last) {
 }
 
 // Lets another thread serve; what could begin is not the first any more.
-void Lane::leave(Outcome outcome) {
+void Lane::leave(Agreement agreement) {
   std::lock_guard<std::mutex> lock(mutex_);
   serving_ = false;
-  if (outcome != Outcome::kNotYet) {
+  if (agreement != Agreement::kNotYet) {
     waiting_.pop_front();  // whoever leaves has it still
     length_.store(waiting_.size());
   }
   changed_.notify_all();
 }
 
-Lane::Outcome Lane::begin(Operation& first, Patience patience) {
+Agreement Lane::begin(Operation& first, Patience patience) {
   std::string other;
-  Outcome outcome = agree(*first.record(), patience, other);
-  if (outcome == Outcome::kDone) {
+  Agreement agreement = agree(*first.record(), patience, other);
+  if (agreement == Agreement::kSame) {
     first.begin(*gloo_);
     begun_behind += patience == Patience::kBehind ? 1 : 0;
-  } else if (outcome != Outcome::kNotYet) {
-    first.fail_behind(outcome == Outcome::kDiffers ? "differs" : "ended", other);
+  } else if (agreement != Agreement::kNotYet) {
+    first.fail_behind(agreement == Agreement::kDiffers ? "differs" : "ended", other);
   }
-  return outcome;
+  return agreement;
 }
 
 void Lane::call_behind() {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which collectives of one group begin: by their numbers, each once the group's
-// first rank is known to call the same.
+// The order in which collectives of one group begin: by their numbers, each once it is compared
+// with what other ranks are known to call.
 //
-// One that its caller does not wait for begins when it is called if the first rank has come to
-// it. Otherwise whoever waits for it, or for a later one, begins it; or, if nobody does for a
-// while, a thread behind.
+// One that its caller does not wait for begins when it is called, unless another rank lags so far
+// behind that it must not be told yet. Then whoever waits for it, or for a later one, begins it;
+// or, if nobody does for a while, a thread behind.
 #pragma once
 
 #include "mailbox.h"
@@ -17,13 +17,16 @@ namespace torchtpu::distributed {
 
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-// Waits for an entry of a mailbox, without the GIL. False if aborted.
-bool await(Mailbox& box, uint64_t number, const Abort& abort, bool handles_signals = true);
+// Writes what this rank calls and looks at what the others do; without the GIL.
+enum class Agreement { kSame, kDiffers, kEnded, kNotYet };
+// `others`: what a rank that differs calls, after its number in the group and a line's end. It
+// tries once, or until aborted if it is `patient`.
+Agreement compare(Mailbox& box, uint64_t number, const Call& call, const std::string& line, const Abort& abort,
+                  bool patient, bool handles_signals, std::string& others);
 
 class Lane : public std::enable_shared_from_this<Lane> {
  public:
   enum class Patience { kNone, kAwake, kBehind };  // kAwake: Python's handlers of signals run
-  enum class Outcome { kDone, kDiffers, kEnded, kNotYet };
 
   Lane(int rank, std::shared_ptr<Abort> abort) : rank_(rank), abort_(std::move(abort)) {}
   Lane(const Lane&) = delete;
@@ -36,8 +39,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   c10d::Backend& gloo() const { return *gloo_; }
 
   // All of these: the GIL is not held.
-  // Compares with what the group's first rank calls, and says in `other` what that is.
-  Outcome agree(const Pending& record, Patience patience, std::string& other);
+  // Compares with what other ranks call, and says in `other` what one that differs does.
+  Agreement agree(const Pending& record, Patience patience, std::string& other);
   // Takes the next operation, and sees to it that it begins.
   void enter(const OperationPtr& operation);
   // Begins those that wait, in order, up to `last`, or all; at once what is possible without
@@ -52,8 +55,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::atomic<double> grace_s{0.0002};
 
  private:
-  Outcome begin(Operation& first, Patience patience);
-  void leave(Outcome outcome);
+  Agreement begin(Operation& first, Patience patience);
+  void leave(Agreement agreement);
   void serve_behind();
   void call_behind();
 

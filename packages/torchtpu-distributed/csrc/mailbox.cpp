@@ -2,37 +2,31 @@
 #include "mailbox.h"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
-#include <thread>
 
 namespace torchtpu::distributed {
 namespace {
 
-constexpr uint64_t kEntries = 256;
-constexpr size_t kTextBytes = 1024 - 8;
+constexpr uint64_t kEntries = 128;
+constexpr size_t kTextBytes = 1024 - 16;
 constexpr size_t kLineBytes = 64;  // of a processor's cache: one counter each
-constexpr int kLooks = 16;         // between two yields
-constexpr std::chrono::microseconds kAwake{30};  // a reader that sleeps needs longer to wake
 
 }  // namespace
 
 struct Mailbox::Entry {
-  std::atomic<uint32_t> number;  // written last; its low half, which a futex can wait for
-  uint32_t length;
+  std::atomic<uint64_t> number;  // written last
+  uint64_t length;
   char text[kTextBytes];
 };
 
 Mailbox::Mailbox(const std::string& path, int rank, int size)
-    : rank_(rank), size_(size), nbytes_(kLineBytes * (size + 1) + sizeof(Entry) * kEntries) {
+    : rank_(rank), size_(size), nbytes_((kLineBytes + sizeof(Entry) * kEntries) * size) {
   int flags = rank == 0 ? O_RDWR | O_CREAT | O_EXCL : O_RDWR;
   int file = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
   if (file < 0) {
@@ -52,66 +46,41 @@ Mailbox::Mailbox(const std::string& path, int rank, int size)
 
 Mailbox::~Mailbox() { ::munmap(memory_, nbytes_); }
 
-std::atomic<uint32_t>& Mailbox::sleepers() {
-  return *reinterpret_cast<std::atomic<uint32_t>*>(memory_);
-}
-
 std::atomic<uint64_t>& Mailbox::progress(int rank) {
-  return *reinterpret_cast<std::atomic<uint64_t>*>(memory_ + kLineBytes * (rank + 1));
+  return *reinterpret_cast<std::atomic<uint64_t>*>(memory_ + kLineBytes * rank);
 }
 
-Mailbox::Entry& Mailbox::entry(uint64_t number) {
-  return reinterpret_cast<Entry*>(memory_ + kLineBytes * (size_ + 1))[number % kEntries];
+Mailbox::Entry& Mailbox::entry(int rank, uint64_t number) {
+  return reinterpret_cast<Entry*>(memory_ + kLineBytes * size_)[rank * kEntries + number % kEntries];
 }
 
 bool Mailbox::post(uint64_t number, std::string_view text, std::string_view rest) {
-  for (int rank = 1; rank < size_; ++rank) {
-    if (progress(rank).load(std::memory_order_acquire) + kEntries < number) {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && progress(rank).load(std::memory_order_acquire) + kEntries < number) {
       return false;
     }
   }
-  Entry& target = entry(number);
+  Entry& target = entry(rank_, number);
   size_t first = std::min(text.size(), kTextBytes);
   size_t second = std::min(rest.size(), kTextBytes - first);
   std::memcpy(target.text, text.data(), first);
   std::memcpy(target.text + first, rest.data(), second);
-  target.length = static_cast<uint32_t>(first + second);
-  target.number.store(static_cast<uint32_t>(number));
-  if (sleepers().load() != 0) {
-    ::syscall(SYS_futex, &target.number, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr,
-              nullptr, 0);
-  }
+  target.length = first + second;
+  target.number.store(number);  // in one order with the loads of the other ranks
   return true;
 }
 
-bool Mailbox::has(uint64_t number) {
-  return entry(number).number.load(std::memory_order_acquire) == static_cast<uint32_t>(number);
-}
-
-bool Mailbox::await(uint64_t number, std::chrono::microseconds patience) {
-  const std::atomic<uint32_t>& there = entry(number).number;
-  auto wanted = static_cast<uint32_t>(number);
-  auto awake_until = std::chrono::steady_clock::now() + kAwake;
-  do {
-    for (int look = 0; look < kLooks; ++look) {
-      if (there.load(std::memory_order_acquire) == wanted) {
-        return true;
-      }
+int Mailbox::differing(uint64_t number, std::string_view digest) {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && entry(rank, number).number.load() == number && !text(rank, number).starts_with(digest)) {
+      return rank;
     }
-    std::this_thread::yield();
-  } while (std::chrono::steady_clock::now() < awake_until);
-  timespec limit{patience.count() / 1000000, patience.count() % 1000000 * 1000};
-  sleepers().fetch_add(1);
-  uint32_t seen = there.load();
-  if (seen != wanted) {
-    ::syscall(SYS_futex, &there, FUTEX_WAIT, seen, &limit, nullptr, 0);
   }
-  sleepers().fetch_sub(1);
-  return there.load(std::memory_order_acquire) == wanted;
+  return -1;
 }
 
-std::string_view Mailbox::text(uint64_t number) {
-  const Entry& source = entry(number);
+std::string_view Mailbox::text(int rank, uint64_t number) {
+  const Entry& source = entry(rank, number);
   return {source.text, source.length};
 }
 

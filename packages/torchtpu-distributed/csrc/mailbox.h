@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the first rank of a group calls, for the other ranks on its machine to compare.
+// What the ranks of a group on one machine call, for each to compare with the others.
 //
-// A ring of entries in memory the processes share. The first rank writes one entry per
-// collective, the others read it; a counter per rank keeps the writer from overtaking a
-// reader by a whole ring. It carries names of calls only, never data of tensors.
+// Each rank has a ring of entries in memory that the processes share. It writes one entry per
+// collective, and then looks at those that are there already: of two ranks at least one sees the
+// other's, so nobody waits. A counter per rank keeps writers from overtaking a reader by a whole
+// ring. It carries names of calls only, never data of tensors.
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,29 +17,27 @@ namespace torchtpu::distributed {
 
 class Mailbox {
  public:
-  // Maps `path`, which is made first if this is the writer (rank 0 of `size`).
+  // Maps `path`, which is made first by rank 0 of `size`.
   Mailbox(const std::string& path, int rank, int size);
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
   ~Mailbox();
 
-  // Writes entry `number`, from 1. False, and nothing, while a reader needs the one it replaces.
+  // Writes this rank's entry `number`, from 1. False, and nothing, while a reader may need the one
+  // it replaces.
   bool post(uint64_t number, std::string_view text, std::string_view rest = {});
 
-  bool has(uint64_t number);
+  // The first rank whose entry `number` is there and does not begin with `digest`; else -1.
+  int differing(uint64_t number, std::string_view digest);
 
-  // Waits until entry `number` is there; false after `patience`.
-  bool await(uint64_t number, std::chrono::microseconds patience);
-
-  // Entry `number`, which is there; the writer may replace it once it is `taken`.
-  std::string_view text(uint64_t number);
+  // A rank's entry `number`, which is there; its writer may replace it once it is `taken`.
+  std::string_view text(int rank, uint64_t number);
   void taken(uint64_t number);
 
  private:
   struct Entry;
-  std::atomic<uint32_t>& sleepers();
   std::atomic<uint64_t>& progress(int rank);
-  Entry& entry(uint64_t number);
+  Entry& entry(int rank, uint64_t number);
 
   int rank_;
   int size_;

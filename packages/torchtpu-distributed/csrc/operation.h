@@ -27,7 +27,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   using End = std::function<void()>;
   using Start = std::function<std::vector<WorkPtr>(c10d::Backend& gloo, End& end)>;
   // Finds out why it failed, and gives the Python error; the GIL is held. `how` is a method of
-  // HostRunner, `said` what gloo or the group's first rank told.
+  // HostRunner, `said` what gloo or another rank told.
   using Explain = std::function<py::object(const char* how, const PendingPtr& record, const std::string& said)>;
 
   Operation(PendingPtr record, std::vector<Memory> memory, std::vector<const void*> storages,

@@ -80,36 +80,45 @@ def test_callback_of_a_future_gets_the_results(pair):
         assert torch.equal(found, 3 * (each[0] + each[1]))
 
 
-def test_mailbox_gives_readers_every_entry_and_never_overtakes_them(tmp_path):
-    path, abort = str(tmp_path / "box"), _C.Abort()
-    writer = _C.Mailbox(path, 0, 2)
-    reader = _C.Mailbox(path, 1, 2)
-    said = [f"call {i}" for i in range(1, 1001)]  # several times round the ring
-
-    def write() -> None:
-        for number, text in enumerate(said, 1):
-            writer.post(number, text, abort)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    assert [reader.read(number, abort) for number in range(1, 1001)] == said
-    thread.join()
-
-
-def test_wait_for_a_mailbox_ends_when_the_job_has_failed(tmp_path):
-    path, abort = str(tmp_path / "box"), _C.Abort()
-    _C.Mailbox(path, 0, 2)
-    found: list[str | None] = []
-    thread = threading.Thread(target=lambda: found.append(_C.Mailbox(path, 1, 2).read(1, abort)))
-    thread.start()
-    abort.set()
-    thread.join()
-    assert found == [None]
-
-
 def call(what: str) -> _C.Call:
     """What ranks compare."""
     return _C.Call(what, "all_reduce", (), (), 0)
+
+
+def test_of_two_ranks_at_least_one_sees_each_difference_in_the_mailbox(tmp_path):
+    path, abort, numbers = str(tmp_path / "box"), _C.Abort(), range(1, 1001)  # some times round
+    boxes = [_C.Mailbox(path, rank, 2) for rank in range(2)]
+    seen: list[list[str | None]] = [[], []]
+
+    def say(rank: int) -> None:
+        for number in numbers:
+            what = f"{rank if number % 3 == 0 else 'same'} {number}"
+            seen[rank].append(boxes[rank].compare(number, call(what), "line", abort))
+
+    thread = threading.Thread(target=say, args=[1])
+    thread.start()
+    say(0)
+    thread.join()
+    for number, of_first, of_second in zip(numbers, *seen, strict=True):
+        said = [first_calls.read(each) for each in (of_first, of_second) if each is not None]
+        assert bool(said) == (number % 3 == 0)
+        assert all((what, line) == (f"{rank} {number}", "line") for rank, what, line in said)
+
+
+def test_rank_that_is_a_whole_ring_ahead_waits_until_the_job_has_failed(tmp_path):
+    path, abort = str(tmp_path / "box"), _C.Abort()
+    ahead, _behind = (_C.Mailbox(path, rank, 2) for rank in range(2))
+    said: list[str | None] = []
+
+    def say() -> None:
+        for number in range(1, 2000):
+            said.append(ahead.compare(number, call("barrier"), "", abort))
+
+    thread = threading.Thread(target=say)
+    thread.start()
+    abort.set()
+    thread.join()  # each wait has ended
+    assert set(said) == {None}
 
 
 @pytest.mark.parametrize("nearby", [True, False])
@@ -136,5 +145,5 @@ def test_first_calls_tell_a_difference_by_memory_and_by_the_store(nearby):
         assert ranks[0].compare(number, call(what), "a.py:1 in f") is None
     assert ranks[1].compare(1, call("barrier"), "") is None
     assert ranks[1].compare(2, call(long), "") is None
-    what, line = first_calls.read(ranks[1].compare(3, call(long + "y"), ""))
-    assert line == "a.py:1 in f" and long.startswith(what) and len(what) > 500
+    rank, what, line = first_calls.read(ranks[1].compare(3, call(long + "y"), ""))
+    assert rank == 0 and line == "a.py:1 in f" and long.startswith(what) and len(what) > 500

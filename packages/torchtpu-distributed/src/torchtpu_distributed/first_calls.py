@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the first rank of a group calls, for the others to compare before they begin.
+"""What other ranks of a group call, to compare before a collective begins.
 
-Ranks of one machine share a ring in memory (`csrc/mailbox.h`); others ask the store. What is
-said is three lines: a digest of the call, the call's beginning, and the user's line.
+Ranks of one machine share memory (`csrc/mailbox.h`): each looks at what those say that have come
+before it, so nobody waits. On several machines all wait for what the first rank says in the store.
+What is said is three lines: a digest of the call, the call's beginning, and the user's line.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MEMORY = Path("/dev/shm")
 
 
 class FirstCalls:
-    """The calls of one group's first rank.
+    """The calls that ranks of one group come to first.
 
     Args:
         store: the group's own part of the store.
@@ -35,7 +36,7 @@ class FirstCalls:
         forget: deletes a key of `store` when convenient.
 
     Attributes:
-        mailbox: the ring; None if they ask the store.
+        mailbox: the memory; None if they ask the store.
     """
 
     def __init__(
@@ -54,33 +55,22 @@ class FirstCalls:
         self.mailbox = self._share() if nearby else None
 
     def compare(self, number: int, call: _C.Call, line: str) -> str | None:
-        """What the first rank says, if it is something else than `call`.
+        """Which rank is known to call something else than `call`, and what: see `read`.
 
         Args:
             number: number of the collective in the group, from 1.
             call: what this rank calls.
             line: the user's line.
         """
+        if self.mailbox is not None:
+            return self.mailbox.compare(number, call, line, self._abort)
         if self._rank == 0:
-            self._write(number, call.said + line)
+            self._store.set(f"call/{number}", call.said + line)
+            if number > _KEPT:
+                self._forget(f"call/{number - _KEPT}")
             return None
-        said = self._first(number)
-        if said is None:  # the wait was ended, and whoever did it says why
-            return None
-        return None if said.startswith(call.digest) else said
-
-    def _write(self, number: int, text: str) -> None:
-        if self.mailbox is not None:
-            self.mailbox.post(number, text, self._abort)
-            return
-        self._store.set(f"call/{number}", text)
-        if number > _KEPT:
-            self._forget(f"call/{number - _KEPT}")
-
-    def _first(self, number: int) -> str | None:
-        if self.mailbox is not None:
-            return self.mailbox.read(number, self._abort)
-        return self._read(f"call/{number}")
+        said = self._read(f"call/{number}")
+        return None if said.startswith(call.digest) else f"0\n{said}"
 
     def _share(self) -> _C.Mailbox | None:
         """The ring, if every rank can map it."""
@@ -107,7 +97,7 @@ class FirstCalls:
             return None
 
 
-def read(said: str) -> tuple[str, str]:
-    """What the first rank calls and where."""
-    _digest, what, line = said.split("\n", 2)
-    return what, line
+def read(said: str) -> tuple[int, str, str]:
+    """Group rank of one that calls something else, what it calls, and where."""
+    rank, _digest, what, line = said.split("\n", 3)
+    return int(rank), what, line

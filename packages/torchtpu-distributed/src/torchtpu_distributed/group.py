@@ -107,11 +107,11 @@ class Group:
         return pending
 
     def agree(self, pending: Pending) -> None:
-        """Make sure the group's first rank calls the same collective here.
+        """Make sure no other rank is known to call another collective here.
 
         No transport notices every difference: ranks would get wrong values, hang or
-        crash. The first rank writes what it calls before it launches; the others
-        compare before they do, so a mismatched collective never starts.
+        crash. Every rank says what it calls before it launches, and looks at what others
+        have said: of two that differ at least one never starts.
 
         Raises:
             CollectiveMismatchError: it calls another.
@@ -164,17 +164,17 @@ class Group:
         return self._first_calls().mailbox if self.size > 1 else None
 
     def refuse(self, pending: Pending, said: str) -> None:
-        """Fail because the group's first rank calls something else.
+        """Fail because another rank calls something else.
 
         Args:
             pending: what this rank calls.
-            said: what the first rank said, see `first_calls`.
+            said: which one and what it said, see `first_calls`.
 
         Raises:
             CollectiveMismatchError: always.
         """
-        what, line = first_calls.read(said)
-        calls = {self.ranks[0]: f"{what}{f' at {line}' if line else ''}"}
+        other, what, line = first_calls.read(said)
+        calls = {self.ranks[other]: f"{what}{f' at {line}' if line else ''}"}
         calls[self.world.rank] = f"{pending.what}{f' at {pending.line}' if pending.line else ''}"
         board = Board(self.world.store, self.world.rank)
         for rank in self.ranks:

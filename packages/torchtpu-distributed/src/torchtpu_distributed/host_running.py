@@ -202,7 +202,7 @@ class HostRunner:
         self._group.world.ledger.check()
 
     def differs(self, pending: Pending, said: str) -> None:
-        """Fail because the group's first rank calls something else than compiled code has."""
+        """Fail because another rank calls something else than compiled code has."""
         try:
             self._group.refuse(pending, said)
         finally:
