@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Listener, wait
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +46,13 @@ def free_port() -> int:
 
 
 class Ranks:
-    """A process group of worker processes."""
+    """A process group of worker processes, which a job that fails leaves to new ones."""
 
     def __init__(self, size: int, **extra: str) -> None:
-        self.size = size
+        self.size, self._extra = size, extra
+        self._start()
+
+    def _start(self) -> None:
         path = os.pathsep.join(filter(None, [str(JOBS), os.environ.get("PYTHONPATH", "")]))
         key = secrets.token_bytes(16)
         port = free_port()
@@ -56,15 +61,15 @@ class Ranks:
             self._processes = [
                 subprocess.Popen(
                     [sys.executable, "-c", _RUN, str(address), key.hex()],
-                    env=rank_environment(rank, size, port, PYTHONPATH=path, **extra),
+                    env=rank_environment(rank, self.size, port, PYTHONPATH=path, **self._extra),
                 )
-                for rank in range(size)
+                for rank in range(self.size)
             ]
             by_rank = {}
-            for _ in range(size):
+            for _ in range(self.size):
                 connection = listener.accept()
                 by_rank[receive(connection)] = connection
-        self._connections = [by_rank[rank] for rank in range(size)]
+        self._connections = [by_rank[rank] for rank in range(self.size)]
 
     def __call__(self, job: str, *args: Any, each: Sequence[Any] | None = None) -> list[Any]:
         """Run a job on all ranks; the result of each.
@@ -76,10 +81,40 @@ class Ranks:
         """
         for rank, connection in enumerate(self._connections):
             send(connection, (job, args if each is None else (*args, each[rank])))
-        answers = [receive(connection) for connection in self._connections]
-        for rank, (good, answer) in enumerate(answers):
-            assert good, f"rank {rank}:\n{answer}"
-        return [answer for _, answer in answers]
+        answers = self._answers()
+        if any(answer is None or not answer[0] for answer in answers):
+            self._start_anew()
+        for rank, answer in sorted(enumerate(answers), key=lambda pair: pair[1] is None):
+            assert answer is not None, f"rank {rank}: no answer; where it was is on stderr"
+            assert answer[0], f"rank {rank}:\n{answer[1]}"
+        return [answer[1] for answer in answers if answer]
+
+    def _answers(self) -> list[tuple[bool, Any] | None]:
+        """What each rank answers; None of one that is late, or a while after another failed."""
+        answers: list[tuple[bool, Any] | None] = [None] * self.size
+        waited_for = dict(zip(self._connections, range(self.size), strict=True))
+        until = time.monotonic() + _JOB_S
+        while waited_for and (left := until - time.monotonic()) > 0:
+            for connection in wait(list(waited_for), left):
+                rank = waited_for.pop(connection)
+                try:
+                    answer = receive(connection)
+                except (EOFError, OSError) as error:
+                    answer = (False, f"the process ended: {error!r}")
+                answers[rank] = answer
+                if not answer[0]:
+                    until = min(until, time.monotonic() + _AFTER_FAILURE_S)
+        return answers
+
+    def _start_anew(self) -> None:
+        for process in self._processes:
+            process.send_signal(signal.SIGUSR1)  # says on stderr where its threads are
+        time.sleep(1)
+        for process, connection in zip(self._processes, self._connections, strict=True):
+            connection.close()
+            process.kill()
+            process.wait()
+        self._start()
 
     def close(self) -> list[int]:
         """End the workers; their exit codes."""
@@ -88,6 +123,9 @@ class Ranks:
         return [process.wait(timeout=60) for process in self._processes]
 
 
+#: A job is given up then, before pytest's own limit; and its other ranks after one has failed.
+_JOB_S = 240.0
+_AFTER_FAILURE_S = 20.0
 _RUN = "import ast, sys, worker; worker.main(ast.literal_eval(sys.argv[1]), sys.argv[2])"
 
 

@@ -61,6 +61,7 @@ def test_what_repeats_between_ops_of_other_sizes_runs_in_programs() -> None:
         counted.append(torch.tpu.counters())
 
     expected = _write("cpu", 30)
+    earlier = torch.tpu.explain().compiles
     assert _write("tpu", 30, count) == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert {f.outcome for f in torch.tpu.explain().flushes[-5:]} >= {"in pieces"}
     ops, fused, compiles = (
@@ -68,7 +69,8 @@ def test_what_repeats_between_ops_of_other_sizes_runs_in_programs() -> None:
     )
     assert fused >= ops / 2
     assert compiles <= 2 * 5 * 10, "no more than the ops of other sizes may ask for"
-    asked = [c.ops for c in torch.tpu.explain().compiles if c.ops > 1]
+    mine = [c for c in torch.tpu.explain().compiles if not any(c is e for e in earlier)]
+    asked = [c.ops for c in mine if c.ops > 1]
     assert len(asked) <= 12
 
 

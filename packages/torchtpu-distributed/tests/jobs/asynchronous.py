@@ -27,7 +27,7 @@ FOR_EVER_S = 600.0
 def patient_threads() -> Iterator[Any]:
     """No thread takes collectives from those that wait; gives the compiled way of the group."""
     dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
-    runners = [o for o in gc.get_objects() if isinstance(o, host_running.HostRunner)]
+    runners = [o for o in gc.get_objects() if type(o) is host_running.HostRunner]
     direct = next(r.direct for r in runners if r._group.is_world)
     before_s, direct.grace_s = direct.grace_s, FOR_EVER_S
     with mock.patch.object(host_running, "_GRACE_S", FOR_EVER_S):

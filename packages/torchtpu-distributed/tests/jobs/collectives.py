@@ -281,8 +281,8 @@ def reduced_twice_later(mine: Tensor) -> Tensor:
 
 
 def bursts_waited_for_backwards(mine: Tensor) -> tuple[list[Tensor], int]:
-    """Three times forty reductions, the last of which is waited for first; and our threads."""
-    found = []
+    """Three times forty reductions, the last of which is waited for first; and new threads."""
+    found, before = [], _threads()
     for _ in range(3):
         each = [mine.to("tpu") * i for i in range(40)]
         works = [dist.all_reduce(x, async_op=True) for x in each]
@@ -292,7 +292,11 @@ def bursts_waited_for_backwards(mine: Tensor) -> tuple[list[Tensor], int]:
         for work in works[::-1]:
             work.wait()
         found += [last.cpu(), *(x.cpu() for x in each)]
-    return found, sum(thread.name == "tpu_dist" for thread in threading.enumerate())
+    return found, _threads() - before
+
+
+def _threads() -> int:
+    return sum(thread.name == "tpu_dist" for thread in threading.enumerate())
 
 
 def operand_given_up_later(mine: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,10 @@ A job is a function of a module in this folder; it gets the arguments the test g
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
+import signal
 import traceback
 from multiprocessing.connection import Client
 
@@ -20,6 +22,7 @@ from torch import distributed as dist
 
 def main(address: tuple[str, int], key: str) -> None:
     """Serve until the test closes the connection."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     rank = int(os.environ["RANK"])
     if os.environ.get("START_FIRST"):
         torch.ones(2).to("tpu")
