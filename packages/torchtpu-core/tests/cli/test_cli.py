@@ -26,6 +26,10 @@ def test_help_lists_the_commands():
     assert all(name in shown for name in ("doctor", "plugins", "env", "coverage"))
 
 
+def test_help_of_plan_names_the_extra_of_the_compiler():
+    assert "[tpu]" in _run("plan", "--help").output
+
+
 def test_plugins_lists_records():
     shown = _run("plugins")
     assert shown.exit_code == 0

@@ -45,6 +45,8 @@ FAILS = {
     "sys exit": ("import sys\nsys.exit('no data')\n", "ended itself by sys.exit('no data')"),
     "os exit": ("import os\nos._exit(0)\n", "ended itself by os._exit(0)"),
     "syntax": ("def f(:\n", "SyntaxError: invalid syntax"),
+    "long error": ("raise ValueError('long ' * 500)\n", "ValueError: long long"),
+    "end of a long error": ("raise ValueError('long ' * 500)\n", "long long ..."),
     "endless": ("import time\nwhile True:\n    time.sleep(0.01)\n", "ran for 3 s, and was at"),
     "input": ("n = int(input())\n", "there is nobody to answer: take the value from an option"),
     "mesh": (

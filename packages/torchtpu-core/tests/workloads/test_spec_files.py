@@ -67,6 +67,53 @@ def test_wrong_spec_says_what_and_where(tmp_path, text, message) -> None:
         read_spec(_write(tmp_path / "a.toml", text))
 
 
+TRAINED = """
+[hardware]
+chip = "v5e"
+topology = "4x4"
+[model]
+layers = 2
+emb = 1024
+heads = 8
+mlp = 4096
+[train]
+batch_per_chip = 1
+sequence = 2048
+"""
+GATHER = "[hardware]\nchip='v5e'\ntopology='4x4'\n[collective]\nkind='all_gather'\nbytes=1e6\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TRAINED.replace("v5e", "v5x"), r"a.toml.hardware.chip: 'v5x' is not a known chip"),
+        (TRAINED.replace("4x4", "64x64"), r"a.toml.hardware.topology: v5e does not come in"),
+        (TRAINED + "[parallel]\ntensor = 3", r"a.toml.parallel: 16 chips .* 3 does not divide"),
+        (TRAINED + "dtype = 'fp16'", r"a.toml.train: dtype = 'fp16' is not known.*'bf16'"),
+        (TRAINED + "optimizer = 'lion'", r"a.toml.train: optimizer = 'lion'.*adafactor"),
+        (TRAINED + "[metric]\nattention = 'half'", r"a.toml.metric: attention = 'half'.*causal"),
+        ("[hardware]\nchip='v5e'\n[matmul]\nm=8\nk=8\nn=8\ndtype='fp16'", "a.toml.matmul: dtype"),
+        (GATHER + "span = '8x8'", r"a.toml.collective: span = '8x8' is 64 chips"),
+        (GATHER + "devices_share_links = 0", r"a.toml.collective: devices_share_links = 0"),
+    ],
+)
+def test_place_and_words_that_do_not_exist_are_named_with_file_and_key(
+    tmp_path, text, message
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        read_spec(_write(tmp_path / "a.toml", text))
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [("", 8), ("optimizer = 'sgd'", 0), ("optimizer = 'adafactor'\nstate_bytes = 4", 4)],
+)
+def test_optimizer_says_the_bytes_of_its_state(tmp_path, said, kept) -> None:
+    spec = read_spec(_write(tmp_path / "a.toml", TRAINED + said))
+    assert spec.train is not None
+    assert spec.train.state_bytes == kept
+
+
 def test_global_batch_is_shared_out_to_the_chips_of_all_slices(tmp_path) -> None:
     text = """
     [hardware]

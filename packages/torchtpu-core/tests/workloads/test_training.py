@@ -31,6 +31,14 @@ def test_step_is_never_faster_than_its_model_flops_at_peak() -> None:
     assert 0 < step.mfu < step.hfu < 1
 
 
+def test_activations_in_float32_take_twice_the_memory_and_more_time() -> None:
+    wide = replace(SPEC, train=replace(SPEC.train, dtype="f32"))
+    assert memory_of(wide)["activations"] == 2 * memory_of(SPEC)["activations"]
+    assert predict_step(wide).parts["elementwise"] == pytest.approx(
+        2 * predict_step(SPEC).parts["elementwise"]
+    )
+
+
 def test_parts_add_to_the_step() -> None:
     step = predict_step(SPEC)
     assert sum(step.parts.values()) == pytest.approx(step.step_s)

@@ -127,7 +127,7 @@ def plan(
         str,
         typer.Option(
             help="Whose schedule is priced: simulator, or xla-tpu (XLA's TPU compiler; needs the "
-            "extra [tpu], but no TPU)."
+            "extra \\[tpu], but no TPU)."
         ),
     ] = "simulator",
     compiler_timeout: Annotated[

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import traceback
 from pathlib import Path
 
 from torchtpu_core.plan.user_lines import LIBRARIES
 
 _OURS = str(Path(__file__).parent.parent)
+#: Characters of an error that the last line repeats.
+_LONGEST = 400
 _CUDA = (
     " A plan runs on the device 'tpu': choose it, or torch.accelerator.current_accelerator(), "
     "where the script chooses CUDA."
@@ -34,7 +37,8 @@ def explained(script: Path, error: BaseException) -> str:
         if not frame.filename.startswith(LIBRARIES)
     ]
     at = f" at {where[-1].filename}:{where[-1].lineno}" if where else ""
-    said = str(error).strip() or "no message"
+    # The traceback above has all of it.
+    said = textwrap.shorten(str(error).strip(), _LONGEST, placeholder=" ...") or "no message"
     hint = _CUDA if "CUDA" in said else ""
     if isinstance(error, EOFError) and "reading a line" in said:
         hint = _INPUT

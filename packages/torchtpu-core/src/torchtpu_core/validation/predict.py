@@ -22,8 +22,8 @@ from torchtpu_core.ici.span import Span, SpanAxis
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.units import GB
-from torchtpu_core.workloads.meshes import network_of
-from torchtpu_core.workloads.microbenchmarks import AttentionRun, CollectiveRun
+from torchtpu_core.workloads.meshes import check_group, network_of
+from torchtpu_core.workloads.microbenchmarks import ELEMENT_BYTES, AttentionRun, CollectiveRun
 from torchtpu_core.workloads.prediction import StepPrediction
 from torchtpu_core.workloads.spec import Spec
 from torchtpu_core.workloads.training import predict_step, scores_per_head
@@ -134,7 +134,7 @@ def _micro(spec: Spec) -> tuple[float, float]:
     if spec.matmul is not None:
         product = spec.matmul
         rates = Rates.of(chip, per_core=product.per_core)
-        element = 1 if product.dtype in ("int8", "fp8") else 2
+        element = ELEMENT_BYTES[product.dtype]
         m, k, n = product.m, product.k, product.n
         start = cal.HOST_START_S if product.host_timed else cal.KERNEL_START_S
         matrix = rates.matmul_s(m, k, n, product.dtype)
@@ -168,6 +168,7 @@ def _attention_flops(run: AttentionRun) -> float:
 def _collective(spec: Spec, run: CollectiveRun) -> tuple[float, float]:
     """Seconds of a collective from its start, and the bytes that its bandwidth counts."""
     network = network_of(spec.hardware, max(2, spec.hardware.slices) if run.dcn else 1)
+    check_group(run, network.slice_.torus)
     model, start = network_model(network), cal.COLLECTIVE_START_S.value
     counted = run.bandwidth_bytes or run.bytes
     if run.kind in ("permute", "send"):
@@ -198,8 +199,6 @@ def _messages(where: Slice, run: CollectiveRun) -> list[Message]:
     torus = where.torus
     axis = max(torus.axes, key=lambda axis: torus.shape[axis])
     length, cores = torus.shape[axis], where.devices_per_chip
-    if not 0 < run.hops < length:
-        raise SpecError(f"hops = {run.hops} on an axis of {length} chips: use 1 to {length - 1}.")
     found = []
     for chip in range(torus.chips):
         place = list(torus.coordinates(chip))

@@ -14,7 +14,6 @@ from torchtpu_core.workloads.layers import Layer, layers_of
 from torchtpu_core.workloads.meshes import sizes_of, slice_of
 from torchtpu_core.workloads.spec import Model, Spec, Train
 
-_ACTIVATION_BYTES = 2
 _LOGIT_BYTES = 4
 _GRADIENT_BYTES = 4
 LAYERS_GATHERED = 2
@@ -38,15 +37,15 @@ def memory_of(spec: Spec) -> dict[str, float]:
     found = {"parameters": own * train.weight_bytes}
     gathered = max(_own(layer, sizes) * sizes["fsdp"] for layer in layers)
     if sizes["fsdp"] > 1:
-        found["gathered weights"] = LAYERS_GATHERED * gathered * _ACTIVATION_BYTES
+        found["gathered weights"] = LAYERS_GATHERED * gathered * train.activation_bytes
     kept = sum(layer.count * kept_bytes(layer, train, model) for layer in layers) / stages
     found["activations"] = 0.0 if train.offload else kept * tokens
     widest = max(max(m.n * m.uses for m in layer.matrices) for layer in layers)
     logits = tokens * model.vocab * _LOGIT_BYTES
-    inside = 2 * widest * tokens * _ACTIVATION_BYTES
+    inside = 2 * widest * tokens * train.activation_bytes
     if not train.flash_attention:
         heads = max(layer.heads for layer in layers)
-        inside += heads * tokens * train.sequence * (_LOGIT_BYTES + _ACTIVATION_BYTES)
+        inside += heads * tokens * train.sequence * (_LOGIT_BYTES + train.activation_bytes)
     found["temporaries"] = max(inside, logits)
     if train.backward:
         found["gradients"] = own * _GRADIENT_BYTES
@@ -80,4 +79,4 @@ def kept_bytes(layer: Layer, train: Train, model: Model) -> float:
             widths += matrix.n * matrix.uses
     if "context" in train.kept:
         widths += layer.heads * layer.value_dim
-    return widths * _ACTIVATION_BYTES
+    return widths * train.activation_bytes

@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from torchtpu_core.errors import SpecError
 from torchtpu_core.hardware.registry import chips
 from torchtpu_core.ici.collectives import IciLink
 from torchtpu_core.ici.mesh import complete_sizes
 from torchtpu_core.ici.network import DCN_LATENCY_S, Network
 from torchtpu_core.ici.slices import Slice, make_slice, parse_slice, possible_shapes
 from torchtpu_core.ici.torus import Torus
+from torchtpu_core.workloads.microbenchmarks import CollectiveRun
 from torchtpu_core.workloads.spec import Hardware, Parallel, Spec
 
 
@@ -75,6 +77,22 @@ def _slice_of(hardware: Hardware) -> Slice | None:
     order = sorted(sides)
     shape = next((s for s in known if sorted(s) == order), tuple(sides))
     return make_slice(chips().get(hardware.chip), shape)
+
+
+def check_group(run: CollectiveRun, torus: Torus) -> None:
+    """Refuses a group that a slice does not hold, and ways longer than its longest axis.
+
+    Raises:
+        SpecError: as the summary says.
+    """
+    if torus.chips % run.group:
+        raise SpecError(
+            f"span = {run.span!r} is {run.group} chips, which do not divide the {torus.chips} of "
+            "a slice."
+        )
+    longest = max(torus.shape)
+    if run.kind in ("permute", "send") and not 0 < run.hops < longest:
+        raise SpecError(f"hops = {run.hops} on an axis of {longest} chips: use 1 to {longest - 1}.")
 
 
 def most_compact_slice(chip_name: str, count: int) -> Slice:

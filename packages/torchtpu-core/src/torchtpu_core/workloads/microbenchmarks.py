@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from torchtpu_core.errors import did_you_mean
@@ -17,6 +19,21 @@ COLLECTIVES = (
     "permute",
     "send",
 )
+
+#: Bytes of an element, by the name of its type.
+ELEMENT_BYTES = {"bf16": 2, "f32": 4, "int8": 1, "fp8": 1}
+
+
+def check_word(key: str, value: str, known: Collection[str]) -> None:
+    """Refuses a word that is none of the known ones.
+
+    Raises:
+        ValueError: it is not; the message names the nearest.
+    """
+    if value not in known:
+        raise ValueError(
+            f"{key} = {value!r} is not known.{did_you_mean(value, known)} Use {', '.join(known)}."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +70,13 @@ class CollectiveRun:
             )
         if not re.fullmatch(r"(\d+w?(x\d+w?)*)?", self.span):
             raise ValueError(f"span = {self.span!r} is not of the form 4x8, or 4wx8w if it wraps.")
+        if not self.devices_share_links:
+            raise ValueError("devices_share_links = 0: at least one group of devices takes part.")
+
+    @property
+    def group(self) -> int:
+        """Chips of a slice that `span` holds, 1 if it is empty."""
+        return math.prod(int(side.removesuffix("w")) for side in self.span.split("x") if side)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +108,9 @@ class Matmul:
     dtype: str = "bf16"
     per_core: bool = False
     host_timed: bool = False
+
+    def __post_init__(self) -> None:
+        check_word("dtype", self.dtype, ELEMENT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,14 @@ import re
 from dataclasses import dataclass, field
 
 from torchtpu_core.errors import did_you_mean
-from torchtpu_core.workloads.microbenchmarks import AttentionRun, CollectiveRun, Copy, Matmul
+from torchtpu_core.workloads.microbenchmarks import (
+    ELEMENT_BYTES,
+    AttentionRun,
+    CollectiveRun,
+    Copy,
+    Matmul,
+    check_word,
+)
 
 TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*)*(_twisted|_untwisted)?")
 
@@ -181,6 +188,8 @@ REMAT_POLICIES: dict[str, tuple[str, ...]] = {
     "save_dot_with_context_except_mlp": ("qkv", "context", "out_proj"),
     "save_out_proj": ("out_proj",),
 }
+#: Bytes per parameter of an optimizer's state in float32.
+STATE_BYTES = {"adam": 8, "adafactor": 0, "sgd": 0}
 #: Policies that a sweep tries.
 SWEPT_POLICIES = ("full", "minimal", "none", "save_qkv", "save_attention")
 
@@ -201,7 +210,8 @@ class Train:
         saved: results kept from the forward pass: qkv, context, out_proj, gate_up, down.
         offload: what is kept waits in the host's memory.
         optimizer: adam, adafactor or sgd.
-        state_bytes: bytes per parameter of the optimizer's state.
+        state_bytes: bytes per parameter of the optimizer's state; -1 is what it keeps in
+            float32: 8 with adam, 0 with sgd and with adafactor's factored moments.
         weight_bytes: bytes per stored parameter.
         grad_bytes: bytes per gradient element where gradients are exchanged over DCN.
         flash_attention: a kernel keeps the scores in VMEM; without one, all pairs of queries
@@ -220,7 +230,7 @@ class Train:
     saved: tuple[str, ...] = ()
     offload: bool = False
     optimizer: str = "adam"
-    state_bytes: int = 8
+    state_bytes: int = -1
     weight_bytes: int = 4
     grad_bytes: int = 4
     flash_attention: bool = True
@@ -238,8 +248,16 @@ class Train:
         for name in self.saved:
             if name not in REMAT_NAMES:
                 raise ValueError(f"saved holds {name!r}; it can hold {', '.join(REMAT_NAMES)}.")
-        if self.quantization not in ("none", "int8", "fp8"):
-            raise ValueError(f"quantization is none, int8 or fp8, not {self.quantization!r}.")
+        check_word("quantization", self.quantization, ("none", "int8", "fp8"))
+        check_word("dtype", self.dtype, ("bf16", "f32"))
+        check_word("optimizer", self.optimizer, STATE_BYTES)
+        if self.state_bytes < 0:
+            object.__setattr__(self, "state_bytes", STATE_BYTES[self.optimizer])
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of an element of an activation, and of a weight where it is used."""
+        return ELEMENT_BYTES[self.dtype]
 
     @property
     def kept(self) -> frozenset[str]:
@@ -268,7 +286,7 @@ class Metric:
     peak_tflops_per_chip: float = 0.0
 
     def __post_init__(self) -> None:
-        Attention(self.attention)
+        check_word("attention", self.attention, list(Attention))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,15 @@ import contextlib
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchtpu_core.errors import MissingExtraError, SpecError, TorchTPUError
+from torchtpu_core.hardware.registry import chips
 from torchtpu_core.workloads.fields import build
+from torchtpu_core.workloads.meshes import check_group, network_of, sizes_of, slice_of
 from torchtpu_core.workloads.spec import Hardware, Spec
 
 SUFFIXES = (".toml", ".json", ".yaml", ".yml")
@@ -30,7 +32,31 @@ def read_spec(path: Path) -> Spec:
         SpecError: it cannot be read, or says something that no spec says.
         MissingExtraError: it is YAML and PyYAML is not installed.
     """
-    return _per_chip(build(Spec, _tables(path, ()), str(path)))
+    spec = build(Spec, _tables(path, ()), str(path))
+    if not spec.unmodelled:
+        _check_place(spec, path)
+    return _per_chip(spec)
+
+
+def _check_place(spec: Spec, path: Path) -> None:
+    """Refuses hardware that does not exist and meshes that do not divide it, by their keys."""
+    hardware = spec.hardware
+    checks: dict[str, Callable[[], object]] = {
+        "hardware.chip": lambda: chips().get(hardware.chip),
+        "hardware.topology": lambda: slice_of(spec),
+        "hardware.slices": lambda: network_of(hardware),
+    }
+    if spec.train is not None:
+        checks["parallel"] = lambda: sizes_of(
+            spec.parallel, network_of(hardware).slice_.torus.chips
+        )
+    if (run := spec.collective) is not None:
+        checks["collective"] = lambda: check_group(run, network_of(hardware).slice_.torus)
+    for key, check in checks.items():
+        try:
+            check()
+        except TorchTPUError as error:
+            raise SpecError(f"{path}.{key}: {error}") from error
 
 
 def _per_chip(spec: Spec) -> Spec:

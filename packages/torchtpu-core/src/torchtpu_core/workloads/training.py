@@ -31,7 +31,6 @@ from torchtpu_core.workloads.placement import place
 from torchtpu_core.workloads.prediction import StepPrediction
 from torchtpu_core.workloads.spec import Model, Parallel, Spec, Train
 
-ACTIVATION_BYTES = 2
 LOGIT_BYTES = 4
 # Both recipes quantise the forward product and both gradients.
 _DTYPES = {"none": "bf16", "int8": "int8", "fp8": "fp8"}
@@ -177,7 +176,7 @@ class _Step:
 
     def _product_s(self, m: int, k: int, n: int, dtype: str) -> float:
         """The slower of matrix units and HBM."""
-        moved = ACTIVATION_BYTES * (m * k + k * n + m * n)
+        moved = self.train.activation_bytes * (m * k + k * n + m * n)
         return max(self.rates.fused_matmul_s(m, k, n, dtype), self.rates.hbm_s(moved))
 
     def _attention(self, layer: Layer, ledger: _Ledger) -> None:
@@ -206,10 +205,10 @@ class _Step:
         passes = 1 + (3 if self.train.backward else 0)
         if "gate_up" in self.train.kept and self.train.backward:
             passes -= 1
-        moved = passes * accesses * ACTIVATION_BYTES * self.tokens
+        moved = passes * accesses * self.train.activation_bytes * self.tokens
         ledger.parts["elementwise"] += layer.count * self.rates.hbm_s(moved)
         if layer.routed and not self._capacity:
-            routed = layer.routed * d * ACTIVATION_BYTES * self.tokens
+            routed = layer.routed * d * self.train.activation_bytes * self.tokens
             moved = cal.EXPERT_ROUTING_PASSES.value * passes / 4 * routed
             ledger.parts["routing"] += layer.count * self.rates.hbm_s(moved)
         elif layer.routed:
@@ -229,7 +228,7 @@ class _Step:
 
     def _weight_bytes(self, layer: Layer) -> float:
         """Bytes of one layer's weights on a chip once they are gathered."""
-        element = 1 if self.train.quantized_gather else ACTIVATION_BYTES
+        element = 1 if self.train.quantized_gather else self.train.activation_bytes
         total = 0.0
         for matrix in layer.matrices:
             split = self.sizes["tensor"] if matrix.split else 1
@@ -255,22 +254,22 @@ class _Step:
         runs = again + (1 if self.train.backward else 0)
         tensor, context = self.sizes["tensor"], self.sizes["context"]
         if tensor > 1:
-            moved = self.tokens * tensor * d * ACTIVATION_BYTES
+            moved = self.tokens * tensor * d * self.train.activation_bytes
             self._send("tensor", CollectiveKind.ALL_GATHER, moved, 4 * runs * layer.count, ledger)
         if context > 1:
             width = layer.kv_heads * (layer.head_dim + layer.value_dim)
-            moved = self.tokens * context * width * ACTIVATION_BYTES
+            moved = self.tokens * context * width * self.train.activation_bytes
             self._send("context", CollectiveKind.ALL_GATHER, moved, 2 * runs * layer.count, ledger)
         expert = self.sizes["expert"]
         if expert > 1 and layer.routed:
-            moved = self.tokens * expert * layer.routed * d * ACTIVATION_BYTES
+            moved = self.tokens * expert * layer.routed * d * self.train.activation_bytes
             self._send("expert", CollectiveKind.ALL_TO_ALL, moved, 2 * runs * layer.count, ledger)
 
     def _stages(self, ledger: _Ledger) -> None:
         """Activations from stage to stage, and their gradients back."""
         span, ways = self.spans["pipeline"], 2 if self.train.backward else 1
         hop = Message(0, self.network.network.slice_.devices_per_chip, 0.0)
-        moved = self.tokens * self.model.emb * ACTIVATION_BYTES / self.sizes["tensor"]
+        moved = self.tokens * self.model.emb * self.train.activation_bytes / self.sizes["tensor"]
         hops = max(axis.stride for axis in span.axes)
         time_s = self.network.messages_time([replace(hop, size_bytes=moved)]).time_s
         ledger.communication["pipeline"] += ways * hops * time_s
@@ -335,7 +334,7 @@ class _Step:
         logits = m * n * LOGIT_BYTES * accesses
         ledger.parts["vocabulary"] += self.rates.hbm_s(logits)
         if self.sizes["fsdp"] > 1:
-            gathered = (1 if self.model.tied else 2) * d * n * ACTIVATION_BYTES
+            gathered = (1 if self.model.tied else 2) * d * n * self.train.activation_bytes
             self._send(
                 "fsdp", CollectiveKind.ALL_GATHER, gathered, 3 if self.train.backward else 1, ledger
             )
@@ -352,7 +351,7 @@ class _Step:
         moved = own * (2 * self.train.weight_bytes + 2 * self.train.state_bytes + 4)
         ledger.parts["optimizer"] += self.rates.hbm_s(moved)
         if self.sizes["data"] > 1:
-            reduced = own * ACTIVATION_BYTES
+            reduced = own * self.train.activation_bytes
             span = self.spans["data"]
             ledger.parts["exposed data"] += self._once(CollectiveKind.ALL_REDUCE, reduced, span)
             ledger.sent["data"] += 2 * reduced * (1 - 1 / span.chips)
