@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 BACKENDS = pytest.mark.parametrize("backend", ["tpu", "inductor"])
@@ -246,3 +247,36 @@ def test_gradient_that_arrives_as_a_lazy_conjugate_is_read_as_such() -> None:
         loss(run(own), weight.to(device)).backward()
         grads.append(own.grad.cpu())
     torch.testing.assert_close(grads[1], grads[0])
+
+
+class _Seen(torch.autograd.Function):
+    """Hands on a view of what it gets, and doubles its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    "function", [lambda x: F.channel_shuffle(x, 3), _Seen.apply], ids=["shuffle", "custom"]
+)
+def test_result_that_only_the_graph_takes_for_a_view_holds_its_values(
+    function: Any, requires_grad: bool, backend: str
+) -> None:
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for n in (5, 9):
+        x = torch.randn(n, 3, 4, n + 1)
+        on_device = x.to("tpu").requires_grad_(requires_grad)
+        x.requires_grad_(requires_grad)
+        result, expected = compiled(on_device), function(x)
+        assert torch.equal(result.cpu(), expected)
+        if requires_grad:
+            result.sin().sum().backward()
+            expected.sin().sum().backward()
+            torch.testing.assert_close(on_device.grad.cpu(), x.grad)

@@ -290,3 +290,18 @@ def test_linear_algebra_of_matrices_of_open_size_is_as_on_the_cpu(function: Any)
 @pytest.mark.parametrize("function", BATCHES)
 def test_linear_algebra_of_open_batches_is_as_on_the_cpu(function: Any) -> None:
     check(function, matrices, (0,), gradients=False)
+
+
+def test_smoothed_resizing_of_images_of_open_size_is_as_on_the_cpu() -> None:
+    def resized(x: Tensor) -> Tensor:
+        return F.interpolate(x, (4, 5), mode="bilinear", antialias=True)
+
+    compiled = torch.compile(resized, backend="tpu", dynamic=True)
+    for n in SIZES:
+        x = image(n).requires_grad_()
+        on_device = x.detach().to("tpu").requires_grad_()
+        found, expected = compiled(on_device), resized(x)
+        torch.testing.assert_close(found.cpu(), expected)
+        found.sin().sum().backward()
+        expected.sin().sum().backward()
+        torch.testing.assert_close(on_device.grad.cpu(), x.grad, rtol=1e-4, atol=1e-5)

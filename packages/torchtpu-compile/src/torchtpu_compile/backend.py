@@ -23,6 +23,7 @@ from torchtpu_compile import (
     inductor_ops,
     interfaces,
     optimizer_steps,
+    output_views,
     records,
     saved_images,
     shortcut,
@@ -135,6 +136,8 @@ def compile_graph(
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional graph as a function that takes a list and empties it (boxed)."""
     with _disable_current_modes():  # AOTAutograd calls this under its fake mode
+        if aliases:
+            output_views.keep_values(module)
         rows = {**inductor_ops.ROWS, **tables.current()}
         executable = Executable(name, module, rows, options.policy, aliases)
 

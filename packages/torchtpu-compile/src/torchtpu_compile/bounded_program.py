@@ -10,7 +10,6 @@ more program for each size.
 from __future__ import annotations
 
 import logging
-import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_compile import numbers
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
-from torchtpu_compile.output_views import is_view_of_input, viewed
+from torchtpu_compile.output_views import is_piece, is_view_of_input
 from torchtpu_compile.padded import Padded, Sizes
 from torchtpu_compile.result_layout import Layout, dense_strides
 from torchtpu_compile.size_sources import sources_of, true_sizes
@@ -252,7 +251,7 @@ def _layout_in_input(node: Node, interface: Any, inside: set[Node]) -> Layout | 
     value, exprs = node.meta["val"], _exprs(node)
     strides = [expression(s) for s in value.stride()]
     offset = expression(value.storage_offset())
-    has_values = interface.is_tracked and _is_piece(node)
+    has_values = interface.is_tracked and is_piece(node)
     return Layout(exprs, strides, range(len(exprs)), offset, has_values)
 
 
@@ -265,14 +264,6 @@ def views_of_inputs(interface: Any, nodes: Sequence[Node]) -> dict[int, Layout]:
         if (layout := _layout_in_input(node, interface, inside)) is not None:
             found[index] = layout
     return found
-
-
-def _is_piece(node: Node) -> bool:
-    """Whether it is a view of one of several that an op made (``split``, ``unbind``)."""
-    chain: Node | None = node
-    while chain is not None and chain.target is not operator.getitem:
-        chain = viewed(chain)
-    return chain is not None
 
 
 def _symbols(interface: Any) -> set[sympy.Symbol]:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 
-from torchtpu_compile import optimizer_steps
+from torchtpu_compile import optimizer_steps, output_views
 
 #: Graphs by the number in the op that stands for them.
 _modules: dict[int, GraphModule] = {}
@@ -95,6 +95,8 @@ def _keep(module: GraphModule) -> int:
     graph.output(graph.graph_copy(module.graph, {}))
     undo_lowering_patterns(graph)
     copied = GraphModule(module, graph)
+    if _part(graph) != "backward":
+        output_views.keep_values(copied)
     if _part(graph) == "forward":
         context = torch._guards.TracingContext.try_get()
         if context is not None and context.fw_metadata is not None:

@@ -179,6 +179,39 @@ def save_apart(module: GraphModule, count: int | None) -> None:
     output.args = (results,)
 
 
+def keep_values(module: GraphModule) -> None:
+    """Make results of open size tensors of their own where only this graph takes them for views.
+
+    What AOTAutograd takes for a view of an input it makes anew, and needs no values for. An
+    operator that it took for one (``channel_shuffle``) may become views when it is taken apart.
+
+    Args:
+        module: a forward or inference graph that AOTAutograd compiles now; its output node is
+            changed.
+    """
+    context = torch._guards.TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    if metadata is None or not isinstance(output.args[0], (list, tuple)):
+        return
+    results = list(output.args[0])
+    first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
+    made_anew = [info.output_type.name in _MADE_ANEW for info in metadata.output_info]
+    made_anew += [False] * metadata.num_intermediate_bases
+    for index, is_anew in zip(range(first, len(results)), made_anew, strict=False):
+        node = results[index]
+        if is_anew or not isinstance(node, Node) or not _is_open_view(node) or is_piece(node):
+            continue
+        with module.graph.inserting_before(output):
+            results[index] = module.graph.call_function(torch.ops.aten.clone.default, (node,))
+        results[index].meta = dict(node.meta)
+    output.args = (results,)
+
+
+#: Kinds of results that AOTAutograd makes of its inputs after the graph has run.
+_MADE_ANEW = frozenset({"alias_of_input", "is_input"})
+
+
 def _sources(module: GraphModule) -> dict[sympy.Symbol, Source]:
     """Where each symbol is among the arguments."""
     found: dict[sympy.Symbol, Source] = {}
@@ -219,6 +252,14 @@ def viewed(node: Node) -> Node | None:
     if not returns or returns[0].alias_info is None or returns[0].alias_info.is_write:
         return None
     return node.args[0] if isinstance(node.args[0], Node) else None
+
+
+def is_piece(node: Node) -> bool:
+    """Whether it is a view of one of several that an op made (``split``, ``unbind``)."""
+    chain: Node | None = node
+    while chain is not None and chain.target is not operator.getitem:
+        chain = viewed(chain)
+    return chain is not None
 
 
 def is_view_of_input(node: Node) -> bool:

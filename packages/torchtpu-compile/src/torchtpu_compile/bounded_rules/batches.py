@@ -14,14 +14,17 @@ import jax
 import sympy
 
 from torchtpu_compile.bounded import Call, Rule, align
-from torchtpu_compile.bounded_rules.common import require_plain
+from torchtpu_compile.bounded_rules.common import refuse, require_plain
 from torchtpu_compile.padded import Padded
+from torchtpu_compile.symbols import is_static
 
 
 def _by_member(lead: int, *, is_backward: bool) -> Rule:
     """A rule for operands and results whose first `lead` dimensions may be open."""
 
     def result(call: Call, value: jax.Array | None, exprs: Sequence[sympy.Expr]) -> Padded | None:
+        if not all(map(is_static, exprs[lead:])):  # a padded size would change every element
+            raise refuse(call, "makes a result of open size")
         return None if value is None else Padded(value, tuple(call.sizes.dim(e) for e in exprs))
 
     def rule(call: Call) -> Any:
