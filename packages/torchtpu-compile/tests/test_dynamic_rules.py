@@ -148,6 +148,21 @@ CASES: dict[str, Case] = {
         lambda x: F.interpolate(x, scale_factor=1.5, recompute_scale_factor=True),
         _image,
     ),
+    "channels and places": (
+        lambda x: (
+            F.pixel_shuffle(x.repeat_interleave(4, 0)[None, :, :, None], 2),
+            F.pixel_shuffle(x.t()[..., None].contiguous(), 2),
+            F.pixel_unshuffle(x.repeat_interleave(2, 0)[None, None], 2),
+        ),
+        _rows,
+    ),
+    "windows put back": (
+        lambda x: (
+            F.fold(x.repeat(9, 1).view(9, -1, 4).movedim(1, 0), (4, 4), 3),
+            F.fold(x.repeat(1, 3).t(), (x.shape[0] + 1, 3), (2, 3)),
+        ),
+        _rows,
+    ),
     "embedding bag": (lambda x: [_bagged(x, mode) for mode in ("mean", "sum", "max")], _rows),
     "masked_scatter": (lambda x: x.masked_scatter(x > 0, x * 10), _rows),
     "one_hot": (lambda x: F.one_hot(_chosen(x), 3), _rows),

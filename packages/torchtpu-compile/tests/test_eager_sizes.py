@@ -281,3 +281,15 @@ def test_training_on_batches_of_varying_length() -> None:
         return losses
 
     torch.testing.assert_close(train("tpu"), train("cpu"), rtol=1e-4, atol=1e-5)
+
+
+def test_op_of_varying_size_between_two_compiled_graphs() -> None:
+    def counted(x: Tensor) -> Tensor:
+        return (x * 2).bincount(minlength=6) + 1
+
+    compiled = torch.compile(counted, backend="tpu", dynamic=True)
+    before = dict(eager_sizes.reasons)
+    for size in SIZES:
+        x = torch.randint(0, 3, (size,))
+        assert torch.equal(compiled(x.to("tpu")).cpu(), counted(x))
+    assert dict(eager_sizes.reasons) == before, "ran at true sizes"

@@ -205,6 +205,14 @@ def test_mode_value_equals_cpu_and_index_points_to_it() -> None:
     assert torch.equal(WHOLE.gather(0, index.unsqueeze(0)).squeeze(0), value)
 
 
+def test_mode_counts_zeros_of_both_signs_together() -> None:
+    row = next(r for r in TABLE if r.overload == "aten::mode")
+    zeros = torch.tensor([-0.0, 1.0, 0.0, 1.0, -0.0, 0.0, 1.0])
+    value, index = lower(row, (zeros, 0), {})
+    assert torch.equal(value, zeros.mode().values)
+    assert zeros[index] == value
+
+
 SCANS = ["cumsum", "cumprod"]
 
 

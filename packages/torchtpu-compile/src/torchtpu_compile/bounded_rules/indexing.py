@@ -15,7 +15,7 @@ import numpy as np
 from torchtpu_core.lowering import checks
 
 from torchtpu_compile.bounded import Call, Rule, align, joint_dims
-from torchtpu_compile.bounded_rules.common import dim_of, refuse
+from torchtpu_compile.bounded_rules.common import dim_of, fitted, refuse
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size
 
 
@@ -124,11 +124,12 @@ def _put_through_mask(
 
 
 def _spread(values: Padded, x: Padded, used: list[int], joint: tuple[Dim, ...]) -> jax.Array:
-    """`values` in the shape of ``x[indices]``."""
+    """`values` in the shape of ``x[indices]``; equal sizes may be stated, and padded, differently."""
     rest = [dim for d, dim in enumerate(x.dims) if d not in used]
     at = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
     shape = [padded_size(dim) for dim in (*rest[:at], *joint, *rest[at:])]
-    return jnp.broadcast_to(values.array, shape)
+    own = zip(values.dims, shape[len(shape) - len(values.dims) :], strict=True)
+    return jnp.broadcast_to(fitted(values.array, [1 if d == () else n for d, n in own]), shape)
 
 
 RULES: Mapping[str, Rule] = {

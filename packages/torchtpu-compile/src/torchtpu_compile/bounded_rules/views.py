@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+from sympy import sympify
 
 from torchtpu_compile.bounded import Call, Rule
 from torchtpu_compile.bounded_rules.common import dim_of, refuse
@@ -121,13 +122,20 @@ def _repeat(call: Call) -> Padded:
 
 
 def _shuffle(call: Call) -> Padded:
-    """Places of open images become channels, or channels places; true data stays in front."""
-    x = call.sizes.compact(call.args[0])
-    dims = (*x.dims[:-3], *(call.sizes.dim(e) for e in call.exprs()[-3:]))
-    if is_padded(x.dims[-3]):
-        raise refuse(call, "has an open number of channels")
-    call.args[0] = x
-    return Padded(call.run(), dims)
+    """Parts of channels become places of an image, or places channels."""
+    x, exprs, factor = call.args[0], call.exprs(), call.args[1]
+    lead, (channels, height, width) = exprs[:-3], exprs[-3:]
+    first = len(lead)
+    places = [height, factor, width, factor]
+    if call.node.target._schema.name.endswith("pixel_shuffle"):  # type: ignore[union-attr]
+        parts = [*lead, channels, factor, factor, *(true_size(d) for d in x.dims[-2:])]
+        order = (0, 3, 1, 4, 2)
+    else:
+        parts = [*lead, true_size(x.dims[-3]), *places]
+        order = (0, 2, 4, 1, 3)
+    x = call.sizes.reshaped(x, [sympify(n) for n in parts])
+    x = _permuted(x, [*range(first), *(first + d for d in order)])
+    return call.sizes.reshaped(x, exprs)
 
 
 RULES: Mapping[str, Rule] = {

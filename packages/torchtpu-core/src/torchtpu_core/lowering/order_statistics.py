@@ -138,7 +138,7 @@ def most_frequent(x: jax.Array, dim: int, counted: jax.Array | None = None) -> R
         counted: bool, broadcastable to `x`: which elements there are; None: all.
     """
     index = lax.broadcasted_iota(np.int64, x.shape, dim)
-    keys = [_key_of(x)]
+    keys = [_key_of(jnp.where(x == 0, constant(0, x), x))]  # the zeros of both signs are equal
     if counted is not None:
         keys.insert(0, jnp.broadcast_to(~counted, x.shape))
     *keys, order = lax.sort((*keys, index), dimension=dim, num_keys=len(keys), is_stable=True)
