@@ -124,7 +124,7 @@ def _put_through_mask(
 
 
 def _spread(values: Padded, x: Padded, used: list[int], joint: tuple[Dim, ...]) -> jax.Array:
-    """`values` in the shape of ``x[indices]``; equal sizes may be stated, and padded, differently."""
+    """`values` in the shape of ``x[indices]``; equal sizes may have unequal padding."""
     rest = [dim for d, dim in enumerate(x.dims) if d not in used]
     at = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
     shape = [padded_size(dim) for dim in (*rest[:at], *joint, *rest[at:])]
