@@ -48,6 +48,9 @@ calls = [call for call in recording.calls if start <= call.index < end]
 operands = list(program._operands(calls, recording, start).values())
 results = program._results(calls, recording, end, operands)
 step = program._Step(calls, operands, results, 1)
+# A donated operand's memory goes to the first result of its shape.
+written = [place.storage for place in operands if place in results]
+assert [place.storage for place in results[: len(written)]] == written != []
 
 model = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 2))
 first, norm, _, last = model

@@ -229,6 +229,65 @@ def test_shapes_that_dtensor_asks_for_and_empty_products_are_no_work(tmp_path) -
     assert plan["hfu"] * plan["step_s"] * peak == pytest.approx(2 * 2 * 512 * 256 * 1024 / 4)
 
 
+AVERAGED = """
+import copy
+import torch
+from torch import nn
+
+model = nn.Linear(64, 64).to("tpu")
+average = copy.deepcopy(model).requires_grad_(False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64, device="tpu")).sum().backward()
+    optimizer.step()
+    for mean, weight in zip(average.parameters(), model.parameters()):
+        mean.lerp_(weight, 0.001)
+"""
+
+
+def test_copy_of_a_model_is_parameters_and_says_nothing_of_fake_tensors(tmp_path) -> None:
+    done = _run(tmp_path, AVERAGED, "--target", "v5e:1x1", "--json", "plan.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FakeTensor" not in done.stderr
+    at_peak = json.loads((tmp_path / "plan.json").read_text())["hbm"]["at_peak"]
+    assert at_peak["parameters"] == 2 * 4 * (64 * 64 + 64)
+
+
+DEEP = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group()
+model = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8))).to("tpu")
+model = DistributedDataParallel(model, gradient_as_bucket_view="--view" in sys.argv)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(8192, 2048, device="tpu")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_buckets_of_ddp_are_summed_behind_the_backward_pass(tmp_path) -> None:
+    hbm = {}
+    for option in ("--plain", "--view"):
+        more = ("--target", "v5e:2x2", "--json", "plan.json", "--", option)
+        done = _run(tmp_path, DEEP, *more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        plan = json.loads((tmp_path / "plan.json").read_text())
+        moved = plan["communication"]
+        assert moved["collectives"]["all_reduce of 4 ranks"]["bytes_per_rank"] == 8 * 4 * 2048**2
+        # A layer's gradients take longer than what is left of a bucket's sum; the last has none.
+        total_s = moved["exposed_s"] + moved["hidden_s"]
+        assert moved["hidden_s"] > 0.25 * total_s
+        hbm[option] = plan["hbm"]["peak_bytes"]
+    assert hbm["--view"] < hbm["--plain"]
+
+
 ACCUMULATED = """
 import sys
 import torch

@@ -2,10 +2,10 @@
 """DistributedDataParallel without values: buckets of gradients that are summed as they fill.
 
 DDP's own reducer is C++ that looks into tensors; here hooks on the parameters count bytes
-and start an all-reduce of a bucket's size, in the order in which gradients come, which is
-what the reducer does. As there, a backward pass sums if its forward pass was to be followed by
-that: not within `no_sync`. Hooks of communication run on the buckets.
-Not modelled: unused parameters, buffers' broadcasts.
+and start an all-reduce of a bucket's size, in the order in which gradients come, and the sums
+are read when the backward pass is over, which is what the reducer does. As there, a backward pass sums if its forward pass was to be followed by
+that: not within `no_sync`. Hooks of communication run on the buckets, and are waited for at once.
+Not modelled: unused parameters, buffers' broadcasts, what hooks send behind the backward pass.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ class _Buckets:
         self._cap_bytes: int = ddp.bucket_bytes_cap
         self._group = ddp.process_group
         self.hook: Callable[[_Bucket], Any] | None = None
-        self._waiting: list[torch.Tensor] = []
+        self._as_view: bool = ddp.gradient_as_bucket_view
+        self._waiting: list[torch.nn.Parameter] = []
+        self._sums: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         self._limit = _FIRST_BUCKET_BYTES
 
     def take(self, parameter: torch.Tensor) -> None:
@@ -124,26 +126,38 @@ class _Buckets:
             return  # its forward pass was within no_sync
         if not self._waiting:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-        self._waiting.append(parameter.grad)
-        if sum(g.numel() * g.element_size() for g in self._waiting) >= self._limit:
+        self._waiting.append(parameter)
+        if sum(p.grad.nbytes for p in self._waiting if p.grad is not None) >= self._limit:
             self._sum()
 
     def _sum(self) -> None:
-        gradients, self._waiting = self._waiting, []
-        if gradients:
-            bucket = torch.cat([gradient.flatten() for gradient in gradients])
-            if self.hook is None:
-                dist.all_reduce(bucket, group=self._group)
-            else:
-                with mock.patch.object(dist, "all_reduce", _summed(dist.all_reduce)):
-                    bucket = self.hook(_Bucket(bucket, gradients)).wait()
+        """Starts the sum of the gradients that wait."""
+        parameters, self._waiting = self._waiting, []
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not gradients:
+            return
+        bucket = torch.cat([gradient.flatten() for gradient in gradients])
+        if self._as_view:
+            gradients = _parts(bucket, gradients)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+        self._limit = self._cap_bytes
+        if self.hook is not None:
+            with mock.patch.object(dist, "all_reduce", _summed(dist.all_reduce)):
+                bucket = self.hook(_Bucket(bucket, gradients)).wait()
             torch._foreach_copy_(gradients, _parts(bucket, gradients))
-            self._limit = self._cap_bytes
+            return
+        dist.all_reduce(bucket, group=self._group)
+        if not self._as_view:
+            self._sums.append((gradients, bucket))
 
     def _finish(self) -> None:
-        """The backward pass is over: the last bucket goes too."""
+        """The backward pass is over: the last bucket goes too, and the sums are read."""
         self._sum()
         self._limit = _FIRST_BUCKET_BYTES
+        sums, self._sums = self._sums, []
+        for gradients, bucket in sums:
+            torch._foreach_copy_(gradients, _parts(bucket, gradients))
 
 
 def _parts(bucket: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tensor]:

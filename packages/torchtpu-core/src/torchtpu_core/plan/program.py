@@ -94,7 +94,11 @@ def _operands(calls: Sequence[Call], recording: Recording, start: int) -> dict[i
 def _results(
     calls: Sequence[Call], recording: Recording, end: int, operands: Sequence[Place]
 ) -> list[Place]:
-    """The storages that the step writes and that are alive after it, shaped as operands are."""
+    """The storages that the step writes and that are alive after it, shaped as operands are.
+
+    Those of operands come first, in their order: JAX gives the memory of a donated operand to the
+    first result of its shape, which would be a parameter's gradient.
+    """
     shapes = {place.storage: place for place in operands}
     written = dict.fromkeys(
         place for call in calls for place in (*_mutated(call), *_places(call.out))
@@ -108,7 +112,8 @@ def _results(
         if network_calls.is_message(call):
             for place in network_calls.ends(call)[0]:  # sent: somebody needs it
                 found.setdefault(place.storage, shapes.get(place.storage, whole_of(place)))
-    return list(found.values())
+    first = [found[storage] for storage in shapes if storage in found]
+    return first + [place for storage, place in found.items() if storage not in shapes]
 
 
 def _places(tree: Any) -> list[Place]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,9 @@ def _run(
         PlanError: it failed, ended itself, or ran too long.
     """
     try:
-        with script_process.clock(limit_s, progress):
+        with script_process.clock(limit_s, progress), warnings.catch_warnings():
+            # copy.deepcopy asks every tensor for it.
+            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
             script_process.run_as_main(script)
     except _Enough:
         pass
@@ -187,6 +190,7 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
         checkpoints.keep_from_disk(stack, recorder)
         stack.enter_context(_data_assignable())
         stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", _swapping(recorder)))
+        stack.enter_context(mock.patch.object(torch.Tensor, "__deepcopy__", _copying(recorder)))
         ddp.replace(stack)
         torch.__future__.set_swap_module_params_on_conversion(True)
         try:
@@ -254,6 +258,19 @@ def _swapping(recorder: Recorder) -> Callable[[torch.Tensor, torch.Tensor], None
             _mark(recorder, first, Category.PARAMETERS)
 
     return swap
+
+
+def _copying(recorder: Recorder) -> Callable[[torch.Tensor, dict[int, Any]], torch.Tensor]:
+    """``copy.deepcopy`` of tensors: parameters, such as an average's, are not registered anew."""
+    really_copy = torch.Tensor.__deepcopy__
+
+    def copy(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        copied: torch.Tensor = really_copy(self, memo)
+        if isinstance(self, nn.Parameter):
+            _mark(recorder, copied, Category.PARAMETERS)
+        return copied
+
+    return copy
 
 
 def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
