@@ -2,9 +2,10 @@
 """DistributedDataParallel without values: buckets of gradients that are summed as they fill.
 
 DDP's own reducer is C++ that looks into tensors; here hooks on the parameters count bytes
-and start an all-reduce of a bucket's size, in the order in which gradients come, and the sums
-are read when the backward pass is over, which is what the reducer does. As there, a backward pass sums if its forward pass was to be followed by
-that: not within `no_sync`. Hooks of communication run on the buckets, and are waited for at once.
+and start an all-reduce of a bucket's size, in the order in which gradients come; the sums are
+read when the backward pass is over. That is what the reducer does. As there, a backward pass
+sums if its forward pass was to be followed by that: not within `no_sync`. Hooks of
+communication run on the buckets, and are waited for at once.
 Not modelled: unused parameters, buffers' broadcasts, what hooks send behind the backward pass.
 """
 
