@@ -60,6 +60,21 @@ for _ in range(3):
     model(torch.randn(32, 64).to("tpu")).square().mean().backward()
     optimizer.step()
 """
+AVERAGED = """
+import copy
+import torch
+from torch import nn
+
+model = nn.Linear(64, 64).to("tpu")
+average = copy.deepcopy(model).requires_grad_(False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64, device="tpu")).sum().backward()
+    optimizer.step()
+    for mean, weight in zip(average.parameters(), model.parameters()):
+        mean.lerp_(weight, 0.001)
+"""
 INFERENCE = """
 import torch
 from torch import nn
@@ -199,6 +214,13 @@ def test_tensor_parallel_ranks_have_devices_of_their_own(tmp_path) -> None:
     assert plan["tokens_per_rank_and_step"] == 4 * 8  # not those of the evaluation
 
 
+@pytest.mark.parametrize(("script", "said"), [(AVERAGED, True), (DDP, False)])
+def test_ranks_that_exchange_nothing_are_noted(tmp_path, script, said) -> None:
+    done = _run(tmp_path, script, "--target", "v5e:2x2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("nothing in the step goes between the 4 ranks" in done.stdout) is said
+
+
 def test_script_without_the_device_says_so(tmp_path) -> None:
     done = _run(tmp_path, NOTHING, "--target", "v5e:2x2")
     assert done.returncode == 1
@@ -227,23 +249,6 @@ def test_shapes_that_dtensor_asks_for_and_empty_products_are_no_work(tmp_path) -
     plan = json.loads((tmp_path / "plan.json").read_text())
     peak = parse_slice("v5e:2x2").chip.figure("peak_bf16_flops_per_s")
     assert plan["hfu"] * plan["step_s"] * peak == pytest.approx(2 * 2 * 512 * 256 * 1024 / 4)
-
-
-AVERAGED = """
-import copy
-import torch
-from torch import nn
-
-model = nn.Linear(64, 64).to("tpu")
-average = copy.deepcopy(model).requires_grad_(False)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(2):
-    optimizer.zero_grad()
-    model(torch.randn(8, 64, device="tpu")).sum().backward()
-    optimizer.step()
-    for mean, weight in zip(average.parameters(), model.parameters()):
-        mean.lerp_(weight, 0.001)
-"""
 
 
 def test_copy_of_a_model_is_parameters_and_says_nothing_of_fake_tensors(tmp_path) -> None:

@@ -43,6 +43,11 @@ class Advice:
     gain_s: float
     part: float
 
+    @property
+    def share(self) -> str:
+        """`part` as text: percent of the step, or how many steps a compilation takes."""
+        return f"{self.part:.1%}" if self.part <= 1 else f"the time of {self.part:,.0f} steps"
+
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {

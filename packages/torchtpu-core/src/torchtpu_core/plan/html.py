@@ -135,7 +135,7 @@ def _tables(plan: Plan) -> str:
     advice = [
         (
             item.title,
-            f"-{seconds(item.gain_s)} ({item.part:.1%})",
+            f"-{seconds(item.gain_s)} ({item.share})",
             item.why,
             ", ".join(map(relative, item.lines)),
         )

@@ -14,7 +14,7 @@ from torchtpu_core.plan.join import Joined
 from torchtpu_core.plan.links import traffic_of
 from torchtpu_core.plan.memory import memory_of
 from torchtpu_core.plan.placed import Schedule
-from torchtpu_core.plan.records import Recording
+from torchtpu_core.plan.records import Recording, Work
 from torchtpu_core.plan.result import Plan, Role
 from torchtpu_core.plan.schedule import Pricer, placing, schedule
 
@@ -37,6 +37,7 @@ def make_plan(
     plans = [_alone(one, where, slices, pricer, faults) for one in several]
     if len(plans) == 1:
         _add_traffic(plans[0], pricer)
+        _note_lonely_ranks(plans[0])
         return plans[0]
     role_of = [0] * several[0].world_size
     for number, one in enumerate(several):
@@ -71,6 +72,17 @@ def _alone(recording: Recording, where: Slice, slices: int, pricer: Pricer, faul
     memory = memory_of(recording.ops, recording.blocks, (start, end), fusion.inside, limit)
     advice = advise(ops, fusion, pricer, placed, memory, recording)
     return Plan(recording, where, slices, ops, fusion, placed, memory, advice, faults=faults)
+
+
+def _note_lonely_ranks(plan: Plan) -> None:
+    """Says so if ranks train and exchange nothing, which nothing else in a plan shows."""
+    recording = plan.recording
+    alone = recording.world_size == 1 or not recording.step_ends
+    if not alone and all(op.work is not Work.COLLECTIVE for op in plan.ops):
+        recording.notes.append(
+            f"nothing in the step goes between the {recording.world_size} ranks: each trains a "
+            "model of its own; DistributedDataParallel or fully_shard would join them"
+        )
 
 
 def _wait_for(placed: Schedule, step_s: float) -> None:

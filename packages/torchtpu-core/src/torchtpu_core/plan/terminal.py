@@ -170,7 +170,7 @@ def _advice(plan: Plan, console: Console, count: int = BEST) -> None:
         return
     console.print(Text("What would help most (simulated)", style="bold"))
     for number, item in enumerate(plan.advice[:count], 1):
-        console.print(f"{number}. {item.title}: -{seconds(item.gain_s)} ({item.part:.1%})")
+        console.print(f"{number}. {item.title}: -{seconds(item.gain_s)} ({item.share})")
         console.print(f"   {item.why}")
         if item.lines:
             console.print(f"   {', '.join(map(relative, item.lines))}")
