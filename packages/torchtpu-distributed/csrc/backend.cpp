@@ -170,7 +170,7 @@ WorkPtr PythonBackend::on_gloo(const WorkPtr& of_gloo) {
   WorkPtr work;
   {
     py::gil_scoped_acquire gil;
-    work = c10::make_intrusive<GlooWork>(of_gloo, target_.attr("host_failed"));
+    work = c10::make_intrusive<GlooWork>(of_gloo, target_);
   }
   return in_series(std::move(work));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "work.h"
 
+#include "direct.h"
 #include "untraced.h"
 
 #include <torch/csrc/Exceptions.h>
@@ -66,23 +67,29 @@ c10::intrusive_ptr<c10::ivalue::Future> PythonWork::getFuture() {
 
 GlooWork::~GlooWork() {
   if (Py_IsInitialized() == 0) {
-    on_failure_.release();  // the interpreter is gone, and the object with it
+    owner_.release();  // the interpreter is gone, and the object with it
     return;
   }
   py::gil_scoped_acquire gil;
-  on_failure_ = py::object();
+  owner_ = py::object();
 }
 
 bool GlooWork::wait(std::chrono::milliseconds timeout) {
   std::string message;
   try {
-    return work_->wait(timeout);
+    // The wait for a message cannot be taken up again.
+    bool is_message = c10d::isP2POp(work_->retrieveOpType());
+    return timeout == kNoTimeout && !is_message ? wait_for({work_}, Abort()) : work_->wait(timeout);
+  } catch (py::error_already_set&) {  // Ctrl-C, or another handler of a signal
+    py::gil_scoped_acquire gil;
+    owner_.attr("host_interrupted")();
+    throw;
   } catch (const std::exception& error) {
     message = error.what();
   }
   py::gil_scoped_acquire gil;
   Untraced untraced;
-  on_failure_(message);
+  owner_.attr("host_failed")(message);
   throw std::runtime_error(message);
 }
 

@@ -33,12 +33,13 @@ class PythonWork : public c10d::Work {
   py::object work_;
 };
 
-// A work of gloo on CPU tensors. When it fails, `on_failure(message)` is asked for the error,
-// which names the rank behind it; gloo only knows that a connection has closed.
+// A work of gloo on CPU tensors. When it fails, `host_failed(message)` of `owner` is asked for the
+// error, which names the rank behind it; gloo only knows that a connection has closed. When a
+// handler of a signal ends a wait, `host_interrupted()` is told: gloo goes on waiting.
 class GlooWork : public c10d::Work {
  public:
-  GlooWork(c10::intrusive_ptr<c10d::Work> work, py::object on_failure)
-      : work_(std::move(work)), on_failure_(std::move(on_failure)) {}
+  GlooWork(c10::intrusive_ptr<c10d::Work> work, py::object owner)
+      : work_(std::move(work)), owner_(std::move(owner)) {}
   ~GlooWork() override;
 
   bool isCompleted() override { return work_->isCompleted(); }
@@ -53,7 +54,7 @@ class GlooWork : public c10d::Work {
 
  private:
   c10::intrusive_ptr<c10d::Work> work_;
-  py::object on_failure_;
+  py::object owner_;
 };
 
 // A Python exception as C++ throws it. GIL held; it may be dropped without.

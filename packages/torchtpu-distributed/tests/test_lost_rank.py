@@ -57,6 +57,29 @@ def test_all_survivors_of_three_end(run_scripts):
         assert_survivor(survivor, "PeerLostError", "number 2 of group")
 
 
+def test_rank_killed_before_a_group_is_made_is_named(run_scripts):
+    survivor, _ = run_scripts(SCRIPT, "new_group", "8", "60")
+    assert_survivor(
+        survivor, "PeerLostError", "rank 1", "new_group", "killed does", "lost_rank.py:"
+    )
+
+
+@pytest.mark.slow
+def test_rank_stopped_before_a_group_is_made_is_named_within_the_timeout(run_scripts):
+    survivor, _ = run_scripts(SCRIPT, "new_group+stop", "8", "10", kill_after=1)
+    assert_survivor(
+        survivor, "CollectiveTimeoutError", "rank 1", "new_group", "is stopped (SIGSTOP"
+    )
+
+
+@pytest.mark.slow
+def test_group_that_one_rank_makes_alone_names_what_the_other_waits_in(run_scripts):
+    first, second = run_scripts(SCRIPT, "new_group_here", "8", "10")
+    assert "ERROR" in first.stdout and "ERROR" in second.stdout
+    said = first.stdout + second.stdout  # one of them may find that the other has given up
+    assert "waits in all_reduce" in said or "waits in new_group" in said
+
+
 def test_rank_killed_before_a_barrier_is_named(run_scripts):
     survivor, _ = run_scripts(SCRIPT, "barrier", "8")
     assert_survivor(survivor, "PeerLostError", "rank 1", "barrier")
@@ -177,3 +200,17 @@ def test_flight_recorder_is_written_after_a_failure(run_scripts, tmp_path):
         last = pickle.loads(Path(f"{prefix}{rank}").read_bytes())["entries"][-1]
         assert last["collective_seq_id"] == 2 and last["input_sizes"] == [[elements]]
         assert last["state"] != "completed" and last["frames"][0]["name"] == "second_call"
+
+
+@pytest.mark.parametrize(
+    ("where", "word"),
+    [
+        ("init", "rank 0 of 2 is in init_process_group"),
+        pytest.param("group", "new_group", marks=pytest.mark.slow),
+        pytest.param("reduction", "all_reduce", marks=pytest.mark.slow),
+    ],
+)
+def test_store_that_dies_alone_is_named_by_a_rank_that_waits(run_scripts, where, word):
+    survivor, _, store = run_scripts("lost_store.py", where, size=3, kill_after=1)
+    assert store.returncode == -signal.SIGKILL
+    assert_survivor(survivor, "CollectiveError", "store of the process group", word)

@@ -215,6 +215,10 @@ class Backend:
         """
         self._host.diagnose(message)
 
+    def host_interrupted(self) -> None:
+        """A handler of a signal has ended the wait for a collective of CPU tensors."""
+        self._host.interrupted()
+
     def sequence_number(self) -> int:
         """Number of collectives so far."""
         return self._group.seq

@@ -10,14 +10,16 @@ from typing import Any
 import torch
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import default_pg_timeout
+from torchtpu_core.calls import user_line
 from torchtpu_core.env_vars import settings
 
 from torchtpu_distributed import _C, active, world
 from torchtpu_distributed.backend import Backend
-from torchtpu_distributed.errors import PeerLostError, ProcessGroupError
+from torchtpu_distributed.errors import ProcessGroupError
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_path import HostPath
 from torchtpu_distributed.host_running import HostRunner
+from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.running import Runner
 
 #: How much longer gloo waits than a collective may take.
@@ -105,20 +107,19 @@ def make(
         limit = timedelta(seconds=patience_s)
         return dist.ProcessGroupGloo(prefixed, group.rank, group.size, limit)
 
-    try:
-        gloo = connect("host", timeout_s)
-    except RuntimeError as error:
-        lost = world.name_lost(of, ranks)
-        if not lost:
-            raise
-        raise PeerLostError(
-            f"group {name!r} of ranks {list(ranks)} could not be made: {lost}. Look at that rank's "
-            "output for the cause, then restart the job."
-        ) from error
     # The watch must be the first to see that the time is up.
+    meeting = Pending(
+        group=name,
+        ranks=ranks,
+        seq=0,
+        what="init_process_group" if is_world else "new_group",
+        line=user_line(),
+        timeout_s=timeout_s,
+    )
+    gloo = of.ledger.meet(meeting, lambda: connect("host", timeout_s + _PATIENCE_S))
     host = HostRunner(group, lambda: connect("collectives", group.timeout_s + _PATIENCE_S))
     runner = host if of.by_gloo else Runner(group)
-    backend = Backend(group, runner, HostPath(group, host), is_world)
+    backend = Backend(group, runner, HostPath(group, host, gloo), is_world)
     return _C.make_backend(group.rank, group.size, timeout_s, backend, gloo, host.direct)
 
 

@@ -32,11 +32,13 @@ class HostPath:
     Args:
         group: the group.
         runner: keeps the order of what all ranks call.
+        gloo: the backend of CPU tensors.
     """
 
-    def __init__(self, group: Group, runner: HostRunner) -> None:
+    def __init__(self, group: Group, runner: HostRunner, gloo: dist.ProcessGroupGloo) -> None:
         self._group = group
         self._runner = runner
+        self._gloo = gloo
 
     def all_to_all(
         self,
@@ -76,6 +78,10 @@ class HostPath:
             return [gloo.backend.barrier(dist.BarrierOptions())], lambda: None
 
         return self._runner.run_host(_C.Call("barrier", "barrier", (), (), 0), begin)
+
+    def interrupted(self) -> None:
+        """Leave a collective of CPU tensors in its middle."""
+        self._group.world.ledger.leave_stuck(self._gloo)
 
     def diagnose(self, message: str) -> None:
         """Let the watch find out why gloo failed with CPU tensors, and raise it."""

@@ -302,27 +302,11 @@ class HostRunner:
         """The group's connections, made at its first collective; that wait can end too."""
         ledger = self._group.world.ledger
         if self._gloo is None:
-            made: list[dist.ProcessGroupGloo] = []
-            connecting = threading.Event()
-
-            def connect() -> None:
-                try:
-                    made.append(self._connect())
-                except RuntimeError as error:
-                    ledger.report(pending, error)
-                finally:
-                    connecting.set()
-                    ledger.announce()
-
-            ledger.spawn(connect)
-            ledger.wait_until(connecting.is_set)
-            if not made:
-                ledger.wait_for_verdict()
-                raise CollectiveError(f"{pending.name}: {pending.trouble}")
-            self._gloo = Gloo(made[0])
+            backend = ledger.run_apart(pending, self._connect)
+            self._gloo = Gloo(backend)
             nearby = self._group.size == 1 or self._group.mailbox is not None
             if self._group.world.by_gloo and nearby:
-                self.direct.connect(made[0], self._group.mailbox)
+                self.direct.connect(backend, self._group.mailbox)
         return self._gloo
 
     def _enqueue(self, pending: Pending, begin: Callable[[Gloo], Begun], work: QueuedWork) -> None:

@@ -16,13 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torchtpu_distributed import _C
 from torchtpu_distributed.errors import CollectiveError
 from torchtpu_distributed.in_flight import InFlight
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.recorder import Recorder
+
+T = TypeVar("T")
 
 #: Longest nap of a wait whose condition nobody announces, such as an array becoming ready.
 _NAP_S = 0.02
@@ -90,6 +92,7 @@ class Ledger:
         self.stuck = False
         self.on_trouble: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
+        self._met: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._spare = 0  # threads that wait for a task nobody has given them yet
@@ -128,8 +131,10 @@ class Ledger:
         self.records.begin(pending)
 
     def positions(self) -> dict[str, tuple[int, str]]:
-        """Number and name of the last collective of each group."""
-        return {group: (last.seq, last.name) for group, last in self.records.positions().items()}
+        """Number and name of the last collective of each group; 0 if it has only met."""
+        met = {group: (0, name) for group, name in list(self._met.items())}
+        called = self.records.positions().items()
+        return met | {group: (last.seq, last.name) for group, last in called}
 
     def run(self, pending: Pending, call: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """Launch a collective in order; its results, the last of which is its token.
@@ -152,6 +157,52 @@ class Ledger:
         with self._condition:
             pending.launched_s = time.monotonic()
             self._condition.notify_all()
+
+    def meet(self, pending: Pending, connect: Callable[[], T]) -> T:
+        """Connect the ranks of a group, in a thread of its own: this wait for them can be ended.
+
+        Args:
+            pending: stands for it; other ranks see that this one has come.
+            connect: makes the connection, and blocks.
+
+        Raises:
+            CollectiveError: a rank is lost or late, or the connection cannot be made.
+        """
+        self._met[pending.group] = pending.name
+        self.begin(pending)
+        try:
+            return self.run_apart(pending, connect)
+        finally:
+            self.give_up(pending)
+
+    def run_apart(self, pending: Pending, call: Callable[[], T]) -> T:
+        """The result of a call that blocks, made in another thread.
+
+        Raises:
+            CollectiveError: it has failed, or the job has.
+        """
+        made: list[T] = []
+        over = threading.Event()
+
+        def make() -> None:
+            try:
+                made.append(call())
+            except (RuntimeError, OSError) as error:
+                self.report(pending, error)
+            finally:
+                over.set()
+                self.announce()
+
+        self.spawn(make)
+        try:
+            self.wait_until(over.is_set)
+        except BaseException:  # Ctrl-C too
+            self.stuck = True
+            raise
+        if not made:
+            self.wait_for_verdict()
+            raise CollectiveError(f"{pending.name}: {pending.trouble}")
+        return made[0]
 
     def finish(self, pending: Pending) -> None:
         """Leave a collective that is done."""
@@ -286,7 +337,7 @@ class Ledger:
         self._launches.put(None)
         for _ in self._threads:
             self._tasks.put(None)
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + (0.0 if self.stuck else patience_s)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not self.stuck and not any(thread.is_alive() for thread in self._threads)

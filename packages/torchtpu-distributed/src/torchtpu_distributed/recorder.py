@@ -75,7 +75,7 @@ class Recorder:
 
     def snapshot(self) -> dict[str, Any]:
         """All records, as JSON can hold them, in PyTorch's layout."""
-        records = self.records.last()
+        records = [r for r in self.records.last() if r.kind]  # without one: a group was made
         return {
             "version": VERSION,
             "comm_lib_version": "XLA",

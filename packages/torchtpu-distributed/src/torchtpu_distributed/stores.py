@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from collections.abc import Sequence
 
 from torch import distributed as dist
+
+#: Pauses between two looks at keys that are not there yet.
+_FIRST_NAP_S, _NAP_S = 0.001, 0.1
 
 
 def generation(store: dist.Store, size: int) -> str:
@@ -18,6 +23,17 @@ def generation(store: dist.Store, size: int) -> str:
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     before = (int(store.add(f"worlds/{start}", 1)) - 1) // size
     return f"world{start}.{before}"
+
+
+def wait(store: dist.Store, keys: Sequence[str], timeout_s: float) -> bool:
+    """Wait for keys, and hear Ctrl-C, which the store's own wait does not; whether they came."""
+    deadline, nap_s = time.monotonic() + timeout_s, _FIRST_NAP_S
+    while not store.check(list(keys)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(nap_s)
+        nap_s = min(1.5 * nap_s, _NAP_S)
+    return True
 
 
 def address_seen_by_ranks(store: dist.Store) -> str:

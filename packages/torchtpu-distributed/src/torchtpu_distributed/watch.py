@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from torch import distributed as dist
@@ -145,8 +146,8 @@ class Watch:
     def _why_lost(self, rank: int, pending: Pending) -> str:
         notice = self._gone.get(rank)
         if notice is not None:
-            came = int(notice["positions"].get(pending.group, (0, ""))[0])
-            lost = came < pending.seq or pending.trouble
+            came = _has_come(notice["positions"].get(pending.group, (0, "")), pending)
+            lost = not came or pending.trouble
             if pending.message:  # what it sent before it went may be on its way
                 lost = time.monotonic() - notice["heard_s"] > DIAGNOSIS_S
             return str(notice["reason"]) if lost else ""
@@ -192,7 +193,7 @@ class Watch:
         )
 
     def _is_late(self, rank: int, pending: Pending) -> bool:
-        return pending.seq == 0 or self._board.position(rank, pending.group)[0] < pending.seq
+        return not _has_come(self._board.position(rank, pending.group), pending)
 
     def _late_rank(self, rank: int, pending: Pending) -> str:
         number, name = self._board.position(rank, pending.group)
@@ -242,3 +243,14 @@ class Watch:
         if time.monotonic() - self._failed_s > LAST_RESORT_S:
             print(f"{failure.kind.__name__}: {failure.message}", file=sys.stderr, flush=True)
             os._exit(1)
+
+
+def _has_come(last: Sequence[Any], pending: Pending) -> bool:
+    """Whether a rank has come to a collective.
+
+    Args:
+        last: number and name of the last one it came to in the group.
+        pending: the collective; without a kind it is the making of the group.
+    """
+    number, name = last
+    return 0 < pending.seq <= int(number) if pending.kind else bool(name)

@@ -11,9 +11,7 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from torch import distributed as dist
@@ -24,7 +22,7 @@ from torchtpu_core.targets import TargetKind
 
 from torchtpu_distributed import active, bound, coordinator, joining, stores
 from torchtpu_distributed.board import Board
-from torchtpu_distributed.errors import PeerLostError, ProcessGroupError
+from torchtpu_distributed.errors import CollectiveError, PeerLostError, ProcessGroupError
 from torchtpu_distributed.joining import Joined
 from torchtpu_distributed.ledger import Ledger
 from torchtpu_distributed.processes import Process, is_running, is_stopped, this_process
@@ -94,9 +92,16 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torch.multiprocessing.spawn does the like by itself
         bound.end_with_parent(signal.SIGKILL)
-    name = stores.generation(store, size)
-    shared = dist.PrefixStore(name, store)
-    peers = introduce(shared, rank, size, timeout_s)
+    try:
+        name = stores.generation(store, size)
+        shared = dist.PrefixStore(name, store)
+        peers = introduce(shared, rank, size, timeout_s)
+    except dist.DistNetworkError as error:
+        raise CollectiveError(
+            f"the store of the process group does not answer ({type(error).__name__}: {error}), "
+            f"and rank {rank} of {size} is in init_process_group(): the store's host, rank 0 or "
+            "the launcher, has probably ended. Look at its output, then restart the job."
+        ) from error
     by_gloo = _is_by_gloo()
     joined = joining.alone() if by_gloo else _join(shared, rank, size, peers, timeout_s)
     ledger = Ledger()
@@ -135,26 +140,13 @@ def introduce(store: dist.Store, rank: int, size: int, timeout_s: float) -> dict
     """
     store.set(f"who/{rank}", this_process(rank, joining.core_service()).encode())
     keys = {r: f"who/{r}" for r in range(size)}
-    try:
-        store.wait(list(keys.values()), timedelta(seconds=timeout_s))
-    except dist.DistStoreError as error:
+    if not stores.wait(store, list(keys.values()), timeout_s):
         missing = [str(r) for r, key in keys.items() if not store.check([key])]
         raise PeerLostError(
             f"rank(s) {', '.join(missing)} of {size} did not come to init_process_group() in "
             f"{timeout_s:g} s. Look at their output for the cause, then restart the job."
-        ) from error
+        )
     return {r: Process.decode(store.get(key)) for r, key in keys.items()}
-
-
-def name_lost(of: World, ranks: Sequence[int]) -> str:
-    """Which of these ranks have ended or stopped, as far as this one can see."""
-    lost = []
-    for process in (of.peers[rank] for rank in ranks):
-        if is_running(process) is False:
-            lost.append(f"{process.name} has ended")
-        elif is_stopped(process):
-            lost.append(f"{process.name} is stopped (SIGSTOP, or a debugger)")
-    return "; ".join(lost)
 
 
 def _join(
@@ -169,6 +161,8 @@ def _join(
     if rank == 0:
         addresses = coordinator.start(stores.address_seen_by_ranks(store), size)
         store.set("service", " ".join(addresses))
+    if not stores.wait(store, ["service"], timeout_s):
+        raise _join_error(store, peers, timeout_s)
     service, lifeline = store.get("service").decode().split()
     store.set(f"joins/{rank}", "")
     try:

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store has a process of its own, rank 2's, which is killed while rank 0 waits for rank 1.
+
+    python lost_store.py <where rank 0 waits>
+
+Rank 0 prints its error and ends with code 3.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import distributed as dist
+
+#: What rank 0 waits in; rank 1 comes to none of them.
+WAITS: dict[str, Callable[[torch.Tensor], object]] = {
+    "init": lambda x: None,
+    "group": lambda x: dist.new_group(),
+    "reduction": lambda x: dist.all_reduce(x),
+}
+
+
+def wait(where: str, rank: int, store: dist.TCPStore) -> None:
+    """Run a rank."""
+    if where == "init":
+        store.set("ready", "")
+    if where != "init" or rank == 0:
+        dist.init_process_group(store=store, rank=rank, world_size=2)
+        x = torch.ones(2, device="tpu")
+        dist.all_reduce(x)
+    if rank == 1:
+        signal.pause()
+    store.set("ready", "")
+    WAITS[where](x)
+
+
+def main(where: str) -> None:
+    """Run one process."""
+    rank, address, port = (os.environ[name] for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
+    is_host = rank == "2"
+    store = dist.TCPStore(address, int(port), None, is_host, wait_for_workers=False)
+    if is_host:
+        store.wait(["ready"])
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        wait(where, int(rank), store)
+    except dist.DistBackendError as error:
+        print(f"ERROR {type(error).__name__}: {error}", flush=True)
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

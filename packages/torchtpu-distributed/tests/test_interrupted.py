@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C ends a rank wherever it waits for another."""
+
+from __future__ import annotations
+
+import pytest
+
+SLOW = pytest.mark.slow
+FAST = ("init", "group", "host", "reduction")
+REST = ("later", "objects", "message", "barrier")
+
+
+@pytest.mark.parametrize("where", [*FAST, *(pytest.param(each, marks=SLOW) for each in REST)])
+def test_interrupted_rank_ends_while_another_lives(run_scripts, where):
+    interrupted, _ = run_scripts("interrupted.py", where, kill_after=1)
+    assert interrupted.returncode != 0
+    assert "KeyboardInterrupt" in interrupted.stderr
