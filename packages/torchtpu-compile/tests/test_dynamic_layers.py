@@ -305,3 +305,43 @@ def test_smoothed_resizing_of_images_of_open_size_is_as_on_the_cpu() -> None:
         found.sin().sum().backward()
         expected.sin().sum().backward()
         torch.testing.assert_close(on_device.grad.cpu(), x.grad, rtol=1e-4, atol=1e-5)
+
+
+def weighted(n: int, *shapes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.randn(2, n, 6), *(torch.randn(shape) for shape in shapes)]
+
+
+#: Functions of an input and its parameters, all of open size, and what makes the operands.
+PARAMETERS: dict[str, tuple[Callable[..., Tensor], Callable[[int], list[Tensor]]]] = {
+    "layer norm": (
+        lambda x, w, b: F.layer_norm(x, x.shape[1:], w, b),
+        lambda n: weighted(n, (n, 6), (n, 6)),
+    ),
+    "convolution in groups": (
+        lambda x, w: F.conv1d(x, w, groups=2),
+        lambda n: weighted(2 * n, (4, n, 3)),
+    ),
+    "transposed convolution in groups": (
+        lambda x, w: F.conv_transpose1d(x, w, stride=3, output_padding=2, groups=2),
+        lambda n: weighted(4, (4, n, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_that_are_operands_of_open_size(name: str) -> None:
+    function, make = PARAMETERS[name]
+    compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
+    bounded_program.reasons.clear()
+    for n in SIZES:
+        operands = [x.requires_grad_() for x in make(n)]
+        on_device = [x.detach().to("tpu").requires_grad_() for x in operands]
+        expected, actual = function(*operands), compiled(*on_device)
+        slope = torch.randn_like(expected)
+        expected.backward(slope)
+        actual.backward(slope.to("tpu"))
+        pairs = [(actual.detach(), expected.detach())]
+        pairs += [(d.grad, x.grad) for d, x in zip(on_device, operands, strict=True)]
+        for a, e in pairs:
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-3, atol=1e-3)
+    assert bool(bounded_program.reasons) == ("convolution" in name)

@@ -199,6 +199,8 @@ def _convolution_backward(call: Call) -> Any:
         call.set(name, call.sizes.compact(call.arg(name)))
     zeroed(call, "grad_output", "input")
     x, w = call.arg("input"), call.arg("weight")
+    if w.padded_dims:
+        raise refuse(call, "has a weight of open size")
     results = call.run()
     dims = (x.dims, w.dims, call.arg("grad_output").dims[1:2])
     return [None if r is None else Padded(r, d) for r, d in zip(results, dims, strict=True)]

@@ -36,24 +36,68 @@ def _softmax_backward(call: Call) -> Padded:
 def _layer_norm(call: Call) -> Any:
     x = call.args[0]
     lead = len(x.dims) - len(call.args[1])
-    require_plain(call, x, range(lead, len(x.dims)))
-    out, mean, rstd = call.run()
-    statistics = (*x.dims[:lead], *((),) * (len(x.dims) - lead))
+    own = range(lead, len(x.dims))
+    if any(is_padded(x.dims[d]) for d in own):
+        x = call.args[0] = call.sizes.compact(x)
+        variance, mean = moments(call, x, list(own), 0.0)
+        rstd = lax.rsqrt(variance + cast(call.arg("eps"), variance.dtype))
+        out = (cast(x.array, mean.dtype) - mean) * rstd
+        weight, bias = (_for_each(call, name, x, lead, mean.dtype) for name in ("weight", "bias"))
+        out = out * (1 if weight is None else weight) + (0 if bias is None else bias)
+    else:
+        out, mean, rstd = call.run()
+    statistics = (*x.dims[:lead], *((),) * len(own))
     return [Padded(out, x.dims), Padded(mean, statistics), Padded(rstd, statistics)]
+
+
+def _for_each(call: Call, name: str, x: Padded, lead: int, dtype: np.dtype) -> jax.Array | None:
+    """A parameter of layer norm with a number for each element of what is normalised."""
+    value = call.arg(name)
+    if value is None:
+        return None
+    value = call.sizes.compact(value)
+    if not all(map(same_dim, value.dims, x.dims[lead:])):
+        raise refuse(call, f"has a {name} whose padding differs from that of its input")
+    return cast(value.array, dtype)
 
 
 def _layer_norm_backward(call: Call) -> Any:
     # aten::native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, ...)
     x = call.args[1]
     lead = len(x.dims) - len(call.args[2])
-    require_plain(call, x, range(lead, len(x.dims)))
-    grad, x, mean, rstd = align(call.sizes, [call.args[i] for i in (0, 1, 3, 4)])
+    is_open = any(is_padded(x.dims[d]) for d in range(lead, len(x.dims)))
+    operands = [call.args[i] for i in (0, 1, 3, 4)]
+    if is_open:
+        operands = [call.sizes.compact(value) for value in operands]
+    grad, x, mean, rstd = align(call.sizes, operands)
     for i, value in zip((0, 1, 3, 4), (grad, x, mean, rstd), strict=True):
         call.args[i] = call.sizes.filled(value, 0)
-    results = call.run()
+    results = _layer_gradients(call, lead) if is_open else call.run()
     own = x.dims[lead:]
     dims = (x.dims, own, own)
     return [None if r is None else Padded(r, d) for r, d in zip(results, dims, strict=True)]
+
+
+def _layer_gradients(call: Call, lead: int) -> list[jax.Array | None]:
+    """Gradients of layer norm along open dimensions; the operands are zero in all padding."""
+    x = call.args[1]
+    dtype = np.dtype(dtypes.opmath(x.array.dtype))
+    slope, values, mean, rstd = (cast(call.args[i].array, dtype) for i in (0, 1, 3, 4))
+    own, batch = tuple(range(lead, len(x.dims))), tuple(range(lead))
+    if call.arg("weight") is not None:
+        call.set("weight", call.sizes.filled(call.sizes.compact(call.arg("weight")), 0))
+    weight = _for_each(call, "weight", x, lead, dtype)
+    hat = (values - mean) * rstd
+    each = slope if weight is None else slope * weight
+    share = 1 / count_of(call, x, list(own)).astype(dtype)
+    total = jnp.sum(each, axis=own, keepdims=True) * share
+    inner = jnp.sum(each * hat, axis=own, keepdims=True) * share
+    gradients = (
+        (each - total - hat * inner) * rstd,
+        jnp.sum(slope * hat, axis=batch),
+        jnp.sum(slope, axis=batch),
+    )
+    return [g if m else None for g, m in zip(gradients, call.arg("output_mask"), strict=True)]
 
 
 def _rms_norm(call: Call) -> Any:
