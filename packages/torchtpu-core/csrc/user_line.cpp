@@ -38,11 +38,17 @@ bool is_user_code(PyCodeObject* code) {
 // and backward runs elsewhere; the last writer of a number wins.
 class ForwardLines {
  public:
-  // The line of a number, if it is remembered.
+  // The line of a number, or of the next one that is remembered: an op of a tensor subclass may
+  // call functions of autograd's, which take numbers, before it computes anything (DTensor's do).
   std::optional<UserLine> find(uint64_t sequence) {
     std::lock_guard<std::mutex> guard(mutex_);
-    const Forward& entry = entries_[sequence % kEntries];
-    return entry.sequence == sequence ? std::optional(entry.line) : std::nullopt;
+    for (uint64_t number = sequence; number < sequence + kTakenByOne; ++number) {
+      const Forward& entry = entries_[number % kEntries];
+      if (entry.sequence == number) {
+        return entry.line;
+      }
+    }
+    return std::nullopt;
   }
 
   // Remembers the first line of a number.
@@ -60,6 +66,7 @@ class ForwardLines {
     UserLine line;
   };
   static constexpr size_t kEntries = 1 << 14;
+  static constexpr uint64_t kTakenByOne = 8;
 
   std::mutex mutex_;
   std::array<Forward, kEntries> entries_;

@@ -44,3 +44,9 @@ def test_feature_over_four_ranks_equals_one_process(four, name):
     if "compiled" in name:
         pytest.importorskip("torchtpu_compile", reason="torch.compile is torchtpu-compile's")
     check(four("features.run", name), **tolerance_of(name))
+
+
+def test_mistake_in_the_backward_pass_of_a_parallel_loss_names_the_users_line(pair):
+    for said in pair("dtensor_features.backward_mistake"):
+        assert "out of bounds" in said and "dtensor_features.py" in said
+        assert "in backward_mistake" in said

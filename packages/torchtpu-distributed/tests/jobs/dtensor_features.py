@@ -120,3 +120,24 @@ FEATURES = (
     some_parameters_parallel,
     loss_parallel,
 )
+
+
+def backward_mistake() -> str:
+    """What is said of an index out of range in the backward pass of a parallel loss.
+
+    There PyTorch looks up the weight of targets that are to be ignored, on the CPU too.
+    """
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    mesh = dist.init_device_mesh("tpu", (dist.get_world_size(),))
+    scores = distribute_tensor(
+        torch.zeros(2, 8, device="tpu", requires_grad=True), mesh, [Shard(1)]
+    )
+    targets, weight = torch.tensor([1, -100], device="tpu"), torch.ones(8, device="tpu")
+    try:
+        with loss_parallel():
+            nn.functional.cross_entropy(scores, targets, weight).backward()
+        torch.tpu.synchronize()
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
