@@ -90,7 +90,7 @@ GATHER = "[hardware]\nchip='v5e'\ntopology='4x4'\n[collective]\nkind='all_gather
         (TRAINED.replace("4x4", "64x64"), r"a.toml.hardware.topology: v5e does not come in"),
         (TRAINED + "[parallel]\ntensor = 3", r"a.toml.parallel: 16 chips .* 3 does not divide"),
         (TRAINED + "dtype = 'fp16'", r"a.toml.train: dtype = 'fp16' is not known.*'bf16'"),
-        (TRAINED + "optimizer = 'lion'", r"a.toml.train: optimizer = 'lion'.*adafactor"),
+        (TRAINED + "optimizer = 'admw'", r"a.toml.train: optimizer = 'admw'.*'adamw'"),
         (TRAINED + "[metric]\nattention = 'half'", r"a.toml.metric: attention = 'half'.*causal"),
         ("[hardware]\nchip='v5e'\n[matmul]\nm=8\nk=8\nn=8\ndtype='fp16'", "a.toml.matmul: dtype"),
         (GATHER + "span = '8x8'", r"a.toml.collective: span = '8x8' is 64 chips"),
@@ -104,9 +104,23 @@ def test_place_and_words_that_do_not_exist_are_named_with_file_and_key(
         read_spec(_write(tmp_path / "a.toml", text))
 
 
+def test_types_have_the_names_of_other_libraries_too(tmp_path) -> None:
+    said = "dtype = 'float32'\nquantization = 'fp8_full'"
+    spec = read_spec(_write(tmp_path / "a.toml", TRAINED + said))
+    assert spec == read_spec(
+        _write(tmp_path / "b.toml", TRAINED + "dtype = 'f32'\nquantization = 'fp8'")
+    )
+
+
 @pytest.mark.parametrize(
     ("said", "kept"),
-    [("", 8), ("optimizer = 'sgd'", 0), ("optimizer = 'adafactor'\nstate_bytes = 4", 4)],
+    [
+        ("", 8),
+        ("optimizer = 'AdamW'", 8),
+        ("optimizer = 'lion'", 4),
+        ("optimizer = 'sgd'", 0),
+        ("optimizer = 'adafactor'\nstate_bytes = 4", 4),
+    ],
 )
 def test_optimizer_says_the_bytes_of_its_state(tmp_path, said, kept) -> None:
     spec = read_spec(_write(tmp_path / "a.toml", TRAINED + said))

@@ -22,6 +22,8 @@ COLLECTIVES = (
 
 #: Bytes of an element, by the name of its type.
 ELEMENT_BYTES = {"bf16": 2, "f32": 4, "int8": 1, "fp8": 1}
+#: Other names of types, JAX's and MaxText's.
+ALIASES = {"bfloat16": "bf16", "float32": "f32", "fp32": "f32", "fp8_full": "fp8", "": "none"}
 
 
 def check_word(key: str, value: str, known: Collection[str]) -> None:
@@ -110,6 +112,7 @@ class Matmul:
     host_timed: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", ALIASES.get(self.dtype.lower(), self.dtype))
         check_word("dtype", self.dtype, ELEMENT_BYTES)
 
 

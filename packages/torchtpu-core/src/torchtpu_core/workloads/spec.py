@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from torchtpu_core.errors import did_you_mean
 from torchtpu_core.workloads.microbenchmarks import (
+    ALIASES,
     ELEMENT_BYTES,
     AttentionRun,
     CollectiveRun,
@@ -189,7 +190,17 @@ REMAT_POLICIES: dict[str, tuple[str, ...]] = {
     "save_out_proj": ("out_proj",),
 }
 #: Bytes per parameter of an optimizer's state in float32.
-STATE_BYTES = {"adam": 8, "adafactor": 0, "sgd": 0}
+STATE_BYTES = {
+    "adam": 8,
+    "adamw": 8,
+    "adam_pax": 8,
+    "lion": 4,
+    "muon": 4,
+    "adagrad": 4,
+    "momentum": 4,
+    "adafactor": 0,
+    "sgd": 0,
+}
 #: Policies that a sweep tries.
 SWEPT_POLICIES = ("full", "minimal", "none", "save_qkv", "save_attention")
 
@@ -209,9 +220,9 @@ class Train:
             one), or empty: `saved`.
         saved: results kept from the forward pass: qkv, context, out_proj, gate_up, down.
         offload: what is kept waits in the host's memory.
-        optimizer: adam, adafactor or sgd.
+        optimizer: adam, adamw, adam_pax, lion, muon, adagrad, momentum, adafactor or sgd.
         state_bytes: bytes per parameter of the optimizer's state; -1 is what it keeps in
-            float32: 8 with adam, 0 with sgd and with adafactor's factored moments.
+            float32: 8 with adam, 4 with one moment, 0 with sgd and adafactor's factored moments.
         weight_bytes: bytes per stored parameter.
         grad_bytes: bytes per gradient element where gradients are exchanged over DCN.
         flash_attention: a kernel keeps the scores in VMEM; without one, all pairs of queries
@@ -248,6 +259,9 @@ class Train:
         for name in self.saved:
             if name not in REMAT_NAMES:
                 raise ValueError(f"saved holds {name!r}; it can hold {', '.join(REMAT_NAMES)}.")
+        for key in ("dtype", "quantization", "optimizer"):
+            word = getattr(self, key).lower()
+            object.__setattr__(self, key, ALIASES.get(word, word))
         check_word("quantization", self.quantization, ("none", "int8", "fp8"))
         check_word("dtype", self.dtype, ("bf16", "f32"))
         check_word("optimizer", self.optimizer, STATE_BYTES)
