@@ -104,6 +104,11 @@ def test_place_and_words_that_do_not_exist_are_named_with_file_and_key(
         read_spec(_write(tmp_path / "a.toml", text))
 
 
+def test_group_without_a_slice_around_it_is_read(tmp_path) -> None:
+    alone = GATHER.replace("topology='4x4'\n", "") + "span = '4w'"
+    assert read_spec(_write(tmp_path / "a.toml", alone)).collective is not None
+
+
 def test_types_have_the_names_of_other_libraries_too(tmp_path) -> None:
     said = "dtype = 'float32'\nquantization = 'fp8_full'"
     spec = read_spec(_write(tmp_path / "a.toml", TRAINED + said))

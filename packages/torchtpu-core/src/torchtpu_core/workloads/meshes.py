@@ -82,10 +82,12 @@ def _slice_of(hardware: Hardware) -> Slice | None:
 def check_group(run: CollectiveRun, torus: Torus) -> None:
     """Refuses a group that a slice does not hold, and ways longer than its longest axis.
 
+    A group may be given without a slice around it.
+
     Raises:
         SpecError: as the summary says.
     """
-    if torus.chips % run.group:
+    if torus.chips > 1 and torus.chips % run.group:
         raise SpecError(
             f"span = {run.span!r} is {run.group} chips, which do not divide the {torus.chips} of "
             "a slice."
