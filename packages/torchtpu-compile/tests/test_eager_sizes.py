@@ -293,3 +293,14 @@ def test_op_of_varying_size_between_two_compiled_graphs() -> None:
         x = torch.randint(0, 3, (size,))
         assert torch.equal(compiled(x.to("tpu")).cpu(), counted(x))
     assert dict(eager_sizes.reasons) == before, "ran at true sizes"
+
+
+def test_element_of_a_tensor_of_varying_size_is_a_scalar() -> None:
+    for size in SIZES:
+        x = torch.arange(1.0, size + 1).sin()
+        y = x.to("tpu")
+        for i in (0, size - 1):
+            assert bool(y[i] != torch.ceil(y[i])) == bool(x[i] != torch.ceil(x[i]))
+        y[0].mul_(3)
+        x[0].mul_(3)
+        assert torch.equal(y.cpu(), x)

@@ -99,7 +99,7 @@ untraced(PaddedCall.__call__)  # C++ enters it where an op runs between two grap
 
 def _padded(tensor: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     if tensor.shape == tuple(sizes):
-        return np.ascontiguousarray(tensor)
+        return np.asarray(tensor, order="C")
     room = np.zeros(sizes, tensor.dtype)
     room[tuple(slice(0, n) for n in tensor.shape)] = tensor
     return room
@@ -149,4 +149,4 @@ class _Output:
                 else host_views.on_host(operands[self.base])
             )
             host = host_views.written(old, self.geometry, self.view, self.plan, starts, host)
-        return transfers.put(np.ascontiguousarray(host), device)
+        return transfers.put(np.asarray(host, order="C"), device)
