@@ -49,6 +49,22 @@ def test_step_counts_of_parameter_groups_go_on_when_a_step_is_compiled_anew(back
         assert own.state[p]["step"].item() == optimizer.state[q]["step"].item() == 5
 
 
+def test_parameter_that_is_unfrozen_later_is_counted_from_then_on() -> None:
+    reference = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    model = copy.deepcopy(reference).to("tpu")
+    (optimizer, step), (own, own_step) = training(reference), training(model)
+    compiled = torch.compile(own_step, backend="tpu")
+    for number in range(5):
+        for layers in (reference, model):
+            layers[0].weight.requires_grad_(number >= 2)
+        x = torch.randn(5, 3)
+        torch.testing.assert_close(compiled(x.to("tpu")).cpu(), step(x))
+    for p, q in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(p.cpu(), q)
+        assert own.state[p]["step"].item() == optimizer.state[q]["step"].item()
+    assert own.state[model[0].weight]["step"].item() == 3
+
+
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
     "sgd one by one": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False),

@@ -25,7 +25,8 @@ def give_back(module: GraphModule) -> None:
     Args:
         module: Dynamo's graph, or the one AOTAutograd made of it.
     """
-    lost = {id(t): t for t in _held(module) if t.ndim == 0 and t.device.type == "cpu"}
+    held = {id(t): t for t in _held(module)}
+    lost = {i: t for i, t in held.items() if t.ndim == 0 and t.device.type == "cpu"}
     if not lost:
         return
     moved: list[dict[str, Any]] = []
@@ -33,10 +34,11 @@ def give_back(module: GraphModule) -> None:
         if not issubclass(type(found), Optimizer):
             continue
         states = list(_counting_states(found))
-        kept = [state for state in states if id(state["step"]) in lost]
-        for state in kept:  # the last group's: no other has been set up since
-            del lost[id(state["step"])]
-        moved += [s for s in states if kept and s["step"].device.type == "tpu"]
+        if not any(id(state["step"]) in held for state in states):
+            continue  # another graph's
+        for state in states:  # the last group's: no other has been set up since
+            lost.pop(id(state["step"]), None)
+        moved += [s for s in states if s["step"].device.type == "tpu" and id(s["step"]) not in held]
     if len(lost) != len(moved):
         return
     for state, count in zip(moved, lost.values(), strict=True):
