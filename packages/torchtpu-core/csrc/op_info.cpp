@@ -2,6 +2,7 @@
 #include "op_info.h"
 
 #include "lent.h"
+#include "native_metas.h"
 #include "recorder.h"
 
 #include <torch/library.h>
@@ -96,6 +97,7 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(base.c_str(), variant.c_str());
   info->handle = new c10::OperatorHandle(handle);
   info->name = overload;
+  info->native_meta = native_meta(overload);
   info->row = row.release();
   info->uid = next_uid.fetch_add(1);
   info->random = info->row.attr("random").cast<bool>();

@@ -48,6 +48,7 @@ struct OpInfo {
   // Never released: the dispatcher outlives the interpreter.
   py::handle row;           // torchtpu_core.lowering.table.Lowering
   const c10::OperatorHandle* handle = nullptr;
+  const c10::KernelFunction* native_meta = nullptr;  // or null: Python's says shapes and dtypes
   std::vector<OpArg> args;
   std::vector<int> written; // indices of written arguments, in schema order; row's last
   std::vector<int> returns_arg;  // per return: the written argument it aliases, or -1

@@ -84,7 +84,7 @@ def _refuse_larger_than_self(arguments: Mapping[str, Any]) -> None:
     """Some meta kernels resize `self` where CPU refuses a result that does not fit it."""
     tensors = [value for value in arguments.values() if isinstance(value, torch.Tensor)]
     written = arguments.get("self")
-    if written is None or len(tensors) < 2:
+    if written is None or all(tensor.shape == written.shape for tensor in tensors):
         return
     try:
         shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))

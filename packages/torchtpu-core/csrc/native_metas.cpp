@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// data table
+#include "native_metas.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/MetaFunctions.h>
+#include <ATen/Operators.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <unordered_map>
+
+namespace torchtpu {
+namespace {
+
+using Metas = std::unordered_map<std::string, c10::KernelFunction>;
+
+template <typename Operator>
+Metas::value_type entry(typename Operator::schema* kernel) {
+  std::string overload = Operator::overload_name;
+  std::string name = Operator::name;
+  return {overload.empty() ? name : name + "." + overload,
+          c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel)};
+}
+
+// CPU's kernel, not its meta kernel, sees whether the first operand expands to the product.
+at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2,
+                 const at::Scalar& beta, const at::Scalar& alpha) {
+  at::Tensor result = at::meta::addmm(self, mat1, mat2, beta, alpha);
+  TORCH_CHECK(at::is_expandable_to(self.sizes(), result.sizes()), "addmm: a tensor of shape ",
+              self.sizes(), " does not expand to ", result.sizes());
+  return result;
+}
+
+#define META(overload, function) entry<at::_ops::overload>(&at::meta::function)
+
+const auto* const kMetas = new Metas{
+    // arithmetic
+    META(add_Tensor, add),
+    META(sub_Tensor, sub),
+    META(mul_Tensor, mul),
+    META(div_Tensor, div),
+    META(div_Tensor_mode, div),
+    META(add__Tensor, add_),
+    META(sub__Tensor, sub_),
+    META(mul__Tensor, mul_),
+    META(div__Tensor, div_),
+    META(pow_Tensor_Scalar, pow),
+    META(pow_Tensor_Tensor, pow),
+    META(pow_Scalar, pow),
+    META(remainder_Tensor, remainder),
+    META(fmod_Tensor, fmod),
+    META(addcmul, addcmul),
+    META(addcdiv, addcdiv),
+    META(lerp_Scalar, lerp),
+    META(lerp_Tensor, lerp),
+    META(maximum, maximum),
+    META(minimum, minimum),
+    META(clamp, clamp),
+    META(clamp_min, clamp_min),
+    META(clamp_max, clamp_max),
+    META(clamp_Tensor, clamp),
+    META(clamp_min_Tensor, clamp_min),
+    META(clamp_max_Tensor, clamp_max),
+    META(atan2, atan2),
+    META(xlogy_Tensor, xlogy),
+    // comparisons
+    META(eq_Tensor, eq),
+    META(ne_Tensor, ne),
+    META(lt_Tensor, lt),
+    META(le_Tensor, le),
+    META(gt_Tensor, gt),
+    META(ge_Tensor, ge),
+    META(eq_Scalar, eq),
+    META(ne_Scalar, ne),
+    META(lt_Scalar, lt),
+    META(le_Scalar, le),
+    META(gt_Scalar, gt),
+    META(ge_Scalar, ge),
+    META(bitwise_and_Tensor, bitwise_and),
+    META(bitwise_or_Tensor, bitwise_or),
+    META(bitwise_xor_Tensor, bitwise_xor),
+    META(bitwise_not, bitwise_not),
+    // functions
+    META(neg, neg),
+    META(sgn, sgn),
+    META(sign, sign),
+    META(exp, exp),
+    META(exp2, exp2),
+    META(expm1, expm1),
+    META(log, log),
+    META(log2, log2),
+    META(log10, log10),
+    META(log1p, log1p),
+    META(sqrt, sqrt),
+    META(rsqrt, rsqrt),
+    META(reciprocal, reciprocal),
+    META(sin, sin),
+    META(cos, cos),
+    META(tan, tan),
+    META(tanh, tanh),
+    META(sigmoid, sigmoid),
+    META(erf, erf),
+    META(floor, floor),
+    META(ceil, ceil),
+    META(round, round),
+    META(trunc, trunc),
+    META(frac, frac),
+    // activations
+    META(gelu, gelu),
+    META(silu, silu),
+    META(mish, mish),
+    META(hardsigmoid, hardsigmoid),
+    META(leaky_relu, leaky_relu),
+    META(elu, elu),
+    META(softplus, softplus),
+    META(threshold, threshold),
+    META(glu, glu),
+    META(gelu_backward, gelu_backward),
+    META(tanh_backward, tanh_backward),
+    META(sigmoid_backward, sigmoid_backward),
+    META(threshold_backward, threshold_backward),
+    META(leaky_relu_backward, leaky_relu_backward),
+    META(elu_backward, elu_backward),
+    META(softplus_backward, softplus_backward),
+    META(hardsigmoid_backward, hardsigmoid_backward),
+    // reductions
+    META(sum_dim_IntList, sum),
+    META(mean_dim, mean),
+    META(amax, amax),
+    META(amin, amin),
+    META(max_dim, max),
+    META(min_dim, min),
+    META(argmax, argmax),
+    META(argmin, argmin),
+    META(any, any),
+    META(any_dim, any),
+    META(all, all),
+    META(all_dim, all),
+    META(cumsum, cumsum),
+    META(cumprod, cumprod),
+    META(linalg_vector_norm, linalg_vector_norm),
+    META(prod_dim_int, prod),
+    // products
+    META(mm, mm),
+    META(bmm, bmm),
+    entry<at::_ops::addmm>(&addmm),
+    META(baddbmm, baddbmm),
+    META(addmv, addmv),
+    // normalising
+    META(_softmax, _softmax),
+    META(_log_softmax, _log_softmax),
+    META(_softmax_backward_data, _softmax_backward_data),
+    META(_log_softmax_backward_data, _log_softmax_backward_data),
+    // losses
+    META(mse_loss, mse_loss),
+    META(smooth_l1_loss, smooth_l1_loss),
+    META(nll_loss_forward, nll_loss_forward_symint),
+    META(nll_loss_backward, nll_loss_backward_symint),
+    // moving
+    META(cat, cat),
+    META(index_Tensor, index),
+    META(gather, gather),
+    META(index_add, index_add),
+    META(index_copy, index_copy),
+    META(scatter_src, scatter),
+    META(scatter_value, scatter),
+    META(scatter_add, scatter_add),
+    META(scatter_reduce_two, scatter_reduce),
+    META(tril, tril_symint),
+    META(triu, triu_symint),
+    META(sort_stable, sort),
+    META(topk, topk_symint),
+    // pooling
+    META(max_pool2d_with_indices, max_pool2d_with_indices),
+    META(max_pool2d_with_indices_backward, max_pool2d_with_indices_backward),
+    META(avg_pool2d, avg_pool2d),
+    META(avg_pool2d_backward, avg_pool2d_backward),
+    META(upsample_nearest2d, upsample_nearest2d_symint),
+    META(upsample_nearest2d_backward, upsample_nearest2d_backward_symint),
+    META(upsample_bilinear2d, upsample_bilinear2d_symint),
+};
+
+
+#undef META
+
+}  // namespace
+
+const c10::KernelFunction* native_meta(const std::string& overload) {
+  auto found = kMetas->find(overload);
+  return found == kMetas->end() ? nullptr : &found->second;
+}
+
+}  // namespace torchtpu

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes of calls of new sizes come from PyTorch's kernels in C++ where it has them."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_SIZES = itertools.count(3)
+
+CALLS: dict[str, Callable[[Tensor], Any]] = {
+    "cat": lambda x: torch.cat((x, x[:2]), 0),
+    "strided": lambda x: x.t() * 2 + x.t().sigmoid(),
+    "promoted": lambda x: (x + x.to(torch.int32)) / 3,
+    "in place": lambda x: x.clone().mul_(x).add_(x),
+    "softmax": lambda x: F.log_softmax(F.gelu(x), -1),
+    "product": lambda x: torch.addmm(x[0, :1], x, x.t()),
+    "reduced": lambda x: (x.mean(0), x.amax(1, keepdim=True), x.cumsum(0), x.argmax(1)),
+    "indexed": lambda x: (x[x[:, 0].argsort()], x.gather(0, x.argmax(1, keepdim=True))),
+    "channels last": lambda x: F.avg_pool2d(
+        x.reshape(1, 1, *x.shape).to(memory_format=torch.channels_last), 2
+    ),
+    "loss": lambda x: F.nll_loss(x, x.argmax(1).clamp(max=x.shape[1] - 1)),
+}
+
+
+def _leaves(value: Any) -> list[Tensor]:
+    return [value] if isinstance(value, Tensor) else [t for v in value for t in _leaves(v)]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_call_of_a_new_size_has_the_form_of_cpus(name: str) -> None:
+    CALLS[name](torch.randn(next(_SIZES), 5).to("tpu"))  # the first asks Python
+    x = torch.randn(next(_SIZES), 5)
+    for ours, theirs in zip(
+        _leaves(CALLS[name](x.to("tpu"))), _leaves(CALLS[name](x)), strict=True
+    ):
+        assert (ours.shape, ours.stride(), ours.dtype) == (
+            theirs.shape,
+            theirs.stride(),
+            theirs.dtype,
+        )
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cat", "in place", "softmax", "product", "reduced"])
+def test_call_of_a_new_size_asks_no_python_of_pytorchs(name: str) -> None:
+    CALLS[name](torch.randn(next(_SIZES), 5).to("tpu"))
+    x = torch.randn(next(_SIZES), 5).to("tpu")
+    asked = set()
+
+    def watch(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and ("_refs" in (f := frame.f_code.co_filename) or "_meta_" in f):
+            asked.add(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        CALLS[name](x)
+    finally:
+        sys.setprofile(before)
+    assert not asked
+
+
+MISTAKES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tensor, ...]]] = {
+    "sizes": (torch.add, (torch.ones(3, 4), torch.ones(4)), (torch.ones(3, 4), torch.ones(5))),
+    "cat": (
+        lambda x, y: torch.cat((x, y)),
+        (torch.ones(3, 4), torch.ones(2, 4)),
+        (torch.ones(3, 4), torch.ones(3, 5)),
+    ),
+    "product": (torch.mm, (torch.ones(3, 4), torch.ones(4, 3)), (torch.ones(3, 4),) * 2),
+    "bias": (
+        torch.addmm,
+        (torch.ones(3), torch.ones(2, 4), torch.ones(4, 3)),
+        (torch.ones(2), torch.ones(2, 4), torch.ones(4, 3)),
+    ),
+    "dtypes": (
+        torch.bmm,
+        (torch.ones(2, 3, 3),) * 2,
+        (torch.ones(2, 3, 3), torch.ones(2, 3, 3).half()),
+    ),
+    "no kernel": (F.leaky_relu, (torch.ones(3),), (torch.ones(3, dtype=torch.int64),)),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_after_a_call_that_was_right_raises_as_on_cpu(name: str) -> None:
+    call, right, wrong = MISTAKES[name]
+    call(*(t.to("tpu") for t in right))
+    with pytest.raises((RuntimeError, IndexError)) as theirs:
+        call(*wrong)
+    with pytest.raises(type(theirs.value)) as ours:
+        call(*(t.to("tpu") for t in wrong))
+    if name != "no kernel":
+        assert str(theirs.value).splitlines()[0] in str(ours.value)
