@@ -26,7 +26,7 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
 
 def wait(where: str, rank: int, store: dist.TCPStore) -> None:
     """Run a rank."""
-    if where == "init":
+    if where == "init" and rank == 0:  # which has found the store; rank 1 may have, or not
         store.set("ready", "")
     if where != "init" or rank == 0:
         dist.init_process_group(store=store, rank=rank, world_size=2)
