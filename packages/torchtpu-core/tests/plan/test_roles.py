@@ -3,11 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from torchtpu_core.errors import PlanError
@@ -205,21 +200,8 @@ for _ in range(3):
 """
 
 
-def _planned(tmp_path: Path, text: str, *options: str) -> dict:
-    script = tmp_path / "script.py"
-    script.write_text(text)
-    code = "from torchtpu_core.cli.app import main; main()"
-    command = [sys.executable, "-c", code, "plan", str(script), "--json", "plan.json"]
-    command += ["--target", "v5e:2x2", *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    made = json.loads((tmp_path / "plan.json").read_text())
-    made["said"] = done.stdout
-    return made
-
-
-def test_stages_of_a_pipeline_are_found_and_planned(tmp_path) -> None:
-    plan = _planned(tmp_path, PIPELINE)
+def test_stages_of_a_pipeline_are_found_and_planned(planned) -> None:
+    plan = planned(PIPELINE)
     first, last = plan["roles"]
     assert [first["ranks"], last["ranks"]] == [[0, 1], [2, 3]]
     # Parameters, gradients and momentum of each stage: 4 bytes each.
@@ -240,10 +222,10 @@ def test_stages_of_a_pipeline_are_found_and_planned(tmp_path) -> None:
     assert "nobody was waited for" not in plan["said"]
 
 
-def test_work_of_rank_0_alone_holds_all_up(tmp_path) -> None:
-    alike = _planned(tmp_path, ONLY_RANK_0)
+def test_work_of_rank_0_alone_holds_all_up(planned) -> None:
+    alike = planned(ONLY_RANK_0)
     assert alike["roles"] == []  # it only prints
-    plan = _planned(tmp_path, ONLY_RANK_0, "--", "--extra")
+    plan = planned(ONLY_RANK_0, "--", "--extra")
     zero, others = plan["roles"]
     assert [zero["ranks"], others["ranks"]] == [[0], [1, 2, 3]]
     extra_s = plan["step_s"] - alike["step_s"]
@@ -273,9 +255,9 @@ def times():
 """
 
 
-def test_rank_of_the_environment_is_followed(tmp_path) -> None:
+def test_rank_of_the_environment_is_followed(planned, tmp_path) -> None:
     (tmp_path / "helper.py").write_text(HELPER)
-    plan = _planned(tmp_path, RANK_FROM_ENVIRONMENT, "--target", "v5e:2x4")
+    plan = planned(RANK_FROM_ENVIRONMENT, "--target", "v5e:2x4")
     ranks = {tuple(role["ranks"]) for role in plan["roles"]}
     # All eight are on one host.
     assert ranks == {(0, 2, 4, 6), (1, 5, 7), (3,)}

@@ -3,11 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from torchtpu_core.errors import PlanError
@@ -107,19 +102,6 @@ def test_sizes_that_do_not_sum_up_to_the_rows_raise_with_the_line() -> None:
         parts_of("all_to_all_single", [rows, [2] * 4, [0] * 4], rows, 4, "x.py:1")
 
 
-def _planned(tmp_path: Path, text: str, *options: str) -> dict:
-    script = tmp_path / "script.py"
-    script.write_text(text)
-    code = "from torchtpu_core.cli.app import main; main()"
-    command = [sys.executable, "-c", code, "plan", str(script), "--json", "plan.json"]
-    command += ["--target", "v5e:2x2", *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    made = json.loads((tmp_path / "plan.json").read_text())
-    made["said"] = done.stdout
-    return made
-
-
 BY_RANK = """
 import torch
 import torch.distributed as dist
@@ -159,14 +141,14 @@ for _ in range(2):
 """
 
 
-def test_ranks_whose_sizes_differ_by_their_rank_are_recorded_each(tmp_path) -> None:
-    plan = _planned(tmp_path, BY_RANK)
+def test_ranks_whose_sizes_differ_by_their_rank_are_recorded_each(planned) -> None:
+    plan = planned(BY_RANK)
     assert [role["ranks"] for role in plan["roles"]] == [[0, 2], [1, 3]]
     assert "the largest part is 1.3 times the mean; from its split sizes" in plan["said"]
 
 
-def test_tokens_of_experts_are_taken_to_be_even(tmp_path) -> None:
-    plan = _planned(tmp_path, EXPERTS)
+def test_tokens_of_experts_are_taken_to_be_even(planned) -> None:
+    plan = planned(EXPERTS)
     moved = plan["communication"]["collectives"]["all_to_all of 4 ranks"]
     # Counts of 64 bits, then two rows per token; tokens need no gradient.
     assert (moved["runs"], moved["bytes_per_rank"]) == (2, 8 * 8 + 256 * 2 * 64 * 4)
