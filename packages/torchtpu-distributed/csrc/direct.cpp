@@ -126,7 +126,7 @@ Direct::Outcome Direct::perform(Pending& record, const Operation::Start& start) 
     end();
   }
   record.done_s.store(monotonic_s());
-  return Outcome::kDone;
+  return drain() ? Outcome::kDone : Outcome::kEnded;
 }
 
 void Direct::report(const char* how, const PendingPtr& record, const std::string& text) {

@@ -66,6 +66,10 @@ class Direct : public std::enable_shared_from_this<Direct> {
   void wait(Operation& operation);
   // Begins all that were called for later, without the GIL.
   void settle() { lane_->serve(Lane::Patience::kAwake); }
+  // Waits until they are over, without the GIL; false if aborted.
+  bool drain() const {
+    return poll(*abort_, [this] { return operations_->idle_in(*group_); });
+  }
   const std::shared_ptr<Lane>& lane() const { return lane_; }
 
   // The record of a message, kept in the ring; the GIL is held. `kind`: send or recv.

@@ -49,6 +49,8 @@ void bind_direct(py::module_& m) {
            }, py::arg("gloo"), py::arg("mailbox"), "The connections are made: it can be used.")
       .def("settle", &Direct::settle, py::call_guard<py::gil_scoped_release>(),
            "Begin all that were called for later.")
+      .def("drain", &Direct::drain, py::call_guard<py::gil_scoped_release>(),
+           "Wait until they are over; whether they are, or the job has failed.")
       .def_property("grace_s", [](const Direct& self) { return self.lane()->grace_s.load(); },
                     [](Direct& self, double seconds) { self.lane()->grace_s.store(seconds); },
                     "How long one that cannot begin at once is left to whoever waits for it.")

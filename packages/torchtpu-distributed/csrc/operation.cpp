@@ -74,7 +74,7 @@ void Operation::finish() {
   }
   record_->done_s.store(monotonic_s());
   records_->end(record_);
-  close(State::kDone);
+  all_->finished(*this);
 }
 
 void Operation::close(State how, std::exception_ptr error) {
@@ -175,24 +175,78 @@ c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
 
 void Operations::add(const OperationPtr& operation) {
   std::lock_guard<std::mutex> lock(mutex_);
-  list_.push_back(operation);
+  list_.push_back({operation});
   count_.store(list_.size());
+}
+
+void Operations::finished(const Operation& operation) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (Entry& entry : list_) {
+    entry.finished = entry.finished || entry.operation.get() == &operation;
+  }
+  end_in_order(lock);
 }
 
 void Operations::remove(const Operation& operation) {
   OperationPtr removed;  // freed without the lock
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto it = std::find_if(list_.begin(), list_.end(), [&](const OperationPtr& held) { return held.get() == &operation; });
+  std::unique_lock<std::mutex> lock(mutex_);
+  auto it = std::find_if(list_.begin(), list_.end(),
+                         [&](const Entry& held) { return held.operation.get() == &operation; });
   if (it != list_.end()) {
-    removed = std::move(*it);
+    removed = std::move(it->operation);
     list_.erase(it);
     count_.store(list_.size());
+    end_in_order(lock);
   }
+}
+
+// One thread at a time: others leave what they bring to it.
+void Operations::end_in_order(std::unique_lock<std::mutex>& lock) {
+  if (ending_) {
+    return;
+  }
+  ending_ = true;
+  while (OperationPtr next = next_to_end()) {
+    lock.unlock();
+    next->succeed();
+    next.reset();
+    lock.lock();
+  }
+  ending_ = false;
+}
+
+OperationPtr Operations::next_to_end() {
+  std::vector<const GroupState*> held_up;
+  for (Entry& entry : list_) {
+    const GroupState* group = entry.operation->record()->group.get();
+    if (entry.ending || std::find(held_up.begin(), held_up.end(), group) != held_up.end()) {
+      continue;
+    }
+    if (entry.finished) {
+      entry.ending = true;
+      return entry.operation;
+    }
+    held_up.push_back(group);
+  }
+  return nullptr;
+}
+
+bool Operations::idle_in(const GroupState& group) const {
+  if (idle()) {
+    return true;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::none_of(list_.begin(), list_.end(),
+                      [&](const Entry& entry) { return entry.operation->record()->group.get() == &group; });
 }
 
 std::vector<OperationPtr> Operations::all() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return list_;
+  std::vector<OperationPtr> all;
+  for (const Entry& entry : list_) {
+    all.push_back(entry.operation);
+  }
+  return all;
 }
 
 void Operations::wait_for(const std::function<bool(const Operation&)>& matches, const Abort& abort) const {

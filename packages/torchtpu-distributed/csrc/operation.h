@@ -2,6 +2,9 @@
 // A collective of the short way that runs while its caller does something else, from its call
 // to its end, and the list of those that are not over.
 //
+// Those of a group are over in the order of their calls, whatever gloo's threads finish first: who
+// has waited for one has waited for those before it, as on a stream. DDP relies on it.
+//
 // gloo's own threads run it once it has begun, and note its end here. No thread of theirs ever
 // waits, asks Python, runs a callback of the user's or drops a gloo backend: what needs that is
 // left to threads behind (threads.h). So an operation keeps neither its group nor gloo.
@@ -55,6 +58,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void fail_behind(const char* how, std::string said);
   // Ends it with a Python error; the GIL is held. Its memory is kept for ever.
   void fail(const py::object& error);
+  // Ends it well, in its turn; see Operations::finished.
+  void succeed() { close(State::kDone); }
 
   // Of the results; it is completed in a thread behind.
   c10::intrusive_ptr<c10::ivalue::Future> future();
@@ -89,17 +94,30 @@ using OperationPtr = std::shared_ptr<Operation>;
 // Those of a process that are not over. Any thread may call it.
 class Operations {
  public:
+  // In the order of their calls.
   void add(const OperationPtr& operation);
+  // Its results are there: it and those that wait for it end, if those before it have.
+  void finished(const Operation& operation);
   void remove(const Operation& operation);
   bool idle() const { return count_.load() == 0; }
+  bool idle_in(const GroupState& group) const;
   std::vector<OperationPtr> all() const;
   // Waits for those that `matches` accepts, however they end, or until aborted; the GIL is held.
   void wait_for(const std::function<bool(const Operation&)>& matches, const Abort& abort) const;
 
  private:
+  struct Entry {
+    OperationPtr operation;
+    bool finished = false;
+    bool ending = false;
+  };
+  void end_in_order(std::unique_lock<std::mutex>& lock);
+  OperationPtr next_to_end();
+
   mutable std::mutex mutex_;
-  std::vector<OperationPtr> list_;
+  std::vector<Entry> list_;
   std::atomic<size_t> count_{0};
+  bool ending_ = false;  // a thread is in end_in_order
 };
 
 }  // namespace torchtpu::distributed

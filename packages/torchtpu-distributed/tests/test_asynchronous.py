@@ -57,6 +57,15 @@ def test_both_ways_and_synchronous_ones_keep_one_order(pair):
             assert torch.equal(result, i * (each[0] + each[1]))
 
 
+@pytest.mark.parametrize(
+    "last", ["waited for", "future", "synchronous", "python's", "python's synchronous"]
+)
+def test_who_has_waited_for_one_has_waited_for_those_before_it(pair, last):
+    for over, results in pair("asynchronous.over_before_the_last", last):
+        assert over == [True] * 3
+        assert results == [2.0 * (1 << 22), 2.0 * (1 << 18), 2.0 * (1 << 14)]
+
+
 def test_tensor_in_use_is_waited_for_by_what_uses_it_next(pair):
     each = drawn(4, 3)
     total = each[0] + each[1]

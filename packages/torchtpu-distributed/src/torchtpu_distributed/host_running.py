@@ -256,6 +256,7 @@ class HostRunner:
             ledger.launched(pending)
             ledger.wait_for_works(works, gloo.backend)
             end()
+            self.direct.drain()  # who has waited for one has waited for those before it
         except CollectiveError:
             ledger.keep(begin)
             ledger.give_up(pending)

@@ -112,6 +112,22 @@ def ways_in_turn(mine: Tensor) -> list[Tensor]:
     return [t.float().cpu() for t in tensors]
 
 
+def over_before_the_last(last: str) -> tuple[list[bool], list[Tensor]]:
+    """Large collectives and a small one that alone is waited for: who is over then, and results."""
+    tensors = [torch.full((n,), float(n), device="tpu") for n in (1 << 22, 1 << 18, 1 << 14)]
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    works = [dist.all_reduce(x, async_op=True) for x in tensors]
+    small = torch.ones(1, device="tpu", dtype=torch.int16 if "python" in last else torch.float32)
+    if "synchronous" in last:
+        dist.all_reduce(small)
+    elif "future" in last:
+        dist.all_reduce(small, async_op=True).get_future().wait()
+    else:
+        dist.all_reduce(small, async_op=True).wait()
+    over = [work.is_completed() for work in works]
+    return over, [x[-1].cpu() for x in tensors]
+
+
 def same_tensor_many_times(mine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Collectives of one tensor that nobody waits for between; it is read before any wait."""
     x = mine.to("tpu")

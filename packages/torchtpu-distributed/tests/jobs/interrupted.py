@@ -6,6 +6,7 @@ python interrupted.py <where rank 0 waits>
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ def stay_or_be_interrupted(rank: int) -> None:
     """Rank 1 stays here until it is killed."""
     if rank == 1:
         signal.pause()
+    gc.disable()  # what is raised in a callback of the collector, such as JAX's, is lost
     threading.Timer(PATIENCE_S, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
