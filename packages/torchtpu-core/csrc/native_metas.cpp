@@ -2,12 +2,16 @@
 // data table
 #include "native_metas.h"
 
+#include "mixed.h"
+
 #include <ATen/ExpandUtils.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/Operators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace torchtpu {
 namespace {
@@ -180,14 +184,71 @@ const auto* const kMetas = new Metas{
     META(upsample_bilinear2d, upsample_bilinear2d_symint),
 };
 
-
 #undef META
+
+// What of a call, besides sizes and numbers, decides whether CPU's kernels accept it.
+uint64_t kinds_of(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  auto kinds = static_cast<uint64_t>(op.uid);
+  auto add_tensor = [&](const at::Tensor& tensor) {
+    uint64_t dtype = tensor.defined() ? static_cast<uint64_t>(tensor.scalar_type()) + 1 : 0;
+    kinds = mixed(kinds, dtype * 128 + (tensor.defined() ? static_cast<uint64_t>(tensor.dim()) : 0));
+  };
+  for (size_t i = 0; i < args.size(); ++i) {
+    const c10::IValue& value = args[i];
+    if (value.isTensor()) {
+      add_tensor(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        add_tensor(tensor);
+      }
+    } else if (value.isString()) {
+      kinds = mixed(kinds, std::hash<std::string>()(value.toStringRef()));
+    } else if (op.args[i].dtype && value.isInt()) {
+      kinds = mixed(kinds, static_cast<uint64_t>(value.toInt()));
+    } else {
+      kinds = mixed(kinds, std::hash<std::string>()(value.tagKind()));
+    }
+  }
+  return kinds;
+}
+
+// Of the calls that Python's meta kernels have accepted.
+class Kinds {
+ public:
+  bool has(uint64_t kinds) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return known_.count(kinds) != 0;
+  }
+  void add(uint64_t kinds) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    known_.insert(kinds);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<uint64_t> known_;
+};
 
 }  // namespace
 
 const c10::KernelFunction* native_meta(const std::string& overload) {
   auto found = kMetas->find(overload);
   return found == kMetas->end() ? nullptr : &found->second;
+}
+
+void call_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::Stack& stack) {
+  static auto* accepted = new Kinds();
+  if (op.native_meta == nullptr) {
+    op.handle->callBoxed(&stack);
+    return;
+  }
+  uint64_t kinds = kinds_of(op, args);
+  if (accepted->has(kinds)) {
+    op.native_meta->callBoxed(*op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    return;
+  }
+  op.handle->callBoxed(&stack);
+  accepted->add(kinds);
 }
 
 }  // namespace torchtpu

@@ -6,7 +6,9 @@
 // dtypes that those refuse afterwards, so Python's are asked once for each combination of them.
 #pragma once
 
-#include <ATen/core/boxing/KernelFunction.h>
+#include "op_info.h"
+
+#include <ATen/core/stack.h>
 
 #include <string>
 
@@ -14,5 +16,9 @@ namespace torchtpu {
 
 // The kernel of an overload, such as "aten::add.Tensor"; null if it has none here.
 const c10::KernelFunction* native_meta(const std::string& overload);
+
+// Calls the meta kernel of an op on `stack`, which has meta tensors in place of those of `args`:
+// the one in C++ where Python's has accepted such a call before.
+void call_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::Stack& stack);
 
 }  // namespace torchtpu

@@ -3,6 +3,7 @@
 
 #include "device.h"
 #include "mixed.h"
+#include "native_metas.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -186,56 +187,6 @@ void drop_unwanted(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit
       results[i] = at::Tensor();
     }
   }
-}
-
-// What of a call, besides sizes and numbers, decides whether CPU's kernels accept it.
-uint64_t kinds_of(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
-  auto kinds = static_cast<uint64_t>(op.uid);
-  auto add_tensor = [&](const at::Tensor& tensor) {
-    uint64_t dtype = tensor.defined() ? static_cast<uint64_t>(tensor.scalar_type()) + 1 : 0;
-    kinds = mixed(kinds, tensor.defined() ? dtype * 128 + static_cast<uint64_t>(tensor.dim()) : 0);
-  };
-  for (size_t i = 0; i < args.size(); ++i) {
-    const c10::IValue& value = args[i];
-    if (value.isTensor()) {
-      add_tensor(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) {
-        add_tensor(tensor);
-      }
-    } else if (value.isString()) {
-      kinds = mixed(kinds, std::hash<std::string>()(value.toStringRef()));
-    } else if (op.args[i].dtype && value.isInt()) {
-      kinds = mixed(kinds, static_cast<uint64_t>(value.toInt()));
-    } else {
-      kinds = mixed(kinds, std::hash<std::string>()(value.tagKind()));
-    }
-  }
-  return kinds;
-}
-
-// Calls the op's meta kernel: the first of these kinds Python's, if there are two.
-void call_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::Stack& stack) {
-  static auto* accepted = new std::unordered_set<uint64_t>();
-  static auto* mutex = new std::mutex();
-  if (op.native_meta == nullptr) {
-    op.handle->callBoxed(&stack);
-    return;
-  }
-  uint64_t kinds = kinds_of(op, args);
-  {
-    std::lock_guard<std::mutex> guard(*mutex);
-    if (accepted->count(kinds) == 0) {
-      kinds = 0;
-    }
-  }
-  if (kinds != 0) {
-    op.native_meta->callBoxed(*op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
-    return;
-  }
-  op.handle->callBoxed(&stack);
-  std::lock_guard<std::mutex> guard(*mutex);
-  accepted->insert(kinds_of(op, args));
 }
 
 // Runs the op on meta tensors; errors are those of CPU, from the same checks.
