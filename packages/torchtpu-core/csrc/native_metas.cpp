@@ -244,8 +244,13 @@ void call_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::St
   }
   uint64_t kinds = kinds_of(op, args);
   if (accepted->has(kinds)) {
-    op.native_meta->callBoxed(*op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
-    return;
+    torch::jit::Stack given = stack;
+    try {
+      op.native_meta->callBoxed(*op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+      return;
+    } catch (const c10::Error&) {
+      stack = std::move(given);  // Python's decide: a C++ one may refuse what the CPU does
+    }
   }
   op.handle->callBoxed(&stack);
   accepted->add(kinds);
