@@ -316,3 +316,13 @@ def test_bfloat16_product_of_a_masked_transpose_is_as_on_the_cpu() -> None:
     given = x, y, torch.arange(16) % 3 > 0
     actual = compiled(product)(*(t.to("tpu") for t in given))
     torch.testing.assert_close(actual.cpu(), product(*given), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("factor", [torch.linalg.cholesky, torch.linalg.inv])
+def test_matrix_without_factor_names_the_line(factor) -> None:
+    @torch.compile(backend="tpu")
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return factor(x * 2) + 1
+
+    with pytest.raises(torch.linalg.LinAlgError, match=r"test_semantics\.py"):
+        function(torch.zeros(3, 3, device="tpu"))

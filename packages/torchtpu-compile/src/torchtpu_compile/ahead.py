@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 import zipfile
 import zlib
@@ -23,6 +24,7 @@ import torch
 from jax import export as jax_export
 from torch.utils import _pytree as pytree
 from torchtpu_core.calls import OutSpec, device_call
+from torchtpu_core.lowering import checks
 from torchtpu_core.runtime import current
 from torchtpu_core.targets import parse_target
 from torchtpu_core.tpu import init
@@ -33,13 +35,13 @@ from torchtpu_compile.errors import AOTFileError, GraphError
 from torchtpu_compile.executable import Executable
 from torchtpu_compile.result_layout import strides_like
 
-_FORMAT = 3
+_FORMAT = 4
 _MANIFEST, _PROGRAM, _HLO = "manifest.json", "program.bin", "optimized.hlo.txt"
 _VERSIONED = ("torchtpu-core", "jax")
 #: What `load` reads of a manifest.
 _KEYS = frozenset(
     {"name", "target", "versions", "sha256", "weights", "weights_sha256"}
-    | {"call", "operands", "outputs", "returned", "out_spec"}
+    | {"call", "operands", "outputs", "returned", "out_spec", "checks"}
 )
 #: What reading a damaged archive raises; a flipped bit may ask for a password.
 _UNREADABLE = (
@@ -69,9 +71,14 @@ class AOTModel:
             (size, stride, getattr(torch, dtype)) for size, stride, dtype in manifest["outputs"]
         ]
         self._refuse_other_signature(exported)
+        required = ahead_call.errors_of(manifest["checks"])
+        results = len(self._specs)
 
         def run(arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-            return tuple(exported.call(*arrays))
+            made = exported.call(*arrays)
+            for i, (error, message) in enumerate(required):
+                checks.require(~made[results][i], error, message)
+            return tuple(made[:results])
 
         self._call = device_call(f"torchtpu::{manifest['name']}", run)
 
@@ -83,8 +90,9 @@ class AOTModel:
         if given != [list(a.shape) for a in exported.in_avals]:
             raise ValueError("its inputs are not those of its program")
         results = [i for kind, i in manifest["returned"] if kind == ahead_call.RESULT]
-        if made != [list(size) for size, _, _ in self._specs] or not all(
-            0 <= i < len(made) for i in results
+        flags = [[len(manifest["checks"])]] if manifest["checks"] else []
+        if made != [list(size) for size, _, _ in self._specs] + flags or not all(
+            0 <= i < len(self._specs) for i in results
         ):
             raise ValueError("its outputs are not those of its program")
         if self._out.num_leaves != len(manifest["returned"]):
@@ -96,6 +104,8 @@ class AOTModel:
         Raises:
             AOTFileError: an argument has another size or dtype, is in another container, or is
                 another plain value.
+            IndexError: an index is out of range; raised at the next synchronisation, as from
+                every operator. Names the model's line.
         """
         manifest = self.manifest
         given = ahead_call.tensors_of(manifest["call"], manifest["name"], args, kwargs)
@@ -144,6 +154,7 @@ def aot(
 
     Raises:
         AOTFileError: no file can be written there.
+        TypeError: the model is no module, or its arguments are not in a tuple and a dict.
         GraphError: the model is not one program, or writes to its buffers or arguments.
         OutOfMemoryError: the program does not fit the target's memory.
         TPUCompileError: XLA's TPU compiler refused the program, such as a Pallas kernel.
@@ -160,13 +171,9 @@ def aot(
     inputs = export.operands_of(executable)
     weights = _weights(exported, executable, inputs)
     program = executable.programs[0]
-    function = jax.jit(export.function_of(program, inputs, name), keep_unused=True)
     structs = export.structs_of(inputs)
-    with ahead_report.without_looking_for_tpus(), jax.enable_x64(True):
-        serialized = bytes(
-            jax_export.export(function, platforms=("cpu", "tpu"))(*structs).serialize()
-        )
-        text = function.lower(*structs).as_text()
+    required: export.Messages = []
+    serialized, text = _serialized(export.function_of(program, inputs, name, required), structs)
     outputs = list(program.interface.outputs)
     report = ahead_report.sizes(chosen, weights, inputs[len(weights) :], outputs)
     hlo = ""
@@ -183,7 +190,8 @@ def aot(
         "weights": list(weights),
         "weights_sha256": weights_file.write(_weights_path(path), weights),
         "report": report,
-        "call": ahead_call.described(args, dict(sorted((kwargs or {}).items()))),
+        "call": ahead_call.described(args, kwargs or {}),
+        "checks": [[error.__name__, message] for error, message in required],
         "out_spec": out_spec,
         **_signature(executable, inputs, len(weights), arguments, serialized),
     }
@@ -191,23 +199,31 @@ def aot(
     return {"path": str(path), **report}
 
 
+def _serialized(function: Any, structs: Sequence[jax.ShapeDtypeStruct]) -> tuple[bytes, str]:
+    """A function on arrays as JAX's versioned export, and its StableHLO."""
+    jitted = jax.jit(function, keep_unused=True)
+    with ahead_report.without_looking_for_tpus(), jax.enable_x64(True):
+        exported = jax_export.export(jitted, platforms=("cpu", "tpu"))(*structs)
+        return bytes(exported.serialize()), jitted.lower(*structs).as_text()
+
+
 def _writable(path: Path) -> Path:
     """The path of a file whose directory exists now, before time is spent on compiling."""
-    try:
+    with weights_file.naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError("it is a directory")
-    except OSError as error:
-        raise AOTFileError(
-            f"{path} cannot be written: {error}. Give the path of a file in a directory that "
-            "exists or can be made."
-        ) from error
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise PermissionError("there is no permission to write it")
     return path
 
 
 def _write(path: Path, parts: Mapping[str, str | bytes]) -> None:
     """Write the parts of a file that are not empty."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with (
+        weights_file.naming(path),
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
         for name, content in parts.items():
             if content:
                 archive.writestr(name, content)

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torchtpu_core.lowering.interpreter import overload_name
-from torchtpu_core.lowering.table import Kind, Lowering
+from torchtpu_core.lowering.table import Kind, Lowering, operator
 
 from torchtpu_compile import encoder_layers, open_numbers
 
+#: Composites of torch ops whose results have sizes that do not depend on values.
+_SIZED = ("aten::_linalg_det", "aten::_linalg_slogdet")
 #: What `missing_rows` found, for tables of so many rows: rows are added, never removed.
 _found: dict[tuple[int, bool], dict[Any, Callable[..., Any]]] = {}
 
@@ -37,18 +39,20 @@ def missing_rows(
 def _collect(tables: Mapping[str, Lowering], open_sizes: bool) -> dict[Any, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions, decomposition_table
 
-    has_place = _in_bounded_program if open_sizes else _in_program
+    has_place = _in_bounded_program if open_sizes else in_program
     taken_apart = torch.ops.aten._native_batch_norm_legit_functional.default
     found = {
         op: function
         for op, function in core_aten_decompositions().items()
         if isinstance(op, torch._ops.OpOverload) and not has_place(op, tables)
     } | {taken_apart: decomposition_table[taken_apart]}
+    found |= {operator(name): tables[name].function for name in _SIZED}
     found |= open_numbers.DECOMPOSITIONS
     return {**found, **(encoder_layers.DECOMPOSITIONS if open_sizes else {})}
 
 
-def _in_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:
+def in_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:
+    """Whether a program can hold a call of the overload."""
     row = tables.get(overload_name(op))
     return row is not None and row.kind in (Kind.NATIVE, Kind.DECOMPOSITION)
 
@@ -56,7 +60,7 @@ def _in_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bo
 def _in_bounded_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:
     from torchtpu_compile.bounded_rules import RULES
 
-    if not _in_program(op, tables):
+    if not in_program(op, tables):
         return False
     name = overload_name(op)
     return name in RULES or torch.Tag.pointwise in op.tags or tables[name].random

@@ -16,6 +16,7 @@ from torchtpu_core.lowering import checks, refusals
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
+_PYTHON = str(Path(traceback.__file__).parent)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -80,7 +81,7 @@ def line_of(error: BaseException) -> str:
     own = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((_TORCH, _HERE)) and frame.filename[:1] != "<"
+        if not frame.filename.startswith((_TORCH, _HERE, _PYTHON)) and frame.filename[:1] != "<"
     ]
     return f" (at {own[-1].filename}:{own[-1].lineno} in {own[-1].name})" if own else ""
 
@@ -94,7 +95,9 @@ def scope_of(node: torch.fx.Node) -> str:
 def describe(node: torch.fx.Node) -> str:
     """A node's op and the user's line."""
     line = user_line(node)
-    return f"{node.target} in a compiled graph" + (f" (called at {line})" if line else "")
+    # An op whose effects have an order is an argument of what keeps it.
+    op = node.args[1] if node.target is torch.ops.higher_order.with_effects else node.target
+    return f"{op} in a compiled graph" + (f" (called at {line})" if line else "")
 
 
 def require_true(

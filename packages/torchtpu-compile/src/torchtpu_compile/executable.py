@@ -21,7 +21,7 @@ from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import flex_attention, numbers, output_views, rng_states
 from torchtpu_compile.buckets import BucketPolicy
-from torchtpu_compile.errors import GraphError
+from torchtpu_compile.errors import GraphError, describe
 from torchtpu_compile.placement import (
     Placement,
     Step,
@@ -71,6 +71,7 @@ class EagerStep:
 
         Raises:
             GraphError: a call failed for another reason than what the backend reports itself.
+            LinAlgError: a matrix has no inverse or factor; names the user's line.
         """
         for node in self.nodes:
             args, kwargs = torch.fx.node.map_arg(
@@ -80,6 +81,8 @@ class EagerStep:
                 values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
             except TorchTPUError:
                 raise
+            except torch.linalg.LinAlgError as error:
+                raise torch.linalg.LinAlgError(f"{error} In {describe(node)}.") from error
             except (NotImplementedError, AttributeError, KeyError) as error:
                 raise GraphError.at_node(node, error) from error
 
@@ -323,7 +326,7 @@ class _Builder:
     ) -> None:
         value = self.owner._constants[node]
         if value.device.type == "cpu" and value.numel() <= _INLINE_NUMEL:
-            inlined[node] = _host_array(value)
+            inlined[node] = host_array(value)
             return
         if value.device != step.device:
             self.owner._constants[node] = value.to(step.device)
@@ -358,7 +361,7 @@ def _attribute(module: Any, path: str) -> Any:
     return operator.attrgetter(path)(module)
 
 
-def _host_array(tensor: torch.Tensor) -> np.ndarray:
+def host_array(tensor: torch.Tensor) -> np.ndarray:
     """A CPU tensor as a NumPy array of the dtype that JAX uses for it."""
     target = dtypes.to_numpy(tensor.dtype)
     plain = tensor.detach().contiguous()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import copy
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,21 @@ import jax.numpy as jnp
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.lowering import checks, dtypes, layout
+from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.rng import Rng
+from torchtpu_core.lowering.table import Kind
 from torchtpu_core.runtime import clients, tables
 from torchtpu_core.tpu import init
 
-from torchtpu_compile.decompositions import missing_rows
+from torchtpu_compile import capture
 from torchtpu_compile.errors import GraphError, describe, line_of
-from torchtpu_compile.executable import EagerStep, Executable
+from torchtpu_compile.executable import EagerStep, Executable, host_array
 from torchtpu_compile.program import Program
 
+#: What a module leaves to a function of the host's XLA, such as LAPACK's.
+_CUSTOM_CALL = re.compile(r"stablehlo\.custom_call @(\w+)")
+#: Errors of run-time checks.
+Messages = list[tuple[type[Exception], str]]
 #: Key in a captured module's ``meta``: the exported program it is from.
 EXPORTED = "torchtpu_exported"
 
@@ -36,9 +42,11 @@ def export_stablehlo(
 ) -> str:
     """The text of the StableHLO module that computes ``model(*args, **kwargs)``.
 
-    Parameters and buffers are operands, in the order of ``model.state_dict()``, before
-    the tensors of `args`. Run-time index checks are left out. Operations carry the
-    model's file and line as their location.
+    The parameters and buffers that the model reads are operands, once each and in the order of
+    ``model.state_dict()``, before the tensors of `args` that it reads; other tensors of the model
+    are constants. Results are the new values of buffers and arguments that the model writes, then
+    the tensors that it returns. Run-time index checks are left out. Operations carry the model's
+    file and line as their location.
 
     Args:
         model: a module that `torch.export` can capture.
@@ -52,7 +60,9 @@ def export_stablehlo(
         StableHLO, as JAX prints it.
 
     Raises:
-        GraphError: an op has no lowering for the device, or draws random numbers.
+        TypeError: the model is no module, or its arguments are not in a tuple and a dict.
+        GraphError: an op has no lowering for the device, or draws random numbers, or the file
+            shall be bytecode and an op is a call that only the host's XLA knows.
     """
     if path is not None and Path(path).suffix not in (".mlir", ".mlirbc"):
         raise ValueError(
@@ -74,17 +84,15 @@ def one_program(
     """The model captured as one program.
 
     Raises:
+        TypeError: the model is no module, or its arguments are not in a tuple and a dict.
         GraphError: an op has no lowering for the device, or draws random numbers.
     """
+    _refuse_other_kinds(model, args, kwargs)
     init()
     executable = _capture(model, tuple(args), dict(kwargs or {}), name)
     for step in executable.steps:
         if isinstance(step, EagerStep):
-            raise GraphError(
-                f"{describe(step.nodes[0])} has no lowering for the device, so the model is not "
-                "one program. Replace the op, or register a lowering for it with the hook "
-                "torchtpu_register_lowerings."
-            )
+            raise GraphError(f"{describe(step.nodes[0])} {_why_apart(step.nodes[0])}")
     if len(executable.programs) != 1:
         raise GraphError(f"the model computes nothing on tensors, so there is no program {name!r}.")
     _refuse_open_sizes(executable)
@@ -96,6 +104,47 @@ def one_program(
             "has no operand for their state. Call model.eval() before, or take the op out."
         )
     return executable
+
+
+def _refuse_other_kinds(model: Any, args: Any, kwargs: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"the model is a {type(model).__name__}, but only a torch.nn.Module can be exported. "
+            "Call it in the forward() of one."
+        )
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(
+            f"the example arguments are a {type(args).__name__}, not a tuple. Put them in one, "
+            "such as (x,) for one tensor."
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(
+            f"the keyword arguments are a {type(kwargs).__name__}, not a dict from names to values."
+        )
+
+
+def _why_apart(node: torch.fx.Node) -> str:
+    """Why a program cannot hold a node, and what to do."""
+    target = node.target
+    row = tables.current().get(overload_name(target)) if _is_aten(target) else None
+    if target is torch.ops.aten._local_scalar_dense.default:
+        return (
+            "asks for the value of a tensor, which a program only has when it runs. Keep it a "
+            "tensor, or make it a plain argument of the model."
+        )
+    if row is not None and row.kind is not Kind.HOST:
+        return (
+            "has a result whose size depends on values, and a program has fixed sizes. Use a form "
+            "of fixed size, such as torch.where instead of a mask as an index."
+        )
+    return (
+        "has no lowering for the device, so the model is not one program. Replace the op, or "
+        "register a lowering for it with the hook torchtpu_register_lowerings."
+    )
+
+
+def _is_aten(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
 
 
 def _refuse_open_sizes(executable: Executable) -> None:
@@ -122,15 +171,10 @@ def _without_dropout(node: torch.fx.Node) -> bool:
 def _capture(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> Executable:
-    state = [*model.parameters(), *model.buffers()]
-    if any(t.device.type != "tpu" for t in state):
-        model = copy.deepcopy(model).to("tpu")
-    with torch.no_grad():
-        try:
-            exported = torch.export.export(model, _moved(args), _moved(kwargs))
-        except Exception as error:
-            raise _not_one_graph(name, error) from error
-        exported = exported.run_decompositions(missing_rows(tables.current()))
+    try:
+        exported = capture.captured(model, args, kwargs)
+    except Exception as error:
+        raise _not_one_graph(name, error) from error
     with _disable_current_modes():
         executable = Executable(name, exported.graph_module, tables.current())
     executable.module.meta[EXPORTED] = exported
@@ -139,6 +183,8 @@ def _capture(
 
 def _not_one_graph(name: str, error: Exception) -> GraphError:
     """What torch.export could not do, with the user's line and the fix if it asks for values."""
+    if isinstance(error, GraphError):
+        return error
     text = f"the model {name!r} cannot be captured as one graph{line_of(error)}: "
     if "data-dependent" in str(error):
         return GraphError(
@@ -148,26 +194,44 @@ def _not_one_graph(name: str, error: Exception) -> GraphError:
     return GraphError(f"{text}{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
-def _moved(tree: Any) -> Any:
-    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to("tpu"), tree)
-
-
 def operands_of(executable: Executable) -> list[torch.fx.Node]:
-    """The operands of an exported program, in order."""
+    """The operands of an exported program, in order: what it reads or hands through."""
     tensors = executable.programs[0].interface.tensors
-    inputs = [n for n in executable.inputs if n in tensors]
+    inputs = [n for n in executable.inputs if n in tensors or n in executable.outputs]
+    inputs = [n for n in inputs if isinstance(n.meta["val"], torch.Tensor)]
     return inputs + [n for n in tensors if n not in inputs]  # constants too large to compile in
 
 
 def lower(executable: Executable, name: str) -> Any:
-    """The one program of a captured model, lowered by JAX."""
-    program: Program = executable.programs[0]
+    """The one program of a captured model, lowered by JAX, with the model's results."""
+    held = _constants(executable)
     inputs = operands_of(executable)
-    operands = structs_of(inputs)
+    program = function_of(executable.programs[0], inputs, name)
+    made = executable.programs[0].interface.outputs
+
+    def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        given = {node: jnp.asarray(value) for node, value in held.items()}
+        given.update(zip((n for n in inputs if n not in held), arrays, strict=True))
+        found = given | dict(zip(made, program(*(given[n] for n in inputs)), strict=False))
+        return tuple(found[node] for node in executable.outputs if node in found)
+
+    function.__name__ = program.__name__
+    operands = structs_of([n for n in inputs if n not in held])
     # Without a device, JAX starts every backend it finds to choose one; libtpu's fails after
     # seconds where there is no TPU. (A sharding of the operands would be written in the module.)
     with jax.enable_x64(True), jax.default_device(clients.devices()[0]):
-        return jax.jit(function_of(program, inputs, name), keep_unused=True).lower(*operands)
+        return jax.jit(function, keep_unused=True).lower(*operands)
+
+
+def _constants(executable: Executable) -> dict[torch.fx.Node, Any]:
+    """The values of operands that are neither parameters nor buffers nor arguments."""
+    exported = executable.module.meta[EXPORTED]
+    names = exported.graph_signature.inputs_to_lifted_tensor_constants
+    return {
+        node: host_array(exported.constants[names[node.name]].cpu())
+        for node in executable.inputs
+        if node.name in names
+    }
 
 
 def structs_of(inputs: Sequence[torch.fx.Node]) -> list[jax.ShapeDtypeStruct]:
@@ -176,16 +240,25 @@ def structs_of(inputs: Sequence[torch.fx.Node]) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(tuple(v.shape), dtypes.to_numpy(v.dtype)) for v in values]
 
 
-def function_of(program: Program, inputs: Sequence[torch.fx.Node], name: str) -> Any:
-    """The program as a function on arrays, one per input."""
+def function_of(
+    program: Program, inputs: Sequence[torch.fx.Node], name: str, messages: Messages | None = None
+) -> Any:
+    """The program as a function on arrays, one per input.
+
+    With `messages` its run-time checks are one more result, `(checks,)` bool of those that
+    failed, if it has any; tracing it puts their errors there.
+    """
 
     def function(*arrays: jax.Array) -> Any:
-        with checks.collecting(), layout.remembering():
+        with checks.collecting() as collected, layout.remembering():
             given = dict(zip(inputs, arrays, strict=True))
             operands = [given[node] for node in program.interface.tensors]
-            if not program.random_ops:
-                return program.function()(operands)
-            return program.function()(operands, rng=Rng(jnp.uint64(0), jnp.uint64(0)))
+            drawn = {"rng": Rng(jnp.uint64(0), jnp.uint64(0))} if program.random_ops else {}
+            results = program.function()(operands, **drawn)
+            if messages is None or not collected.messages:
+                return results
+            messages[:] = [(error, text) for error, text, _ in collected.messages]
+            return (*results, checks.failed(collected.conditions))
 
     function.__name__ = "".join(c if c.isalnum() else "_" for c in name)
     return function
@@ -196,11 +269,31 @@ def _bytecode(lowered: Any) -> bytes:
     from jaxlib.mlir.passmanager import PassManager
 
     module = lowered.compiler_ir("stablehlo")
-    version = stablehlo.get_minimum_version()
+    # What readers of the last three months know: older forms lack batched gathers.
+    version = stablehlo.get_version_from_compatibility_requirement(
+        stablehlo.StablehloCompatibilityRequirement.WEEK_12
+    )
     stablehlo.register_stablehlo_passes()
-    with module.context:
-        # Only StableHLO itself is portable; JAX leaves functions like erf in CHLO.
-        PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(
-            module.operation
-        )
-        return bytes(stablehlo.serialize_portable_artifact(module, version))
+    with module.context as context:
+        said: list[str] = []
+
+        def hear(diagnostic: Any) -> bool:
+            said.append(diagnostic.message)
+            return True
+
+        handler = context.attach_diagnostic_handler(hear)
+        try:
+            # Only StableHLO itself is portable; JAX leaves functions like erf in CHLO.
+            PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(
+                module.operation
+            )
+            return bytes(stablehlo.serialize_portable_artifact(module, version))
+        except Exception as error:
+            calls = sorted(set(_CUSTOM_CALL.findall(lowered.as_text())))
+            why = f"it calls {', '.join(calls)}" if calls else "; ".join(said) or str(error)
+            raise GraphError(
+                f"the module has no portable form: {why[:300]}. Write it as text (.mlir), or take "
+                "the op out, such as a factorisation of a matrix."
+            ) from error
+        finally:
+            handler.detach()

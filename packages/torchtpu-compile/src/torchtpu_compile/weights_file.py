@@ -7,9 +7,10 @@ Reference: https://github.com/huggingface/safetensors, section Format.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -27,6 +28,12 @@ _NAMES = {
     torch.int8: "I8",
     torch.uint8: "U8",
     torch.bool: "BOOL",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
@@ -58,8 +65,25 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     content = len(text).to_bytes(8, "little") + text + b"".join(blobs)
-    path.write_bytes(content)
+    with naming(path):
+        path.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Say which file could not be written, and what to do.
+
+    Raises:
+        AOTFileError: the block met an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise AOTFileError(
+            f"{path} cannot be written: {error}. Give the path of a file in a directory that "
+            "exists or can be made, with room for it."
+        ) from error
 
 
 def read(path: Path, sha256: str | None = None) -> dict[str, torch.Tensor]:

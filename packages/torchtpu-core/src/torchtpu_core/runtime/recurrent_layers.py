@@ -49,10 +49,15 @@ def register(library: torch.library.Library) -> None:
     Args:
         library: for implementations in the namespace ``aten``.
     """
-    for cell, packet in _STEPPED.items():
+    for overload, function in implementations().items():
         for key in _KEYS:
-            library.impl(packet.input, _dense(cell), key)
-            library.impl(packet.data, _packed(cell), key)
+            library.impl(overload, function, key)
+
+
+def implementations() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """What serves a call of a layer on the device, by overload."""
+    dense = {packet.input: _dense(cell) for cell, packet in _STEPPED.items()}
+    return {**dense, **{packet.data: _packed(cell) for cell, packet in _STEPPED.items()}}
 
 
 @dataclass(frozen=True, slots=True)
