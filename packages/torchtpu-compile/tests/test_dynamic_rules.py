@@ -48,8 +48,22 @@ def _experts(x: Tensor) -> Tensor:
     return F.grouped_mm(x[expert.argsort(stable=True)], weights, offs=ends)
 
 
+def _written_at(x: Tensor) -> Tensor:
+    """`(n, 4)` -> `(2 n, 4)`, through indices and values that are flattened from open rows."""
+    rows, columns = (torch.arange(n, device=x.device) for n in x.shape)
+    places = (columns[:, None] * 2 * x.shape[0] + 2 * rows).flatten()
+    return x.new_zeros(8 * x.shape[0]).index_put((places,), x.t().flatten()).reshape(4, -1)
+
+
+def _multilabel(x: Tensor) -> Tensor:
+    target = torch.tensor([[1, 3, -1, 0]], device=x.device).expand_as(x)
+    return F.multilabel_margin_loss(x / 9, target)
+
+
 Case = tuple[Callable[[Tensor], Any], Callable[[int], Tensor]]
 CASES: dict[str, Case] = {
+    "writes in flattened order": (_written_at, _rows),
+    "multi-label margin": (_multilabel, _rows),
     "median": (lambda x: (x.median(), x.median(0), x.median(1, True), x.nanmedian(0)), _rows),
     "median of NaN": (lambda x: (x.median(0)[0], x.median(), x.nanmedian(0)), _with_nan),
     "kthvalue": (lambda x: (x.kthvalue(2, 0), x.kthvalue(x.shape[0] - 1, 0, True)), _rows),
@@ -216,6 +230,7 @@ def test_one_program_is_right_at_every_size(name: str) -> None:
 
 #: Losses whose gradients have ops of their own.
 GRADIENTS: dict[str, Case] = {
+    "multi-label margin": (_multilabel, _rows),
     "grouped products": (lambda x: _experts(x).square().sum(), lambda n: torch.randn(n, 4)),
     "mse": (lambda x: F.mse_loss(x.sin(), x * 2), _rows),
     "smooth_l1": (lambda x: F.smooth_l1_loss(x.sin(), x * 2), _rows),

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchtpu_compile import flex_attention, inductor, meta_kernels
+from torchtpu_compile import flex_attention, inductor, margin_losses, meta_kernels
 
 log = logging.getLogger("torchtpu")
 
@@ -81,6 +81,7 @@ def _prepare_dynamo() -> None:
 
     flex_attention.admit_device()
     meta_kernels.register()
+    margin_losses.register()
     for package in _KERNELS:
         trace_rules.add(package)
     for name in _OUTSIDE_OF_GRAPHS:

@@ -96,7 +96,8 @@ def _index_put(call: Call) -> Padded:
     used = [d for d, i in enumerate(indices) if i is not None]
     if any(indices[d].array.dtype in (np.bool_, np.uint8) for d in used):
         return _put_through_mask(call, x, [indices[d] for d in used], values, adds)
-    aligned = align(call.sizes, [indices[d] for d in used])
+    # The values are in the order of the true elements, so the indices must be too.
+    aligned = [call.sizes.compact(i) for i in align(call.sizes, [indices[d] for d in used])]
     places: list[Any] = [slice(None)] * len(x.dims)
     for d, index in zip(used, aligned, strict=True):
         place = clean(call, index, x.dims[d], negative=True, by_row=False).array
