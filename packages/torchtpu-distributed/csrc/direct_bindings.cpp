@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Python sees of the short way of collectives.
-#include "direct.h"
+#include "direct_works.h"
+#include "untraced.h"
+#include "work.h"
 
 namespace torchtpu::distributed {
 namespace {
@@ -22,6 +24,28 @@ bool abandon(const Operations& self, const py::object& error) {
     operation->fail(error());
   }
   return !all.empty();
+}
+
+py::object future_in_order(const py::object& work) {
+  Untraced untraced;
+  py::object future = py::module_::import("torchtpu_distributed.futures").attr("FutureInOrder")(work);
+  work.cast<LaterWork&>().complete(future.cast<torch::jit::PythonFutureWrapper&>());
+  return future;
+}
+
+py::object future_of_python(const PythonWork& work) {
+  Untraced untraced;
+  return work.python_future();
+}
+
+// PyTorch's own get_future would give Python futures whose callbacks keep no order.
+void bind_works(py::module_& m) {
+  py::class_<LaterWork, c10d::Work, c10::intrusive_ptr<LaterWork>>(m, "LaterWork", "A collective under way.")
+      .def("get_future", &future_in_order, "A future of the results.")
+      .def("wait_for_future", &LaterWork::wait_for_future, py::arg("future"),
+           py::call_guard<py::gil_scoped_release>(), "Wait until it is over and this future complete.");
+  py::class_<PythonWork, c10d::Work, c10::intrusive_ptr<PythonWork>>(m, "PythonWork", "What Python runs.")
+      .def("get_future", &future_of_python, "A future of the results.");
 }
 
 }  // namespace
@@ -56,6 +80,7 @@ void bind_direct(py::module_& m) {
                     "How long one that cannot begin at once is left to whoever waits for it.")
       .def_property_readonly("begun_behind", [](const Direct& self) { return self.lane()->begun_behind.load(); },
                              "How many nobody waited for in that time.");
+  bind_works(m);
 }
 
 }  // namespace torchtpu::distributed

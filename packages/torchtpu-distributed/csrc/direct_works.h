@@ -4,6 +4,8 @@
 
 #include "direct.h"
 
+#include <torch/csrc/jit/python/pybind_utils.h>
+
 namespace torchtpu::distributed {
 
 // The work of a collective that is over.
@@ -59,6 +61,24 @@ class LaterWork : public c10d::Work {
       direct_->lane()->hurry();
     }
     return future;
+  }
+
+  // Completes a future of Python's when it is over.
+  void complete(torch::jit::PythonFutureWrapper& future) {
+    getFuture()->addCallback([fut = future.fut](c10::ivalue::Future& done) {
+      if (done.hasError()) {
+        fut->setErrorIfNeeded(done.exception_ptr());
+      } else {
+        fut->markCompleted(done.value());
+      }
+    });
+  }
+  // Waits until it is over and that future is complete; without the GIL.
+  void wait_for_future(torch::jit::PythonFutureWrapper& future) {
+    if (!operation_->is_over()) {
+      direct_->wait(*operation_);
+    }
+    future.fut->wait();
   }
 
  private:

@@ -28,6 +28,8 @@ class PythonWork : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override;
   void blockCurrentStream() override { synchronize(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  // The future that Python gave; the GIL is held.
+  py::object python_future() const { return work_.attr("get_future")(); }
 
  private:
   py::object work_;

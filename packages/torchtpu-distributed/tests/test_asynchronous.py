@@ -81,6 +81,14 @@ def test_callbacks_of_futures_may_wait_for_other_collectives(pair):
             assert torch.equal(result, 2 * i * (each[0] + each[1]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16])  # compiled code's, and Python's
+def test_callback_comes_where_it_is_written_so_that_ranks_keep_one_order(pair, dtype):
+    each = [torch.tensor([1, 2]), torch.tensor([4, 8])]
+    for order, (first, second) in pair("asynchronous.callbacks_in_their_turn", dtype, each=each):
+        assert order == ["callback", "caller"]
+        assert first.tolist() == [5, 10] and second.tolist() == [50, 100]
+
+
 def test_functional_collectives_are_run_by_compiled_code(pair):
     each = drawn(4, 3)
     total = each[0] + each[1]

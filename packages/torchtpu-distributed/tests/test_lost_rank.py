@@ -46,7 +46,7 @@ def test_rank_that_exits_early_is_named(run_scripts):
 def test_late_rank_is_named_with_the_line_it_is_at(run_scripts):
     survivor, _ = run_scripts(SCRIPT, "late", "8")
     assert_survivor(
-        survivor, "CollectiveTimeoutError", "did not finish in 10 s", "rank 1", "in sleep_long"
+        survivor, "CollectiveTimeoutError", " Timed out after 10 s", "rank 1", "in sleep_long"
     )
 
 
@@ -119,7 +119,9 @@ def test_asynchronous_reduction_without_a_rank_fails_as_a_synchronous_one(
 def test_stopped_rank_is_named_within_the_timeout(run_scripts):
     survivor, stopped = run_scripts(SCRIPT, "stopped", "8", "20", kill_after=1)
     assert stopped.returncode == -signal.SIGKILL
-    assert_survivor(survivor, "CollectiveTimeoutError", "in 20 s", "rank 1", "is stopped (SIGSTOP")
+    assert_survivor(
+        survivor, "CollectiveTimeoutError", "after 20 s", "rank 1", "is stopped (SIGSTOP"
+    )
 
 
 def test_rank_in_another_group_is_named_with_what_it_waits_in(run_scripts):

@@ -70,6 +70,16 @@ def test_convolution_of_channels_last_input_has_cpus_values() -> None:
     torch.testing.assert_close(result.cpu(), F.conv2d(X, weight))
 
 
+@pytest.mark.parametrize("x", [X, X3, X.contiguous()], ids=["image", "volume", "contiguous"])
+def test_synchronised_batch_norm_keeps_the_layout(x: torch.Tensor) -> None:
+    x, of_channels = x.to("tpu"), torch.rand(4, device="tpu")
+    result = torch.batch_norm_elemt(x, None, None, of_channels, of_channels, 1e-5)
+    gradient = torch.batch_norm_backward_elemt(
+        result, x, of_channels, of_channels, None, of_channels, of_channels, of_channels.int()
+    )
+    assert result.stride() == gradient.stride() == x.stride()
+
+
 def test_padding_with_wrong_size_raises_cpus_error() -> None:
     with pytest.raises(RuntimeError, match="Padding size should be less than"):
         F.pad(X.to("tpu"), (9, 9, 1, 1), mode="reflect")

@@ -188,7 +188,7 @@ class Watch:
         ]
         who = "; ".join(parts) or "all ranks had come, but the data did not arrive"
         return (
-            f"{pending.name}, did not finish in {pending.timeout_s:g} s: {who}. Raise timeout= of "
+            f"{pending.name}: Timed out after {pending.timeout_s:g} s: {who}. Raise timeout= of "
             "init_process_group or TORCH_TPU_COLLECTIVE_TIMEOUT_S if it only needed longer."
         )
 

@@ -11,6 +11,7 @@ import torch
 from torch import distributed as dist
 
 from torchtpu_distributed import _C
+from torchtpu_distributed.futures import FutureInOrder
 from torchtpu_distributed.ledger import Ledger
 from torchtpu_distributed.pending import Pending
 
@@ -129,9 +130,11 @@ class QueuedWork(DeviceWork):
         """Say that it is over."""
         with self._lock:
             self._over, self._memory = True, None
+            future, self._future = self._future, None
         self._ledger.announce()
-        if self._future is not None:
-            self._settle(self._future)
+        if future is not None:
+            self._settle(future)
+            self._ledger.announce()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the results."""
@@ -148,13 +151,19 @@ class QueuedWork(DeviceWork):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors."""
         with self._lock:
-            if self._future is None:
-                self._future = torch.futures.Future()
-                if self._over:
-                    self._settle(self._future)
+            future = self._future or FutureInOrder(self)
+            if self._over:
+                self._settle(future)
+            else:
+                self._future = future
         if not self._over:
             self._runner.hurry()
-        return self._future
+        return future
+
+    def wait_for_future(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
+        """Wait until it is over, and this future of it is complete."""
+        self._runner.help(self)
+        self._ledger.wait_until(future.done)
 
     def _settle(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
         if self._error is not None:

@@ -163,6 +163,23 @@ def callbacks_that_wait(mine: Tensor) -> list[Tensor]:
     return [future.wait().cpu() for future in futures]
 
 
+def callbacks_in_their_turn(dtype: torch.dtype, mine: Tensor) -> tuple[list[str], list[Tensor]]:
+    """A callback and its caller call collectives of one shape: who comes first, and results."""
+    first, second = mine.to("tpu", dtype), 10 * mine.to("tpu", dtype)
+    order = []
+
+    def again(done: torch.futures.Future[list[Tensor]]) -> None:
+        order.append("callback")
+        dist.all_reduce(first)
+
+    large = torch.ones(1 << 22, device="tpu", dtype=dtype)
+    future = dist.all_reduce(large, async_op=True).get_future().then(again)
+    order.append("caller")
+    dist.all_reduce(second)
+    future.wait()
+    return order, [first.cpu(), second.cpu()]
+
+
 def functional(mine: Tensor) -> tuple[list[Tensor], int]:
     """Functional collectives outside of compiled graphs: results, and what Python ran."""
     from torch.distributed import _functional_collectives as functional_collectives

@@ -80,6 +80,26 @@ def delayed(device: str, group: dist.ProcessGroup) -> list[Tensor]:
     return train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
 
 
+def reduced_twice(device: str, group: dist.ProcessGroup) -> list[Tensor]:
+    """A callback of each bucket's reduction reduces again, which changes no value.
+
+    By gloo ranks may then call collectives in different orders; beside it stands no hook.
+    """
+    model = wrapped(device, group, bucket_cap_mb=1e-4)
+
+    def reduce(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        def again(done: torch.futures.Future[list[Tensor]]) -> Tensor:
+            (total,) = done.value()
+            dist.all_reduce(total, group=group)
+            return total / dist.get_world_size() ** 2
+
+        return dist.all_reduce(bucket.buffer(), group=group, async_op=True).get_future().then(again)
+
+    if device != "cpu":
+        model.register_comm_hook(None, lambda state, bucket: reduce(bucket))
+    return train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
+
+
 def low_rank(group: dist.ProcessGroup) -> powerSGD_hook.PowerSGDState:
     """Its hook reduces and waits in callbacks of a reduction."""
     return powerSGD_hook.PowerSGDState(
@@ -93,6 +113,7 @@ CASES: dict[str, Callable[[str, dist.ProcessGroup], list[Tensor]]] = {
     "bf16_hook": hooked(
         lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket), lambda group: group
     ),
+    "reduced_twice": reduced_twice,
     "power_sgd": hooked(powerSGD_hook.powerSGD_hook, low_rank),
     "built_in": built_in,
     "joined_shards": joined_shards,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results that CPU lays out channels last where PyTorch's meta kernels state contiguous ones.
 
+Those of synchronised batch norm, which the CPU does not have, are laid out as on CUDA.
+
 A user sees the layout through `stride()` and `is_contiguous(memory_format=...)`. Only the
 result's metadata is decided here; how XLA keeps the value is its own choice.
 
@@ -52,6 +54,8 @@ def _of_volume(arguments: Sequence[Any]) -> torch.memory_format:
 
 #: The format of an overload's result from its arguments, tensors on the meta device.
 RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
+    "aten::batch_norm_backward_elemt": _of_self,
+    "aten::batch_norm_elemt": _of_self,
     "aten::channel_shuffle": _of_self,
     "aten::convolution": _of_input_or_weight,
     "aten::_convolution": _of_input_or_weight,
@@ -64,6 +68,9 @@ RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
     "aten::roll": _of_self,
 }
 
+#: Those without a meta kernel: their result is like their first argument.
+_LIKE_SELF = frozenset({"aten::batch_norm_backward_elemt", "aten::batch_norm_elemt"})
+
 
 def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor]:
     """The results of an overload of `RULES` on the meta device, laid out as on CPU.
@@ -73,7 +80,7 @@ def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor]:
         arguments: in schema order, tensors on the meta device.
     """
     operator = getattr(torch.ops.aten, overload.removeprefix("aten::")).default
-    stated = operator(*arguments)
+    stated = arguments[0] if overload in _LIKE_SELF else operator(*arguments)
     wanted = RULES[overload](arguments)
     return [_laid_out(t, wanted) for t in (stated if isinstance(stated, tuple) else (stated,))]
 
