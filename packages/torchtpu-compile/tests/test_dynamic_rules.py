@@ -60,10 +60,23 @@ def _multilabel(x: Tensor) -> Tensor:
     return F.multilabel_margin_loss(x / 9, target)
 
 
+def _losses_of_flattened_rows(x: Tensor) -> Tensor:
+    """`(n, C)` -> a loss for each of `2 n` flattened rows; n and C are open."""
+    scores = torch.stack([x / 9, x.sin()]).flatten(0, 1)
+    target = torch.stack([torch.arange(x.shape[0], device=x.device) * 5 % 3] * 2).flatten()
+    return F.cross_entropy(scores, target, reduction="none").view(2, -1)
+
+
+def _mean_of_flattened_rows(x: Tensor) -> Tensor:
+    weights = torch.arange(x.shape[0], device=x.device) + 1.0
+    return (_losses_of_flattened_rows(x) * weights).mean()
+
+
 Case = tuple[Callable[[Tensor], Any], Callable[[int], Tensor]]
 CASES: dict[str, Case] = {
     "writes in flattened order": (_written_at, _rows),
     "multi-label margin": (_multilabel, _rows),
+    "losses of flattened rows": (_losses_of_flattened_rows, _rows),
     "median": (lambda x: (x.median(), x.median(0), x.median(1, True), x.nanmedian(0)), _rows),
     "median of NaN": (lambda x: (x.median(0)[0], x.median(), x.nanmedian(0)), _with_nan),
     "kthvalue": (lambda x: (x.kthvalue(2, 0), x.kthvalue(x.shape[0] - 1, 0, True)), _rows),
@@ -230,6 +243,7 @@ def test_one_program_is_right_at_every_size(name: str) -> None:
 
 #: Losses whose gradients have ops of their own.
 GRADIENTS: dict[str, Case] = {
+    "losses of flattened rows": (_mean_of_flattened_rows, _rows),
     "multi-label margin": (_multilabel, _rows),
     "grouped products": (lambda x: _experts(x).square().sum(), lambda n: torch.randn(n, 4)),
     "mse": (lambda x: F.mse_loss(x.sin(), x * 2), _rows),

@@ -10,23 +10,29 @@ import jax.numpy as jnp
 from torchtpu_core.lowering import checks
 
 from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_rules.common import has_argument
 from torchtpu_compile.padded import Padded, is_padded, same_dim, true_size
 
 
 def _prepared(call: Call) -> tuple[Padded, Padded]:
-    x, target = call.arg("self"), call.arg("target")
-    if x.dims and target.dims and not same_dim(x.dims[0], target.dims[0]):
-        x, target = call.sizes.compact(x), call.sizes.compact(target)
+    """Scores and targets with their rows, and those of a gradient per row, in the same places."""
+    names = [n for n in ("self", "target", "grad_output") if has_argument(call, n)]
+    given = {name: call.arg(name) for name in names}
+    x = given["self"]
+    rows = [value.dims for name, value in given.items() if name != "self" and value.dims]
+    rows += [(x.dims[0], *x.dims[2:])] if len(x.dims) > 1 else []
+    apart = any(not all(map(same_dim, dims, rows[0])) for dims in rows)
+    open_classes = len(x.dims) > 1 and is_padded(x.dims[1])
+    if apart or open_classes:  # true classes in front
+        given = {name: call.sizes.compact(value) for name, value in given.items()}
     ignored = int(call.arg("ignore_index"))
-    x = call.sizes.filled(x, 0)
-    target = call.sizes.filled(target, ignored)
-    if len(x.dims) > 1 and is_padded(x.dims[1]):
-        x = call.sizes.compact(x)
+    x, target = call.sizes.filled(given["self"], 0), call.sizes.filled(given["target"], ignored)
+    if open_classes:
         classes = call.sizes.true(true_size(x.dims[1]))
         legal = (target.array == ignored) | ((target.array >= 0) & (target.array < classes))
         checks.require(legal, IndexError, "Target is out of bounds.")
-    call.set("self", x)
-    call.set("target", target)
+    for name, value in {**given, "self": x, "target": target}.items():
+        call.set(name, value)
     return x, target
 
 
