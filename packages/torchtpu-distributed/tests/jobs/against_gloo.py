@@ -29,6 +29,18 @@ def reduce_to_root(device: str) -> Any:
     return x if dist.get_rank() == 1 else None
 
 
+def sparse_reduction(device: str) -> Any:
+    """Rank i has i + 1 positions, some of them twice; row 0 is every rank's."""
+    rank = dist.get_rank()
+    places = torch.tensor([[0, *range(rank + 1)], [1, *[2] * (rank + 1)]])
+    x = torch.sparse_coo_tensor(places, mine("cpu", (rank + 2, 3)), (8, 4, 3)).to(device)
+    y = x.clone()
+    dist.all_reduce(x)
+    work = dist.all_reduce(y, async_op=True)
+    work.wait()
+    return x.to_dense(), x.coalesce().indices(), y.to_dense()
+
+
 def gather_list_later(device: str) -> Any:
     x = mine(device)
     gathered = [torch.empty_like(x) for _ in range(dist.get_world_size())]
@@ -216,6 +228,7 @@ CASES: dict[str, Callable[[str], Any]] = {
     case.__name__: case
     for case in (
         reduce_to_root,
+        sparse_reduction,
         gather_list_later,
         gather_in_place,
         all_to_all_uneven_later,

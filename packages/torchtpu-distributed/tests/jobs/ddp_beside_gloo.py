@@ -100,6 +100,21 @@ def reduced_twice(device: str, group: dist.ProcessGroup) -> list[Tensor]:
     return train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
 
 
+def sparse_gradients(device: str, group: dist.ProcessGroup) -> list[Tensor]:
+    """Each rank looks up other rows of a table."""
+    torch.manual_seed(3)
+    model = DistributedDataParallel(
+        torch.nn.EmbeddingBag(20, 5, mode="sum", sparse=True).to(device), process_group=group
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(3):
+        rows = torch.tensor([[number, 3, 3 + dist.get_rank()], [7, 7, 10 - dist.get_rank()]])
+        optimizer.zero_grad()
+        model(rows.to(device)).pow(2).mean().backward()
+        optimizer.step()
+    return [whole(p) for p in model.parameters()]
+
+
 def low_rank(group: dist.ProcessGroup) -> powerSGD_hook.PowerSGDState:
     """Its hook reduces and waits in callbacks of a reduction."""
     return powerSGD_hook.PowerSGDState(
@@ -114,6 +129,7 @@ CASES: dict[str, Callable[[str, dist.ProcessGroup], list[Tensor]]] = {
         lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket), lambda group: group
     ),
     "reduced_twice": reduced_twice,
+    "sparse_gradients": sparse_gradients,
     "power_sgd": hooked(powerSGD_hook.powerSGD_hook, low_rank),
     "built_in": built_in,
     "joined_shards": joined_shards,
