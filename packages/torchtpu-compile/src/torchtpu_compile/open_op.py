@@ -25,7 +25,8 @@ from torchtpu_core.lowering.promotion import SCALAR_WORDS, cast
 from torchtpu_core.lowering.storage_views import Geometry, Plan
 from torchtpu_core.lowering.table import operator
 from torchtpu_core.runtime import clients, compiling, tables
-from torchtpu_core.runtime.trace_lowering import Check, Description, Words, arguments
+from torchtpu_core.runtime.trace_lowering import Check, Description, arguments
+from torchtpu_core.runtime.trace_words import Words
 
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy

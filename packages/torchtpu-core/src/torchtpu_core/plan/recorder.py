@@ -9,7 +9,6 @@ reads from the device is a placeholder, noted with the user's line.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,13 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchtpu_core.errors import PlanError
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
-from torchtpu_core.plan import calls, collectives, foreach, op_work, placeholders
+from torchtpu_core.plan import arguments, calls, collectives, foreach, op_work, placeholders
+from torchtpu_core.plan.arguments import DEVICE
 from torchtpu_core.plan.records import HostRead, Op, Phase, Recording, Work
 from torchtpu_core.plan.storages import Storages
 from torchtpu_core.plan.user_lines import UserLines
 from torchtpu_core.runtime import tables
 
-DEVICE = "tpu"
 #: Host tensors with more elements than this have no values either.
 LARGEST_HOST_TENSOR = 1 << 22
 #: Operators that are recorded; beyond it is an endless loop, or memory's end.
@@ -65,7 +64,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if any(kind.__name__ in _DESUGARED for kind in types):
             return foreach.on_local_parts(func, args, kwargs, self._run)
-        flat = _leaves((args, kwargs), [])
+        flat = arguments.leaves((args, kwargs), [])
         inputs = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
         fakes = [tensor for tensor in inputs if isinstance(tensor, FakeTensor)]
         if not fakes and (_other_shapes() or not self._makes_fake(func, args, flat)):
@@ -112,7 +111,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if any(isinstance(leaf, torch.device) and leaf.type == "meta" for leaf in flat):
             return False
         made = any(isinstance(result.type, torch.TensorType) for result in func._schema.returns)
-        return made and func.namespace == "aten" and _asked_elements(args) > LARGEST_HOST_TENSOR
+        return (
+            made
+            and func.namespace == "aten"
+            and arguments.asked_elements(args) > LARGEST_HOST_TENSOR
+        )
 
     def _data_read(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The placeholder of a value that the host reads, or `_RUN`."""
@@ -169,7 +172,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         out: Any,
     ) -> None:
         name = func._schema.name.partition("::")[2]
-        outputs = [leaf for leaf in _leaves(out, []) if isinstance(leaf, FakeTensor)]
+        outputs = [leaf for leaf in arguments.leaves(out, []) if isinstance(leaf, FakeTensor)]
         placeholders.follow(name, args, inputs, outputs)
         if name in op_work.FREE or func.is_view or not (outputs or inputs):
             self._touch(outputs, name)
@@ -185,10 +188,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return
         op = Op(name, Work.ELEMENTWISE, phase, line)
         op.reads = tuple(self.storages.key(t, phase, line) for t in on_device)
-        written = results or _mutated(func, args, kwargs)
+        written = results or arguments.mutated(func, args, kwargs)
         op.writes = tuple(self.storages.key(t, phase, line) for t in written)
-        op.read_bytes = tuple(_size(t) for t in on_device)
-        op.write_bytes = tuple(_size(t) for t in written)
+        op.read_bytes = tuple(arguments.nbytes(t) for t in on_device)
+        op.write_bytes = tuple(arguments.nbytes(t) for t in written)
         if name == "embedding":
             op.looked_up = inputs[1].numel()
             op.differentiable = torch.is_grad_enabled()
@@ -314,44 +317,6 @@ def _is_composite(func: Any) -> bool:
         return False
     own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "PrivateUse1")
     return not own and bool(func._can_decompose())
-
-
-def _leaves(tree: Any, found: list[Any]) -> list[Any]:
-    """The leaves of lists, tuples and dicts, as operators have; many times faster than pytree."""
-    if isinstance(tree, (list, tuple)):
-        for item in tree:
-            _leaves(item, found)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            _leaves(item, found)
-    else:
-        found.append(tree)
-    return found
-
-
-def _asked_elements(args: Sequence[Any]) -> int:
-    """The elements that a factory is asked for: its sizes are its list of integers."""
-    sizes = [arg for arg in args if isinstance(arg, (list, tuple))]
-    return max((math.prod(size) for size in sizes if _are_numbers(size)), default=0)
-
-
-def _are_numbers(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int) for value in values)
-
-
-def _size(tensor: torch.Tensor) -> int:
-    """Bytes of the elements that an operator touches."""
-    return tensor.numel() * tensor.element_size()
-
-
-def _mutated(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The device tensors that an operator without results writes to, by its schema."""
-    found: list[Any] = []
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
-            _leaves(value, found)
-    return [t for t in found if isinstance(t, FakeTensor) and t.device.type == DEVICE]
 
 
 def _to_small_host(tensor: Any, target: Any) -> bool:
