@@ -129,6 +129,33 @@ def test_views_and_writes_of_varying_sizes(
     _check(function, make, most=1, op_count=4)
 
 
+def _gradient(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def gradient(x: Tensor, *others: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        (found,) = torch.autograd.grad(function(x, *others).square().sum(), x)
+        return found
+
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (_gradient(lambda x: x[: 2 + len(x) // 2]), lambda n: (torch.randn(n, 4),)),
+        (_gradient(lambda x: x[1 + len(x) // 5 :]), lambda n: (torch.randn(n, 4),)),
+        (_gradient(lambda x: x[:, ::2]), lambda n: (torch.randn(n, n),)),
+        (_gradient(lambda x: x[-2:]), lambda n: (torch.randn(n, 4),)),
+        (_gradient(lambda x: x[len(x) // 2 + 1]), lambda n: (torch.randn(n, 4),)),
+        (_gradient(lambda x, i: x[i]), lambda n: (torch.randn(n, 4), torch.randint(0, n, (n,)))),
+        (torch.nonzero, lambda n: (torch.ones(n, 4) - torch.eye(n, 4),)),
+    ],
+)
+def test_parts_and_positions_of_varying_sizes(
+    function: Callable[..., Any], make: Callable[[int], tuple[Any, ...]]
+) -> None:
+    _check(function, make, most=2, op_count=8)
+
+
 def test_an_op_that_writes_one_storage_twice_has_a_program_per_size() -> None:
     for size in SIZES:
         x, expected = torch.zeros(size, 4, device="tpu"), torch.zeros(size, 4)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from torchtpu_core.runtime import clients
+from torchtpu_core.runtime import clients, varying
 from torchtpu_core.runtime.programs import Program
 from torchtpu_core.runtime.trace_lowering import Description
 
@@ -126,5 +126,9 @@ def _form(description: Description) -> str:
     outputs = [(update, base) for _, update, base, _, _ in node["outputs"]]
     made = [(kind, [spec[2] for spec in specs]) for kind, specs in node["outs"]]
     written = [spec[2] for spec in node["written"]]
-    facts = (node["name"], id(node["row"]), node["precision"], node["args"], node["scalars"])
+    numbers = {name for name, _ in varying.numbers_of(node)}
+    args = [
+        (name, *rest[:-1], None if name in numbers else rest[-1]) for name, *rest in node["args"]
+    ]
+    facts = (node["name"], id(node["row"]), node["precision"], args, node["scalars"])
     return repr((facts, operands, outputs, made, written, description["scalar_count"]))

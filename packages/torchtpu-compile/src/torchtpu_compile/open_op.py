@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, cast
 from torchtpu_core.lowering.storage_views import Geometry, Plan
 from torchtpu_core.lowering.table import operator
-from torchtpu_core.runtime import clients, compiling, tables
+from torchtpu_core.runtime import clients, compiling, tables, varying
 from torchtpu_core.runtime.trace_lowering import Check, Description, arguments
 from torchtpu_core.runtime.trace_words import Words
 
@@ -35,8 +36,8 @@ from torchtpu_compile.inductor_ops import RNG_STEP
 from torchtpu_compile.padded import Padded, Sizes, padded_size
 from torchtpu_compile.symbols import Unbounded, evaluate, expression
 
-#: Per operand the sizes of the tensor, and those under which its storage is kept; symbol `i`
-#: is ``-1 - i``.
+#: Per operand the sizes of the tensor, and those under which its storage is kept, then the numbers
+#: of the op, if any; symbol `i` is ``-1 - i``.
 Pattern: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 #: The value of symbol `i` while the op is traced is ``_HINT + 2 * i``: sizes that differ now
@@ -113,6 +114,7 @@ class OpenOp:
         self.symbols = [symbol.node.expr for symbol in symbols]
         graph = Graph()
         self.operands: list[Node] = []
+        self.numbers: list[Node] = []
         self.scalars: dict[Node, tuple[int, str, Any]] = {}
         self.call: Node | None = None
         if self.node["only_out"]:
@@ -130,7 +132,8 @@ class OpenOp:
                 shape = [n if n >= 0 else symbols[-1 - n] for n in sizes]
                 placeholder.meta["val"] = torch.empty(shape, dtype=view[2], device="tpu")
                 self.operands.append(placeholder)
-            args, kwargs, self.scalars = _arguments(self.node, graph, self.operands)
+            numbers = self._numbers(graph, symbols)
+            args, kwargs, self.scalars = _arguments(self.node, graph, self.operands, numbers)
             target = operator(self.node["row"].overload)
             self.call = graph.call_function(target, tuple(args), kwargs)
             fake_args, fake_kwargs = torch.fx.node.map_arg(
@@ -140,6 +143,31 @@ class OpenOp:
                 value = self.call.meta["val"] = target(*fake_args, **fake_kwargs)
         self.guards = [guard.expr for guard in env.guards]
         self.results = [[expression(s) for s in t.shape] for t in _results(self.node, value)]
+
+    def _numbers(self, graph: Graph, symbols: Sequence[torch.SymInt]) -> dict[str, Any]:
+        """The arguments of the op that may vary, by name, with nodes for those that do."""
+        numbers: dict[str, Any] = {}
+        given = iter(self.pattern[-1][0])
+
+        def number(n: int) -> int | Node:
+            if n >= 0:
+                return n
+            made = graph.placeholder("number")
+            made.meta["val"] = symbols[-1 - n]
+            self.numbers.append(made)
+            return made
+
+        for name, values in varying.numbers_of(self.node):
+            numbers[name] = [number(next(given)) for _ in values]
+        return numbers
+
+    @functools.cached_property
+    def shaping(self) -> tuple[bool, ...]:
+        """Of each symbol, whether it is part of a size; the other ones are numbers only."""
+        operands = [expression(s) for node in self.operands for s in node.meta["val"].shape]
+        exprs = [*operands, *(e for of_one in self.results for e in of_one)]
+        used = {symbol for e in exprs for symbol in e.free_symbols}
+        return tuple(symbol in used for symbol in self.symbols)
 
     def _filled(
         self, node: Mapping[str, Any], words: Words, scalars: range, sizes: Sizes
@@ -283,6 +311,7 @@ class OpenOp:
             return [self._filled(node, words, scalars, sizes)]
         for placeholder, (position, kind, dtype) in self.scalars.items():
             env[placeholder] = words.scalar(scalars[position], kind, dtype)
+        env.update({number: expression(number.meta["val"]) for number in self.numbers})
         rng = words.rng(scalars) if node["random"] else None
         interpreter = BoundedInterpreter([self.call], tables.current(), lambda _: 1, RNG_STEP)
         interpreter.run(env, sizes, rng)
@@ -333,7 +362,10 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def _arguments(
-    node: Mapping[str, Any], graph: Graph, operands: Sequence[Node]
+    node: Mapping[str, Any],
+    graph: Graph,
+    operands: Sequence[Node],
+    numbers: Mapping[str, list[int | Node]],
 ) -> tuple[list[Any], dict[str, Any], dict[Node, tuple[int, str, Any]]]:
     """The op's arguments as nodes; of each scalar's node its place, kind and dtype."""
     scalars: dict[Node, tuple[int, str, Any]] = {}
@@ -357,6 +389,9 @@ def _arguments(
             value = scalar(*payload)
         elif kind == "scalars":
             value = [scalar(i, k) for i, k in zip(*payload, strict=True)]
+        elif name in numbers:
+            listed = isinstance(payload, (list, tuple))
+            value = numbers[name] if listed else numbers[name][0]
         if keyword:
             kwargs[name] = value
         else:

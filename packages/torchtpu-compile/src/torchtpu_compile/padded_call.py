@@ -41,7 +41,7 @@ class PaddedCall:
         (node,) = description["nodes"]
         self._op = op
         self._true = true
-        self._sizes = np.asarray(true, np.int32)
+        self._sizes = np.asarray(np.minimum(true, np.iinfo(np.int32).max), np.int32)
         self._device = description["device"]
         self._takes_words = bool(description["scalar_count"])
         self._inputs = [_Input(i) for i in read_inputs(node)]
@@ -64,7 +64,8 @@ class PaddedCall:
 
     def executable(self) -> Executable:
         """What runs this call now; sizes that come often get less padding."""
-        padded = self._op.policy.padded(self._true, (None,) * len(self._true))
+        true = tuple(n if s else 1 for n, s in zip(self._true, self._op.shaping, strict=True))
+        padded = self._op.policy.padded(true, (None,) * len(true))
         return self._op.executable(self._way, padded)
 
     def __call__(self, *arrays: jax.Array) -> list[jax.Array]:

@@ -89,6 +89,12 @@ def _gather(call: Call) -> Padded:
     return Padded(call.run(), index.dims)
 
 
+def _nonzero_static(call: Call) -> Padded:
+    # positions along dimensions are the same with padding, and their order is too
+    call.args[0] = call.sizes.filled(call.sizes.compact(call.args[0]), 0)
+    return call.result(call.run())
+
+
 def _index_put(call: Call) -> Padded:
     x = call.sizes.compact(call.args[0])
     indices, values = call.args[1], call.sizes.compact(call.args[2])
@@ -140,6 +146,8 @@ RULES: Mapping[str, Rule] = {
     "aten::_unsafe_index.Tensor": _index,
     "aten::index_select": _index_select,
     "aten::gather": _gather,
+    "aten::nonzero_static": _nonzero_static,
     "aten::index_put": _index_put,
+    "aten::_index_put_impl": _index_put,
     "aten::_unsafe_index_put": _index_put,
 }

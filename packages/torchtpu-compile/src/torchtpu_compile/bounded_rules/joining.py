@@ -123,6 +123,19 @@ def _slice_scatter(call: Call) -> Padded:
     return Padded(jnp.where(written, placed, x.array), x.dims)
 
 
+def _into_zeros(scatter: Rule) -> Rule:
+    """The backward pass of a view, with arguments like those of what writes into one."""
+
+    def rule(call: Call) -> Any:
+        grad = call.args[0]
+        dims = tuple(call.sizes.dim(e) for e in call.exprs())
+        zeros = jnp.zeros([padded_size(dim) for dim in dims], grad.array.dtype)
+        call.args[:2] = [Padded(zeros, dims), grad]
+        return scatter(call)
+
+    return rule
+
+
 def _select_scatter(call: Call) -> Padded:
     x, source = call.sizes.compact(call.args[0]), call.sizes.compact(call.args[1])
     dim, index = dim_of(x, call.args[2]), call.sizes.true(expression(call.args[3]))
@@ -144,4 +157,6 @@ RULES: Mapping[str, Rule] = {
     **{f"aten::replication_pad{n}d_backward": _replicated_backward for n in (1, 2, 3)},
     "aten::slice_scatter": _slice_scatter,
     "aten::select_scatter": _select_scatter,
+    "aten::slice_backward": _into_zeros(_slice_scatter),
+    "aten::select_backward": _into_zeros(_select_scatter),
 }

@@ -49,8 +49,7 @@ def _nonzero(self: torch.Tensor) -> torch.Tensor:
     count = int(torch.count_nonzero(self))
     if self.dim() == 0 or count == 0:
         return torch.empty((count, self.dim()), dtype=torch.int64, device=self.device)
-    padded = min(padded_count(count), self.numel())
-    return torch.nonzero_static(self, size=padded)[:count].clone()
+    return torch.nonzero_static(self, size=padded_count(count))[:count].clone()
 
 
 def _masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -13,19 +13,24 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from torchtpu_core.runtime.trace_lowering import Description
 
 #: Of each operand: sizes of the tensor, and those under which its storage is kept; then those
-#: of what an op of no operands fills.
+#: of what an op of no operands fills, and the numbers of an op that has such.
 Sizes: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 #: Sizes of one site that get programs of their own: training and the last batch of an epoch.
 _OWN_PROGRAMS = 2
 _MOST_SITES = 8192  # remembered; then all are forgotten
 _MOST_SIZES = 16  # remembered of a site
+#: Integer arguments that vary with sizes, as the parts of a tensor that a script takes do.
+_NUMBERS: Mapping[str, tuple[str, ...]] = {
+    "aten::slice_backward": ("input_sizes", "start", "end"),
+    "aten::select_backward": ("input_sizes", "index"),
+}
 _lock = threading.Lock()
 _sites: dict[tuple[int, object], list[Sizes]] = {}
 
@@ -37,7 +42,23 @@ def sizes_of(description: Description) -> Sizes:
         ((view or base)[0], () if base is None else base[0]) for _, base, view, _ in node["inputs"]
     ]
     filled = node["written"] if node["only_out"] else ()
-    return (*sizes, *((spec[0], ()) for spec in filled))
+    numbers = tuple(n for _, values in numbers_of(node) for n in values)
+    return (*sizes, *((spec[0], ()) for spec in filled), *([(numbers, ())] if numbers else []))
+
+
+def numbers_of(node: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+    """The integer arguments that may vary, by name; those that count from the end do not.
+
+    Args:
+        node: of a description.
+    """
+    names = _NUMBERS.get(node["name"], ())
+    found = [
+        (name, tuple(payload) if isinstance(payload, (list, tuple)) else (payload,))
+        for name, _, kind, payload in node["args"]
+        if name in names and kind == "constant"
+    ]
+    return [each for each in found if all(isinstance(n, int) and n >= 0 for n in each[1])]
 
 
 def sizes_seen(description: Description) -> Sequence[Sizes]:
