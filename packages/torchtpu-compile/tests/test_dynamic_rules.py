@@ -72,11 +72,18 @@ def _mean_of_flattened_rows(x: Tensor) -> Tensor:
     return (_losses_of_flattened_rows(x) * weights).mean()
 
 
+def _flattened_table(x: Tensor) -> Tensor:
+    """`(n, 4)` -> `(n, 4)`: the last rows of a table whose rows are two open dimensions."""
+    table = torch.stack([x, x.sin()]).flatten(0, 1)
+    return F.embedding(torch.arange(x.shape[0], device=x.device) + x.shape[0], table)
+
+
 Case = tuple[Callable[[Tensor], Any], Callable[[int], Tensor]]
 CASES: dict[str, Case] = {
     "writes in flattened order": (_written_at, _rows),
     "multi-label margin": (_multilabel, _rows),
     "losses of flattened rows": (_losses_of_flattened_rows, _rows),
+    "lookups in flattened rows": (_flattened_table, _rows),
     "median": (lambda x: (x.median(), x.median(0), x.median(1, True), x.nanmedian(0)), _rows),
     "median of NaN": (lambda x: (x.median(0)[0], x.median(), x.nanmedian(0)), _with_nan),
     "kthvalue": (lambda x: (x.kthvalue(2, 0), x.kthvalue(x.shape[0] - 1, 0, True)), _rows),

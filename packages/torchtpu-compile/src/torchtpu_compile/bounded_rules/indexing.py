@@ -36,7 +36,8 @@ def clean(call: Call, index: Padded, dim: Dim, *, negative: bool, by_row: bool =
 
 
 def _embedding(call: Call) -> Padded:
-    weight, indices = call.args[0], call.args[1]
+    weight, indices = call.sizes.compact(call.args[0]), call.args[1]
+    call.args[0] = weight
     call.args[1] = clean(call, indices, weight.dims[0], negative=False)
     return Padded(call.run(), (*indices.dims, *weight.dims[1:]))
 
