@@ -40,6 +40,14 @@ def test_size_that_repeats_earns_a_tight_bucket_within_the_budget() -> None:
     assert len(set(policy.chosen.values())) <= 4
 
 
+def test_sizes_that_never_come_again_are_forgotten() -> None:
+    policy = BucketPolicy()
+    for n in range(2, 20_000):
+        policy.padded((n,), (None,))
+        assert len(policy.counts) <= 5000 and len(policy.chosen) <= 5000
+    assert len(policy.programs) <= 12
+
+
 def test_declared_maximum_bounds_the_bucket() -> None:
     assert BucketPolicy().padded((70,), (100,)) == (100,)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchtpu_compile import eager_sizes
+from torchtpu_compile.padded_call import PaddedCall
 from torchtpu_core.runtime import varying
 
 #: Two sizes have programs of their own; all that follow lie in one bucket.
@@ -210,6 +212,15 @@ def test_an_index_out_of_range_names_the_users_line() -> None:
         for size in (8, 8):
             F.embedding(index[:size], table)
             torch.tpu.synchronize()
+
+
+def test_calls_of_sizes_that_never_come_again_are_forgotten() -> None:
+    x = torch.randn(120, 120, device="tpu")
+    for rows, columns in itertools.product(range(2, 112), range(2, 112)):
+        y = torch.tanh(x[:rows, :columns])
+        torch.tpu.synchronize()
+    assert sum(type(each) is PaddedCall for each in gc.get_objects()) < 9000
+    torch.testing.assert_close(y.cpu(), torch.tanh(x.cpu()[:111, :111]), rtol=1e-4, atol=1e-5)
 
 
 def test_draws_are_those_of_strict() -> None:

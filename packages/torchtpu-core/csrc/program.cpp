@@ -4,15 +4,25 @@
 #include "deferred.h"
 #include "device.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
 #include <mutex>
 #include <unordered_map>
 
 namespace torchtpu {
 namespace {
 
+constexpr size_t kMostOfOtherSizes = 1 << 13;
+
 struct Programs {
   std::mutex mutex;
   std::unordered_map<TraceKey, std::vector<Variant>, TraceKeyHash> table;
+  std::atomic<size_t> of_other_sizes{0};  // about: those that were filled since the last were forgotten
 };
 
 Programs& programs() {
@@ -33,6 +43,32 @@ bool serves(const Liveness& known, const TraceLayout& layout) {
     }
   }
   return true;
+}
+
+bool is_of_other_sizes(const Variant& variant) { return variant.program->ready() && !variant.program->compiled; }
+
+// Takes those out of the table; to be dropped without its lock, because Python runs then.
+std::vector<Variant> take_those_of_other_sizes() {
+  std::vector<Variant> taken;
+  std::lock_guard<std::mutex> guard(programs().mutex);
+  auto& table = programs().table;
+  for (auto it = table.begin(); it != table.end();) {
+    std::vector<Variant>& variants = it->second;
+    auto rest = std::stable_partition(variants.begin(), variants.end(),
+                                      [](const Variant& each) { return !is_of_other_sizes(each); });
+    std::move(rest, variants.end(), std::back_inserter(taken));
+    variants.erase(rest, variants.end());
+    it = variants.empty() ? table.erase(it) : std::next(it);
+  }
+  programs().of_other_sizes.store(0);
+  return taken;
+}
+
+void forget_those_of_other_sizes() {
+  take_those_of_other_sizes();
+#ifdef __GLIBC__
+  malloc_trim(0);  // results of many sizes leave holes that are too small for the next ones
+#endif
 }
 
 py::object host_scalars(c10::ArrayRef<ScalarWords> scalars) {
@@ -113,6 +149,7 @@ void Program::fill(py::object made) {
   device_time_ps = made.attr("device_time_ps").cast<int64_t>();
   new_bytes = made.attr("new_bytes").cast<int64_t>();
   description = std::move(made);
+  programs().of_other_sizes.fetch_add(compiled ? 0 : 1);
   state.store(State::kReady, std::memory_order_release);
 }
 
@@ -144,6 +181,9 @@ std::shared_ptr<Program> find_program(Trace& trace, TraceLayout& layout) {
 
 std::shared_ptr<Program> add_program(const TraceKey& key, const Liveness& liveness,
                                      std::shared_ptr<Program> program) {
+  if (programs().of_other_sizes.load() > kMostOfOtherSizes) {
+    forget_those_of_other_sizes();
+  }
   std::lock_guard<std::mutex> guard(programs().mutex);
   std::vector<Variant>& variants = programs().table[key];
   for (Variant& variant : variants) {

@@ -37,7 +37,10 @@ struct Variant {
 // The ready program for a layout, or the pending one if none is ready, or null. A program
 // that hands out more results than anybody needs will do; then `layout` is made to fit.
 std::shared_ptr<Program> find_program(Trace& trace, TraceLayout& layout);
-// Adds a program to the table, or returns the one that got there first.
+// Adds a program to the table, or returns the one that got there first. The GIL is held.
+//
+// Programs that only pass other sizes to one that was there are forgotten once they are many: a
+// script may have sizes that never come again.
 std::shared_ptr<Program> add_program(const TraceKey& key, const Liveness& liveness,
                                      std::shared_ptr<Program> program);
 

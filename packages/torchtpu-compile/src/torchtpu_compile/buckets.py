@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 _SMALL = (16, 64)
 #: A size this often seen gets a finer bucket.
 _USES_BEFORE_FINE = 8
+#: Combinations of sizes that are remembered; then all are forgotten.
+_MOST_SIZES = 4096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,13 +27,15 @@ class BucketPolicy:
         limit: how many programs one graph may have before sizes stop getting finer ones.
         multiple: round sizes up to a multiple of this instead; None: the policy above.
         counts: how often each combination of sizes was seen.
-        chosen: the padded sizes in use.
+        chosen: the padded sizes of each.
+        programs: all padded sizes so far.
     """
 
     limit: int = 8
     multiple: int | None = None
     counts: Counter[tuple[int, ...]] = field(default_factory=Counter)
     chosen: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    programs: set[tuple[int, ...]] = field(default_factory=set)
 
     def padded(self, true: tuple[int, ...], upper: tuple[int | None, ...]) -> tuple[int, ...]:
         """The padded sizes for true ones.
@@ -40,6 +44,9 @@ class BucketPolicy:
             true: size of each symbol.
             upper: declared largest size of each symbol, None if it has none.
         """
+        if len(self.counts) > _MOST_SIZES:
+            self.counts.clear()
+            self.chosen.clear()
         self.counts[true] += 1
         if self.multiple is not None:
             found = tuple(-(-n // self.multiple) * self.multiple for n in true)
@@ -52,12 +59,12 @@ class BucketPolicy:
             for n, most, t in zip(found, upper, true, strict=True)
         )
         self.chosen[true] = capped
+        self.programs.add(capped)
         return capped
 
     def _by_policy(self, true: tuple[int, ...]) -> tuple[int, ...]:
         rough = tuple(coarse(n) for n in true)
-        known = set(self.chosen.values())
-        if self.counts[true] < _USES_BEFORE_FINE or len(known) >= self.limit:
+        if self.counts[true] < _USES_BEFORE_FINE or len(self.programs) >= self.limit:
             return self.chosen.get(true, rough)
         return tuple(fine(n) for n in true)
 
