@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import sympy
 import torch
-from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torchtpu_core.lowering import checks, dtypes, mxu, storage_views
 from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, cast
@@ -33,6 +30,7 @@ from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import describe
 from torchtpu_compile.inductor_ops import RNG_STEP
+from torchtpu_compile.op_graph import new_symbol, node_arguments, without_reports
 from torchtpu_compile.padded import Padded, Sizes, padded_size
 from torchtpu_compile.symbols import Unbounded, evaluate, expression
 
@@ -40,12 +38,8 @@ from torchtpu_compile.symbols import Unbounded, evaluate, expression
 #: of the op, if any; symbol `i` is ``-1 - i``.
 Pattern: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
-#: The value of symbol `i` while the op is traced is ``_HINT + 2 * i``: sizes that differ now
-#: and then must not be equal by chance.
-_HINT = 1031
 #: Ops that fill what they are given, whose result begins as a longer one does.
 _FILLS = frozenset({"aten::arange.start_out"})
-_EXAMPLES: Mapping[str, bool | int | float] = {"b": True, "i": 1, "f": 1.0}
 
 
 class FormError(Unbounded):
@@ -110,7 +104,7 @@ class OpenOp:
         """The op as a graph of one node, with symbols for its open sizes."""
         env = ShapeEnv()
         lowest = min((n for pair in self.pattern for part in pair for n in part), default=0)
-        symbols = [_symbol(env, i) for i in range(max(-lowest, 0))]
+        symbols = [new_symbol(env, i) for i in range(max(-lowest, 0))]
         self.symbols = [symbol.node.expr for symbol in symbols]
         graph = Graph()
         self.operands: list[Node] = []
@@ -133,13 +127,13 @@ class OpenOp:
                 placeholder.meta["val"] = torch.empty(shape, dtype=view[2], device="tpu")
                 self.operands.append(placeholder)
             numbers = self._numbers(graph, symbols)
-            args, kwargs, self.scalars = _arguments(self.node, graph, self.operands, numbers)
+            args, kwargs, self.scalars = node_arguments(self.node, graph, self.operands, numbers)
             target = operator(self.node["row"].overload)
             self.call = graph.call_function(target, tuple(args), kwargs)
             fake_args, fake_kwargs = torch.fx.node.map_arg(
                 (self.call.args, self.call.kwargs), lambda n: n.meta["val"]
             )
-            with _without_reports():
+            with without_reports():
                 value = self.call.meta["val"] = target(*fake_args, **fake_kwargs)
         self.guards = [guard.expr for guard in env.guards]
         self.results = [[expression(s) for s in t.shape] for t in _results(self.node, value)]
@@ -328,24 +322,6 @@ def read_inputs(node: Mapping[str, Any]) -> Sequence[Any]:
     return [item for item in node["inputs"] if item[2] is not None]
 
 
-@contextlib.contextmanager
-def _without_reports() -> Iterator[None]:
-    """PyTorch logs as an error what it also raises: here a reason for a program per size."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
-
-
-def _symbol(env: ShapeEnv, index: int) -> torch.SymInt:
-    source = ConstantSource(f"size{index}")
-    hint = _HINT + 2 * index
-    symbol = env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
-    return env.create_symintnode(symbol, hint=hint, source=source)
-
-
 def _results(node: Mapping[str, Any], returned: Any) -> list[Any]:
     """The tensors among what an op returns, those that the call has, flat."""
     items = list(returned) if isinstance(returned, (list, tuple)) else [returned]
@@ -359,44 +335,6 @@ def _tensors(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [v for item in value for v in _tensors(item)]
     return [value] if isinstance(value, (torch.Tensor, Padded)) else []
-
-
-def _arguments(
-    node: Mapping[str, Any],
-    graph: Graph,
-    operands: Sequence[Node],
-    numbers: Mapping[str, list[int | Node]],
-) -> tuple[list[Any], dict[str, Any], dict[Node, tuple[int, str, Any]]]:
-    """The op's arguments as nodes; of each scalar's node its place, kind and dtype."""
-    scalars: dict[Node, tuple[int, str, Any]] = {}
-
-    def scalar(position: int, kind: str, dtype: Any = None) -> Node:
-        made = graph.placeholder("number")
-        example = _EXAMPLES[kind]
-        made.meta["val"] = example if dtype is None else torch.empty((), dtype=dtype, device="tpu")
-        scalars[made] = (position, kind, dtype)
-        return made
-
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for name, keyword, kind, payload in node["args"]:
-        value = payload
-        if kind == "tensor":
-            value = operands[payload]
-        elif kind == "tensors":
-            value = [None if i < 0 else operands[i] for i in payload]
-        elif kind == "scalar":
-            value = scalar(*payload)
-        elif kind == "scalars":
-            value = [scalar(i, k) for i, k in zip(*payload, strict=True)]
-        elif name in numbers:
-            listed = isinstance(payload, (list, tuple))
-            value = numbers[name] if listed else numbers[name][0]
-        if keyword:
-            kwargs[name] = value
-        else:
-            args.append(value)
-    return args, kwargs, scalars
 
 
 def _own_words(message: str, call: Node | None) -> str:
