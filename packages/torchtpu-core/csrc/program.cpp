@@ -141,6 +141,12 @@ py::object launch(Program& program, c10::ArrayRef<ValuePtr> operands,
   return py::reinterpret_steal<py::object>(result);
 }
 
+Program::~Program() {
+  for (py::object* object : {&call, &description, &scalars_on_device}) {
+    drop_reference(object->release().ptr());
+  }
+}
+
 void Program::fill(py::object made) {
   call = made.attr("call");
   position = made.attr("positions").cast<std::vector<int>>();
@@ -223,8 +229,9 @@ void run_program(Trace& trace, TraceLayout& layout, Program& program) {
 }
 
 void clear_programs() {
+  decltype(Programs::table) taken;  // dropped without the lock, because Python runs then
   std::lock_guard<std::mutex> guard(programs().mutex);
-  programs().table.clear();
+  taken.swap(programs().table);
 }
 
 }  // namespace torchtpu

@@ -9,7 +9,8 @@
 
 namespace torchtpu {
 
-// Filled from what torchtpu_core.runtime.programs returns; the GIL is held.
+// Filled from what torchtpu_core.runtime.programs returns; the GIL is held. The last who holds one
+// may let go of it without the GIL.
 struct Program {
   enum class State : int8_t { kPending, kReady, kRefused };
   std::atomic<State> state{State::kPending};
@@ -23,6 +24,11 @@ struct Program {
   // Scalars of the last run, and the same on the device once they have come twice.
   std::vector<ScalarWords> last_scalars;
   py::object scalars_on_device;
+
+  Program() = default;
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
 
   bool ready() const { return state.load(std::memory_order_acquire) == State::kReady; }
   void fill(py::object made);

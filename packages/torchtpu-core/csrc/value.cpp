@@ -52,19 +52,19 @@ PyObject* Value::release_array() {
 
 Value::~Value() {
   forget_launch(*this);
-  PyObject* old = release_array();
-  if (old == nullptr) {
-    return;
-  }
-  if (Py_IsInitialized() == 0) {
-    return;  // interpreter is gone; so is the array
+  drop_reference(release_array());
+}
+
+void drop_reference(PyObject* object) {
+  if (object == nullptr || Py_IsInitialized() == 0) {
+    return;  // without an interpreter there is no object either
   }
   if (PyGILState_Check() != 0) {
-    Py_DECREF(old);
+    Py_DECREF(object);
     return;
   }
   std::lock_guard<std::mutex> guard(dead_mutex);
-  dead_references().push_back(old);
+  dead_references().push_back(object);
 }
 
 void drop_dead_references() {

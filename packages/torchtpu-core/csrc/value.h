@@ -93,7 +93,9 @@ class Slot {
   void* address_;
 };
 
-// References of values that died without the GIL; dropped later, under it.
+// Drops a reference, with or without the GIL: without it, later.
+void drop_reference(PyObject* object);
+// Drops those that wait; the GIL is held.
 void drop_dead_references();
 
 // Bytes of concrete values by device: what torch.tpu.memory_allocated() reports.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import Tensor
+from torchtpu_core import _C
 from torchtpu_core.runtime import varying
 
 WIDTH = 8
@@ -136,3 +137,21 @@ def test_random_steps_give_the_values_of_strict(seed: int) -> None:
                     _ready()
             found.append((torch.tensor(values), w.cpu(), cache.cpu()))
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_program_that_only_a_forgotten_stream_held_is_dropped() -> None:
+    def stream(number: int) -> Tensor:
+        x = torch.ones(3, device="tpu")
+        for bit in range(13):
+            x = x + 1.0 if number >> bit & 1 else x * 0.5
+        torch.tpu.synchronize()
+        return x
+
+    for _ in range(5):
+        expected = stream(5000)
+        _ready()
+    _C.clear_programs()
+    # More than are remembered. The journal lets go of the program, and holds no GIL then.
+    for number in range(1, 5000):
+        stream(number)
+    assert torch.equal(stream(5000), expected)
