@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend.h"
 
+#include "direct_works.h"
 #include "host_memory.h"
 #include "untraced.h"
 
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 namespace torchtpu::distributed {
@@ -147,33 +149,69 @@ WorkPtr PythonBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::A
                               : call("alltoall", outputs, inputs, opts);
 }
 
+template <typename Begin>
+WorkPtr PythonBackend::message(Begin&& begin) {
+  try {
+    return in_series(begin());
+  } catch (const std::exception&) {
+    std::lock_guard<std::mutex> lock(series_mutex_);
+    if (!in_series_) {
+      throw;
+    }
+    if (!series_error_) {
+      series_error_ = std::current_exception();
+    }
+    return c10::make_intrusive<FinishedWork>(direct_, std::vector<at::Tensor>());
+  }
+}
+
 WorkPtr PythonBackend::send(Tensors& tensors, int destination, int tag) {
-  return on_host(tensors) ? on_gloo(host_->send(tensors, destination, tag))
-                          : in_series(distributed::send(direct_, *host_, tensors.at(0), destination, tag));
+  return message([&]() -> WorkPtr {
+    if (!on_host(tensors)) {
+      return distributed::send(direct_, *host_, tensors.at(0), destination, tag);
+    }
+    return as_gloo(destination == getRank()
+                       ? direct_->own_messages().send(destination, own_bytes(tensors), tag)
+                       : host_->send(tensors, destination, tag));
+  });
 }
 
 WorkPtr PythonBackend::recv(Tensors& tensors, int source, int tag) {
-  return on_host(tensors) ? on_gloo(host_->recv(tensors, source, tag))
-                          : in_series(receive(direct_, *host_, tensors.at(0), source, tag));
+  return message([&]() -> WorkPtr {
+    if (!on_host(tensors)) {
+      return receive(direct_, *host_, tensors.at(0), source, tag);
+    }
+    auto deadline = std::chrono::steady_clock::now() + options_->timeout;
+    return as_gloo(source == getRank()
+                       ? direct_->own_messages().receive(source, own_bytes(tensors), tag, deadline)
+                       : host_->recv(tensors, source, tag));
+  });
 }
 
 WorkPtr PythonBackend::recvAnysource(Tensors& tensors, int tag) {
-  return on_host(tensors) ? on_gloo(host_->recvAnysource(tensors, tag))
-                          : in_series(receive(direct_, *host_, tensors.at(0), -1, tag));
+  return message([&]() -> WorkPtr {
+    return on_host(tensors) ? as_gloo(host_->recvAnysource(tensors, tag))
+                            : receive(direct_, *host_, tensors.at(0), -1, tag);
+  });
+}
+
+at::Tensor PythonBackend::own_bytes(const Tensors& tensors) const {
+  const at::Tensor& tensor = tensors.at(0);
+  TORCH_CHECK(tensor.is_contiguous(), "send() and recv() take contiguous tensors: call .contiguous().");
+  return at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())},
+                       [tensor](void*) {}, at::TensorOptions().dtype(at::kByte));
 }
 
 WorkPtr PythonBackend::barrier(const c10d::BarrierOptions& opts) {
   return shortly([&](Direct& direct) { return distributed::barrier(direct, opts); }, "barrier", opts);
 }
 
-WorkPtr PythonBackend::on_gloo(const WorkPtr& of_gloo) {
-  WorkPtr work;
-  {
-    py::gil_scoped_acquire gil;
-    work = c10::make_intrusive<GlooWork>(of_gloo, target_);
-  }
-  return in_series(std::move(work));
+WorkPtr PythonBackend::as_gloo(const WorkPtr& of_gloo) {
+  py::gil_scoped_acquire gil;
+  return c10::make_intrusive<GlooWork>(of_gloo, target_);
 }
+
+WorkPtr PythonBackend::on_gloo(const WorkPtr& of_gloo) { return in_series(as_gloo(of_gloo)); }
 
 WorkPtr PythonBackend::in_series(WorkPtr work) {
   std::lock_guard<std::mutex> lock(series_mutex_);
@@ -188,6 +226,7 @@ void PythonBackend::startCoalescing() {
     std::lock_guard<std::mutex> lock(series_mutex_);
     in_series_ = true;
     series_.clear();
+    series_error_ = nullptr;
   }
   py::gil_scoped_acquire gil;
   Untraced untraced;
@@ -196,12 +235,18 @@ void PythonBackend::startCoalescing() {
 
 WorkPtr PythonBackend::endCoalescing() {
   std::vector<WorkPtr> series;
+  std::exception_ptr error;
   {
     std::lock_guard<std::mutex> lock(series_mutex_);
     in_series_ = false;
     series.swap(series_);
+    error = std::exchange(series_error_, nullptr);
   }
-  return call("end_coalescing", series);
+  WorkPtr work = call("end_coalescing", series);
+  if (error) {
+    std::rethrow_exception(error);
+  }
+  return work;
 }
 
 uint64_t PythonBackend::getSequenceNumberForGroup() {

@@ -4,6 +4,7 @@
 // CPU tensors go to a gloo backend, so that one name serves both kinds of tensors.
 #pragma once
 
+#include "direct.h"
 #include "direct_calls.h"
 #include "messages.h"
 #include "work.h"
@@ -78,6 +79,16 @@ class PythonBackend : public c10d::Backend {
   // A work that belongs to the series of collectives if one has begun.
   WorkPtr in_series(WorkPtr work);
 
+  // A message, likewise. What goes wrong within a series is thrown at its end: PyTorch's
+  // _coalescing_manager would take an error before it for a series that never ends, and leave
+  // out all later collectives of the group.
+  template <typename Begin>
+  WorkPtr message(Begin&& begin);
+
+  // CPU tensors of a message to this rank: their bytes.
+  at::Tensor own_bytes(const Tensors& tensors) const;
+
+  WorkPtr as_gloo(const WorkPtr& of_gloo);
   // A work of gloo, which belongs to the series of collectives if one has begun.
   WorkPtr on_gloo(const WorkPtr& of_gloo);
 
@@ -88,6 +99,7 @@ class PythonBackend : public c10d::Backend {
   std::mutex series_mutex_;
   std::atomic<bool> in_series_{false};
   std::vector<WorkPtr> series_;
+  std::exception_ptr series_error_;
 };
 
 }  // namespace torchtpu::distributed

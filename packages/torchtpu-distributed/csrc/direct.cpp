@@ -150,6 +150,8 @@ Memory Direct::memory(const at::Tensor& tensor, bool write) const {
 }
 
 PendingPtr Direct::message(const char* kind, int peer, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(peer < size(), kind, ": the group has no rank ", peer, ", its ranks are 0 to ", size() - 1,
+                    ".");
   std::string key = std::string(kind) + std::to_string(peer) + ":";
   append_operand(key, tensor);
   auto& [pair, call] = messages_[key];
@@ -159,7 +161,10 @@ PendingPtr Direct::message(const char* kind, int peer, const at::Tensor& tensor)
     if (peer < 0) {
       pair = group_;
     } else {
-      std::vector<int> ranks{group_->ranks.at(rank_), group_->ranks.at(peer)};
+      std::vector<int> ranks{group_->ranks.at(rank_)};
+      if (peer != rank_) {
+        ranks.push_back(group_->ranks.at(peer));
+      }
       pair = std::make_shared<GroupState>(group_->name, std::move(ranks), 0);
     }
   }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "lane.h"
+#include "own_messages.h"
 
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -71,6 +72,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
     return poll(*abort_, [this] { return operations_->idle_in(*group_); });
   }
   const std::shared_ptr<Lane>& lane() const { return lane_; }
+  OwnMessages& own_messages() { return own_messages_; }
 
   // The record of a message, kept in the ring; the GIL is held. `kind`: send or recv.
   PendingPtr message(const char* kind, int peer, const at::Tensor& tensor);
@@ -118,6 +120,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
   std::shared_ptr<Count> in_flight_;
   std::shared_ptr<Operations> operations_;
   std::shared_ptr<Lane> lane_;
+  OwnMessages own_messages_;
   py::object owner_;  // a weak reference
   std::string other_;  // what another rank calls instead
   // Guarded by the GIL. Of a message, with the two ranks as a group.

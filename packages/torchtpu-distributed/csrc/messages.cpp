@@ -200,7 +200,8 @@ WorkPtr send(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, const a
     parcel.host = tensor.detach().cpu().contiguous();
   }
   std::vector<at::Tensor> bytes{parcel.bytes(tensor)};
-  WorkPtr work = gloo.send(bytes, peer, tag);
+  WorkPtr work = peer == direct->rank() ? direct->own_messages().send(peer, bytes[0], tag)
+                                        : gloo.send(bytes, peer, tag);
   return c10::make_intrusive<MessageWork>(direct, std::move(work), std::move(record), tensor,
                                           std::move(parcel), false);
 }
@@ -218,7 +219,9 @@ WorkPtr receive(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, cons
     parcel.host = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
   }
   std::vector<at::Tensor> bytes{parcel.bytes(tensor)};
-  WorkPtr work = peer < 0 ? gloo.recvAnysource(bytes, tag) : gloo.recv(bytes, peer, tag);
+  WorkPtr work = peer == direct->rank() ? direct->own_messages().receive(peer, bytes[0], tag)
+                 : peer < 0             ? gloo.recvAnysource(bytes, tag)
+                                        : gloo.recv(bytes, peer, tag);
   return c10::make_intrusive<MessageWork>(direct, std::move(work), std::move(record), tensor,
                                           std::move(parcel), true);
 }

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "own_messages.h"
+
+#include <cstring>
+
+namespace torchtpu::distributed {
+
+void OwnMessageWork::deliver(const std::string& message) {
+  if (message.size() == bytes_.nbytes()) {
+    std::memcpy(bytes_.data_ptr(), message.data(), message.size());
+  } else {
+    refused_ = message.size();
+  }
+  finish();
+}
+
+void OwnMessageWork::finish() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  over_ = true;
+  changed_.notify_all();
+}
+
+bool OwnMessageWork::isCompleted() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return over_ || std::chrono::steady_clock::now() >= deadline_;
+}
+
+bool OwnMessageWork::isSuccess() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return over_ && !refused_;
+}
+
+bool OwnMessageWork::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  auto until = timeout == kNoTimeout
+                   ? deadline_
+                   : std::min(deadline_, std::chrono::steady_clock::now() + timeout);
+  auto is_ready = [this] { return over_ || interrupted_; };
+  if (until == OwnMessages::kNoDeadline) {
+    changed_.wait(lock, is_ready);
+  } else {
+    TORCH_CHECK(changed_.wait_until(lock, until, is_ready), "rank ", rank_,
+                " receives a message from itself and has not sent it in time.");
+  }
+  interrupted_ = false;
+  TORCH_CHECK(!refused_, "rank ", rank_, " sent itself a message of ", *refused_,
+              " bytes and receives it into a tensor of ", bytes_.nbytes(),
+              " bytes: give both the same shape and dtype.");
+  return over_;
+}
+
+void OwnMessageWork::abort() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  interrupted_ = true;
+  changed_.notify_all();
+}
+
+namespace {
+
+// The first of a tag, if there is one.
+template <typename Lines>
+auto take_first(Lines& lines, int tag) {
+  std::optional<typename Lines::mapped_type::value_type> first;
+  auto line = lines.find(tag);
+  if (line != lines.end()) {
+    first = std::move(line->second.front());
+    line->second.pop_front();
+    if (line->second.empty()) {
+      lines.erase(line);
+    }
+  }
+  return first;
+}
+
+}  // namespace
+
+WorkPtr OwnMessages::send(int rank, const at::Tensor& bytes, int tag) {
+  auto work = c10::make_intrusive<OwnMessageWork>(rank, bytes, kNoDeadline);
+  std::string message(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (auto receive = take_first(wanted_, tag)) {
+    (*receive)->deliver(message);
+  } else {
+    sent_[tag].push_back(std::move(message));
+  }
+  work->finish();
+  return work;
+}
+
+WorkPtr OwnMessages::receive(int rank, const at::Tensor& bytes, int tag, OwnMessageWork::Deadline deadline) {
+  auto work = c10::make_intrusive<OwnMessageWork>(rank, bytes, deadline);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (auto message = take_first(sent_, tag)) {
+    work->deliver(*message);
+  } else {
+    wanted_[tag].push_back(work);
+  }
+  return work;
+}
+
+}  // namespace torchtpu::distributed

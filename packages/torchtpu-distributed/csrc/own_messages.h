@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages of a rank to itself. Gloo has no connection from a rank to itself, but a script that
+// sends to a neighbour is its own neighbour in a group of one rank.
+#pragma once
+
+#include "operation.h"
+
+#include <condition_variable>
+#include <deque>
+#include <unordered_map>
+
+namespace torchtpu::distributed {
+
+// One end of such a message. It is waited for as gloo's works are: `abort` ends a wait, which can
+// be repeated; where a timeout ends it, and after the deadline, it throws.
+class OwnMessageWork : public c10d::Work {
+ public:
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  OwnMessageWork(int rank, at::Tensor bytes, Deadline deadline)
+      : rank_(rank), bytes_(std::move(bytes)), deadline_(deadline) {}
+
+  // The message is here, and is copied to where it is received.
+  void deliver(const std::string& message);
+  void finish();
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  int sourceRank() const override { return rank_; }
+  std::vector<at::Tensor> result() override { return {bytes_}; }
+
+ private:
+  const int rank_;
+  const at::Tensor bytes_;
+  const Deadline deadline_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  bool interrupted_ = false;
+  std::optional<size_t> refused_;  // the size of a message that did not fit
+};
+
+// Those of one group: of a tag in the order in which they were sent. A message is copied when it
+// is sent, so a send is over at once. Tensors are flat CPU bytes.
+class OwnMessages {
+ public:
+  static constexpr OwnMessageWork::Deadline kNoDeadline = OwnMessageWork::Deadline::max();
+
+  WorkPtr send(int rank, const at::Tensor& bytes, int tag);
+  WorkPtr receive(int rank, const at::Tensor& bytes, int tag,
+                  OwnMessageWork::Deadline deadline = kNoDeadline);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<int, std::deque<std::string>> sent_;
+  std::unordered_map<int, std::deque<c10::intrusive_ptr<OwnMessageWork>>> wanted_;
+};
+
+}  // namespace torchtpu::distributed

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of a rank to itself, which gloo does not carry, and mistakes within a batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+EACH = [torch.arange(12.0).view(4, 3) + 100 * rank for rank in range(2)]
+
+
+@pytest.mark.parametrize("device", ["tpu", "cpu"])
+@pytest.mark.parametrize("fixture", ["pair", "xla_pair"])
+def test_a_rank_receives_what_it_sends_itself(request, fixture, device):
+    ranks = request.getfixturevalue(fixture)
+    for mine, found in zip(EACH, ranks("own_messages.exchanged", device, each=EACH), strict=True):
+        for number, more in enumerate((0, 2, 1, 3, 4, 5)):
+            assert torch.equal(found[number], mine + more)
+
+
+def test_collectives_after_a_batch_with_a_mistake_are_carried_out(pair):
+    found = pair("own_messages.after_a_mistake", each=EACH)
+    for rank, (said, received, total) in enumerate(found):
+        assert "the group has no rank 2" in said
+        assert torch.equal(received, EACH[1 - rank]) and torch.equal(total, EACH[0] + EACH[1])
+
+
+@pytest.mark.parametrize("device", ["tpu", "cpu"])
+def test_a_message_of_another_size_is_refused(pair, device):
+    for said in pair("own_messages.misfit", device):
+        assert "12 bytes" in said and "16 bytes" in said
