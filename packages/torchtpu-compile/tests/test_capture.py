@@ -33,10 +33,12 @@ class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.lstm, self.gru = nn.LSTM(4, 5, 2, bidirectional=True), nn.GRU(10, 3)
+        self.projected = nn.LSTM(3, 5, proj_size=2)
 
     def forward(self, x: torch.Tensor):
         y, state = self.lstm(x)
-        return self.gru(y), state
+        y, _ = self.gru(y)
+        return y, state, self.projected(y)
 
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)

@@ -26,6 +26,11 @@ LAYERS = {
     "batch first": {"batch_first": True, "num_layers": 2},
     "no bias": {"bias": False},
 }
+PROJECTED = {
+    "one": {},
+    "no bias": {"bias": False},
+    "deep": {"num_layers": 2, "bidirectional": True, "batch_first": True},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -125,10 +130,38 @@ def test_unsorted_packed_sequences_and_a_given_state() -> None:
     close(found[1], found[0])
 
 
-def test_projections_and_forward_mode_go_step_by_step() -> None:
-    host, device = pair("lstm", proj_size=3)
+@pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
+@pytest.mark.parametrize("layers", PROJECTED)
+def test_projected_states_equal_cpu(layers: str, packed: bool) -> None:
+    host, device = pair("lstm", proj_size=3, **PROJECTED[layers])
+    x = torch.randn(*((B, T) if host.batch_first else (T, B)), F)
+    found = []
+    for rnn, place in ((host, "cpu"), (device, "tpu")):
+        operand = x.clone().to(place).requires_grad_()
+        outs = results(rnn, operand, packed)
+        total = sum((o * (i + 1)).sin().sum() for i, o in enumerate(outs))
+        (gradient,) = torch.autograd.grad(total, operand, create_graph=True)
+        (total + gradient.square().sum()).backward()
+        found.append([*outs, operand.grad, *(p.grad for p in rnn.parameters())])
+    close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_projected_layer_is_one_operator_however_long() -> None:
+    _, device = pair("lstm", proj_size=3)
+    counts = []
+    for steps in (4, 40):
+        x = torch.randn(steps, B, F, device="tpu")
+        torch.tpu.synchronize()
+        torch.tpu.reset_counters()
+        device.zero_grad()
+        device(x)[0].sum().backward()
+        torch.tpu.synchronize()
+        counts.append(torch.tpu.counters()["ops"])
+    assert counts[0] == counts[1]
+
+
+def test_forward_mode_goes_step_by_step() -> None:
     x, tangent = torch.randn(T, B, F), torch.randn(T, B, F)
-    close(results(device, x.to("tpu"), False), results(host, x, False))
     host, device = pair("gru")
     expected = torch.func.jvp(lambda v: host(v)[0], (x,), (tangent,))
     actual = torch.func.jvp(lambda v: device(v)[0], (x.to("tpu"),), (tangent.to("tpu"),))

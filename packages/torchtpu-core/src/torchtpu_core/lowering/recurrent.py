@@ -48,6 +48,12 @@ def lstm_cell(
     return hidden.astype(dtype), cell.astype(dtype), workspace.astype(dtype)
 
 
+def lstm_hidden(workspace: jax.Array, cell: jax.Array) -> jax.Array:
+    """The hidden states `(..., H)` that `lstm_cell` returned with these `(..., 4H)`, `(..., H)`."""
+    _, _, _, o = jnp.split(_compute(workspace), 4, axis=-1)
+    return (o * lax.tanh(_compute(cell))).astype(workspace.dtype)
+
+
 def lstm_cell_backward(
     grad_hy: Maybe,
     grad_cy: Maybe,

@@ -6,7 +6,8 @@ The backward pass runs the loop the other way round with what the forward pass s
 products for weights and input follow it, again one for all steps.
 
 Legend: T steps, B batch, F features, H hidden, G gates side by side (`4H` LSTM, `3H` GRU, `H`
-otherwise), W width of a step's workspace. A packed sequence has N rows, those of step t after
+otherwise), P width of the hidden state (H, unless an LSTM projects it), W width of a step's
+workspace. A packed sequence has N rows, those of step t after
 those of step t - 1, and ``batch_sizes[t]`` sequences that are at least t + 1 long; its first
 sequences are the longest.
 """
@@ -172,6 +173,7 @@ def recurrent_layer(
     w_hh: jax.Array,
     b_ih: Maybe,
     b_hh: Maybe,
+    w_hr: Maybe,
     cell: str,
     reverse: bool,
     saving: bool,
@@ -181,18 +183,19 @@ def recurrent_layer(
     Args:
         input: `(T, B, F)`, or `(N, F)` with `batch_sizes` `(T,)`.
         batch_sizes: of a packed sequence.
-        hx: hidden state `(B, H)`.
+        hx: hidden state `(B, P)`.
         cx: cell state `(B, H)` of an LSTM.
         w_ih: `(G, F)`.
-        w_hh: `(G, H)`.
+        w_hh: `(G, P)`.
         b_ih: `(G,)`, or None.
         b_hh: `(G,)`, or None.
+        w_hr: projection `(P, H)` of an LSTM's hidden state, or None.
         cell: a key of `CELLS`.
         reverse: from the last step to the first.
         saving: keep what the backward pass needs.
 
     Returns:
-        Output `(T, B, H)` or `(N, H)`, last hidden state `(B, H)`, last cell state `(B, H)`,
+        Output `(T, B, P)` or `(N, P)`, last hidden state `(B, P)`, last cell state `(B, H)`,
         workspaces `(T, B, W)`, cell states `(T, B, H)`; empty where there is none.
     """
     packing = _packing(batch_sizes, input, hx)
@@ -202,6 +205,7 @@ def recurrent_layer(
     def body(carry: tuple[jax.Array, Maybe], at: tuple[jax.Array, Maybe]) -> Any:
         (hidden, state), (x, valid) = carry, at
         new, new_state, work = step(x, matmul.linear(hidden, w_hh, b_hh), hidden, state)
+        new = new if w_hr is None else matmul.linear(new, w_hr)
         new, new_state = _kept(valid, new, hidden), _kept(valid, new_state, state)
         return (new, new_state), (new, (work, new_state) if saving else None)
 
@@ -223,6 +227,7 @@ def recurrent_layer_backward(
     cx: Maybe,
     w_ih: jax.Array,
     w_hh: jax.Array,
+    w_hr: Maybe,
     output: jax.Array,
     work: jax.Array,
     cells: jax.Array,
@@ -241,9 +246,10 @@ def recurrent_layer_backward(
         cells: its cell states.
 
     Returns:
-        Gradients of input, hx, cx (empty without one), w_ih, w_hh, and of b_ih and b_hh `(G,)`.
+        Gradients of input, hx, cx (empty without one), w_ih, w_hh, of b_ih and b_hh `(G,)`, and of
+        w_hr (empty without one).
     """
-    dtype, zeros = input.dtype, jnp.zeros_like(hx)
+    dtype = input.dtype
     packing = _packing(batch_sizes, input, hx)
     grads = None if grad_output is None else _padded(packing, grad_output)
     states = _padded(packing, output)
@@ -254,28 +260,36 @@ def recurrent_layer_backward(
     afters = None if cx is None else cells
     back = CELLS[cell].back
 
+    def times(grad: jax.Array, weight: jax.Array) -> jax.Array:
+        return matmul.contract(grad, weight, 1, 0, out=matmul.accumulator(dtype)).astype(dtype)
+
     def body(carry: tuple[jax.Array, Maybe], at: Any) -> Any:
         (grad, grad_state), (grad_out, saved, valid) = carry, at
         total = grad if grad_out is None else grad + grad_out
-        d_x, d_h, state_before, direct = back(total, grad_state, saved)
-        before = matmul.contract(d_h, w_hh, 1, 0, out=matmul.accumulator(dtype)).astype(dtype)
+        d_new = total if w_hr is None else times(total, w_hr)
+        d_x, d_h, state_before, direct = back(d_new, grad_state, saved)
+        before = _kept(valid, times(d_h, w_hh) + direct, total)
+        found: tuple[Maybe, ...] = (d_x, d_h, total if w_hr is not None else None)
         if valid is not None:
-            d_x, d_h = jnp.where(valid, d_x, 0), jnp.where(valid, d_h, 0)
-        before = _kept(valid, before + direct, total)
-        return (before, _kept(valid, state_before, grad_state)), (d_x, d_h)
+            found = tuple(g if g is None else jnp.where(valid, g, 0) for g in found)
+        return (before, _kept(valid, state_before, grad_state)), found
 
     first = (
-        zeros if grad_hidden is None else grad_hidden,
-        None if cx is None else (zeros if grad_cell is None else grad_cell),
+        jnp.zeros_like(hx) if grad_hidden is None else grad_hidden,
+        None if cx is None else (jnp.zeros_like(cx) if grad_cell is None else grad_cell),
     )
     steps = (grads, _Saved(work, befores, afters), packing.valid if packing else None)
-    (d_hx, d_cx), (d_x, d_h) = lax.scan(body, first, steps, reverse=not reverse)
+    (d_hx, d_cx), (d_x, d_h, d_projected) = lax.scan(body, first, steps, reverse=not reverse)
     d_x = packing.pack(d_x) if packing else d_x
     everything = [True, True, True]
     d_input, d_w_ih, d_b_ih = matmul.linear_backward(input, d_x, w_ih, everything)
     _, d_w_hh, d_b_hh = matmul.linear_backward(hidden_before, d_h, w_hh, [False, True, True])
+    d_w_hr = None
+    if w_hr is not None:
+        unprojected = recurrent.lstm_hidden(work, cells)
+        _, d_w_hr, _ = matmul.linear_backward(unprojected, d_projected, w_hr, [False, True, False])
     none = jnp.zeros((0,), dtype)
-    results = (d_input, d_hx, d_cx, d_w_ih, d_w_hh, d_b_ih, d_b_hh)
+    results = (d_input, d_hx, d_cx, d_w_ih, d_w_hh, d_b_ih, d_b_hh, d_w_hr)
     return tuple(none if r is None else r for r in results)
 
 

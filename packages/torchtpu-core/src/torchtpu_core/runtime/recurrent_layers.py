@@ -3,9 +3,9 @@
 
 PyTorch makes these of an operator per step and gate; a program then grows with the length of the
 sequence, and takes minutes to compile. On the device a layer is a loop in the program instead
-(`torchtpu_core.lowering.recurrent_layers`). What the loop does not cover (projections, transforms
-of `torch.func`, forward-mode derivatives, operands PyTorch would refuse) goes PyTorch's way, and
-so does the derivative of a gradient.
+(`torchtpu_core.lowering.recurrent_layers`). What the loop does not cover (transforms of
+`torch.func`, forward-mode derivatives, operands PyTorch would refuse) goes PyTorch's way, and so
+does the derivative of a gradient.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _STEPPED = {
 _library = torch.library.Library("torchtpu", "FRAGMENT")
 _library.define(
     "recurrent_layer(Tensor input, Tensor? batch_sizes, Tensor hx, Tensor? cx, Tensor w_ih, "
-    "Tensor w_hh, Tensor? b_ih, Tensor? b_hh, str cell, bool reverse, bool saving) "
+    "Tensor w_hh, Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, str cell, bool reverse, bool saving) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _library.define(
     "recurrent_layer_backward(Tensor? grad_output, Tensor? grad_hidden, Tensor? grad_cell, "
     "Tensor input, Tensor? batch_sizes, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, "
-    "Tensor output, Tensor work, Tensor cells, str cell, bool reverse) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "Tensor? w_hr, Tensor output, Tensor work, Tensor cells, str cell, bool reverse) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _KEYS = ("AutogradPrivateUse1", "PrivateUse1")
 
@@ -66,9 +66,10 @@ class _Layers:
 
     Attributes:
         cell: lstm, gru, tanh or relu.
-        hx: hidden states `(layers * directions, B, H)`, and for an LSTM cell states.
+        hx: hidden states `(layers * directions, B, P)`, and for an LSTM cell states with H in
+            the place of P; the two differ where the hidden state is projected.
         params: of every layer and direction, in PyTorch's order.
-        has_biases: four of them for each, or two.
+        has_biases: four of them for each, or two, and a projection.
         count: layers.
         dropout: between layers, 0 outside training.
         directions: 1 or 2.
@@ -108,8 +109,9 @@ class _Layers:
     def covers(self, x: torch.Tensor, batch_sizes: torch.Tensor | None) -> bool:
         """Whether the operands are as the loop expects them."""
         tensors = (x, *self.hx, *self.params)
-        weights = len(self.params) == self.count * self.directions * (4 if self.has_biases else 2)
-        if not weights or len(self.hx) != (2 if self.cell == "lstm" else 1):
+        if len(self.hx) != (2 if self.cell == "lstm" else 1):
+            return False
+        if len(self.params) != self.count * self.directions * self._each:
             return False
         if x.dim() != (2 if batch_sizes is not None else 3) or 0 in x.shape:
             return False
@@ -120,25 +122,38 @@ class _Layers:
         return self._fit(x, batch_sizes)
 
     def _fit(self, x: torch.Tensor, batch_sizes: torch.Tensor | None) -> bool:
-        """Whether the shapes are those of a layer without projections."""
-        hidden = self.hx[0].shape[-1]
+        """Whether the shapes are those of layers."""
+        widths = [state.shape[-1] for state in self.hx]
+        hidden, state = widths[0], widths[-1]
         batch = self.hx[0].shape[1] if batch_sizes is not None else x.shape[1]
-        states = (self.count * self.directions, batch, hidden)
-        gates, features = _GATES[self.cell] * hidden, x.shape[-1]
-        fits = hidden > 0 and all(tuple(state.shape) == states for state in self.hx)
-        for number, (w_ih, w_hh, *biases) in enumerate(self._weights()):
+        rows = (self.count * self.directions, batch)
+        gates, features = _GATES[self.cell] * state, x.shape[-1]
+        fits = 0 not in widths and all(tuple(s.shape[:-1]) == rows for s in self.hx)
+        for number, (w_ih, w_hh, *biases, w_hr) in enumerate(self._weights()):
             above = number >= self.directions
             width = hidden * self.directions if above else features
             fits = fits and tuple(w_ih.shape) == (gates, width)
             fits = fits and tuple(w_hh.shape) == (gates, hidden)
             fits = fits and all(b is None or tuple(b.shape) == (gates,) for b in biases)
+            fits = fits and (w_hr is None or tuple(w_hr.shape) == (hidden, state))
         return fits
 
+    @property
+    def _projects(self) -> bool:
+        """Whether the hidden state is narrower than the cell state, as PyTorch finds it out."""
+        return self.hx[0].shape[-1] != self.hx[-1].shape[-1]
+
+    @property
+    def _each(self) -> int:
+        """Parameters of one direction of one layer."""
+        return (4 if self.has_biases else 2) + self._projects
+
     def _weights(self) -> Iterator[tuple[Any, ...]]:
-        size = 4 if self.has_biases else 2
-        for start in range(0, len(self.params), size):
-            given = self.params[start : start + size]
-            yield (*given, *(() if self.has_biases else (None, None)))
+        """`w_ih, w_hh, b_ih, b_hh, w_hr` of each direction of each layer, None where absent."""
+        for start in range(0, len(self.params), self._each):
+            given = list(self.params[start : start + self._each])
+            projection = given.pop() if self._projects else None
+            yield (*given, *(() if self.has_biases else (None, None)), projection)
 
 
 def _dense(cell: str) -> Callable[..., Any]:
@@ -245,16 +260,18 @@ def _fake(
     w_hh: torch.Tensor,
     b_ih: torch.Tensor | None,
     b_hh: torch.Tensor | None,
+    w_hr: torch.Tensor | None,
     cell: str,
     reverse: bool,
     saving: bool,
 ) -> tuple[torch.Tensor, ...]:
-    batch, hidden = hx.shape
+    batch, width = hx.shape
+    hidden = width if cx is None else cx.shape[1]
     steps, lstm = _steps(input, batch_sizes), cx is not None
     none = (0,)
     return (
-        input.new_empty((*input.shape[:-1], hidden)),
-        input.new_empty((batch, hidden)),
+        input.new_empty((*input.shape[:-1], width)),
+        input.new_empty((batch, width)),
         input.new_empty((batch, hidden) if lstm else none),
         input.new_empty((steps, batch, _WORK[cell] * hidden) if saving else none),
         input.new_empty((steps, batch, hidden) if saving and lstm else none),
@@ -272,6 +289,7 @@ def _fake_backward(
     cx: torch.Tensor | None,
     w_ih: torch.Tensor,
     w_hh: torch.Tensor,
+    w_hr: torch.Tensor | None,
     output: torch.Tensor,
     work: torch.Tensor,
     cells: torch.Tensor,
@@ -279,8 +297,9 @@ def _fake_backward(
     reverse: bool,
 ) -> tuple[torch.Tensor, ...]:
     bias = (w_ih.shape[0],)
-    shapes = (input.shape, hx.shape, (0,) if cx is None else cx.shape, w_ih.shape, w_hh.shape)
-    return tuple(input.new_empty(shape) for shape in (*shapes, bias, bias))
+    cx_shape, projection = (() if t is None else t.shape for t in (cx, w_hr))
+    shapes = (input.shape, hx.shape, cx_shape or (0,), w_ih.shape, w_hh.shape)
+    return tuple(input.new_empty(s) for s in (*shapes, bias, bias, projection or (0,)))
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -294,11 +313,11 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 def _backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     *operands, output, work, cells = ctx.saved_tensors
-    input, batch_sizes, hx, cx, w_ih, w_hh, *_ = operands
-    needed = ctx.needs_input_grad[:8]
+    input, batch_sizes, hx, cx, w_ih, w_hh, _, _, w_hr = operands
+    needed = ctx.needs_input_grad[: len(operands)]
     given = grads[:3]
     if all(g is None for g in given):
-        return (None,) * 11
+        return (None,) * len(ctx.needs_input_grad)
     if torch.is_grad_enabled():
         found = _differentiable_gradients(ctx, operands, given)
     else:
@@ -310,6 +329,7 @@ def _backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | Non
             cx,
             w_ih,
             w_hh,
+            w_hr,
             output,
             work,
             cells,
@@ -326,7 +346,7 @@ def _differentiable_gradients(
     """Gradients that can be differentiated again: PyTorch's own steps, and their gradients."""
     results = _stepped(operands, ctx.cell, ctx.reverse)
     pairs = [(r, g) for r, g in zip(results, grads, strict=False) if g is not None]
-    wanted = [i for i, n in enumerate(ctx.needs_input_grad[:8]) if n]
+    wanted = [i for i, n in enumerate(ctx.needs_input_grad[: len(operands)]) if n]
     found = torch.autograd.grad(
         [r for r, _ in pairs],
         [operands[i] for i in wanted],  # type: ignore[misc]
@@ -335,7 +355,7 @@ def _differentiable_gradients(
         allow_unused=True,
     )
     by_position = dict(zip(wanted, found, strict=True))
-    return [by_position.get(i) for i in range(8)]
+    return [by_position.get(i) for i in range(len(operands))]
 
 
 def _stepped(
@@ -349,7 +369,7 @@ def _stepped(
     states = [torch.stack([s] * twice) for s in (hx, cx) if s is not None]
     state = states if cell == "lstm" else states[0]
     weights = [p for p in params if p is not None] * twice
-    rest = (len(weights) == 4 * twice, 1, 0.0, False, reverse)
+    rest = (params[2] is not None, 1, 0.0, False, reverse)
     packet = _STEPPED[cell]
     if batch_sizes is None:
         output, *last = _by_steps(packet.input, x, state, weights, *rest, False)
