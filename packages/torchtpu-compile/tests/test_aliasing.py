@@ -280,3 +280,47 @@ def test_result_that_only_the_graph_takes_for_a_view_holds_its_values(
             result.sin().sum().backward()
             expected.sin().sum().backward()
             torch.testing.assert_close(on_device.grad.cpu(), x.grad)
+
+
+class Halved(torch.autograd.Function):
+    """Returns its operand as it came, or a part of it, and halves the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, start: int) -> Tensor:
+        ctx.start = start
+        return x[start:] if start else x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return F.pad(gradient / 2, (0, 0, ctx.start, 0)), None
+
+
+@BACKENDS
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: Halved.apply(x, 0),
+        lambda x: (Halved.apply(x, 1), x * 2),
+        lambda x: (Halved.apply(x.t(), 1), Halved.apply(x * 2, 0)),
+        lambda x: list(x.unbind(1)),
+        lambda x: (*x.split(2), x.sin()),
+    ],
+)
+def test_results_that_autograd_takes_for_new_lie_in_the_input(
+    function: Any, dynamic: bool, backend: str
+) -> None:
+    compiled = torch.compile(function, backend=backend, dynamic=dynamic)
+    for n in (3, 5) if dynamic else (3,):
+        found = []
+        for place, call in (("cpu", function), ("tpu", compiled)):
+            leaf = torch.arange(4.0 * n).view(n, 4).to(place).requires_grad_()
+            x = (leaf * 2)[1:]
+            results = tree_leaves((call(x),))
+            sum((r * r).sum() for r in results).backward()
+            x.detach().add_(1)  # seen through the results
+            found.append([leaf.grad, *results, x])
+        for a, e in zip(*reversed(found), strict=True):
+            torch.testing.assert_close(a.detach().cpu(), e.detach())
+            assert a.stride() == e.stride() and a.storage_offset() == e.storage_offset()
+        assert shared(found[1]) == shared(found[0])

@@ -45,8 +45,8 @@ def graph_call(number: int) -> Callable[[list[Any]], list[Any]]:
 
     if number not in _graphs:
         module = _modules.pop(number)
-        inference = _part(module.graph) == "inference"
-        _graphs[number] = compile_graph("inductor", module, (), aliases=inference)
+        aliases = _part(module.graph) != "backward"
+        _graphs[number] = compile_graph("inductor", module, (), aliases=aliases)
     return _graphs[number]
 
 

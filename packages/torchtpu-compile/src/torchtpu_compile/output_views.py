@@ -5,8 +5,10 @@ A program's results are arrays of their own. Where several results are views of 
 tensor of the graph, or the elements of one do not fill its memory (``y[:, 0]``, an
 expanded tensor), the program returns that tensor once and the views are made of it after
 each call. Results that are views of inputs are AOTAutograd's business, which makes them
-anew itself. A single view whose elements do fill its memory (``y.t()``, ``y[1:]``) is a
-tensor of its own with the strides of eager, but no ``_base``: nobody else sees its memory.
+anew itself; those that it hides from autograd (the parts of ``unbind``, what a custom
+function returns as it came) are made of the arguments here. A single view whose elements
+do fill its memory (``y.t()``, ``y[1:]``) is a tensor of its own with the strides of eager,
+but no ``_base``: nobody else sees its memory.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchtpu_compile import numbers
+from torchtpu_compile.placement import is_input_write
 from torchtpu_compile.result_layout import memory_order, sharing
 from torchtpu_compile.symbols import evaluate, expression
 
@@ -40,6 +43,7 @@ class OutputView:
         dtype: what the memory is read as; None: as what it was written.
         is_conj: whether it is the lazy conjugate of what lies there.
         is_neg: whether it is the lazy negative of it.
+        is_argument: whether that tensor is an argument, which may begin anywhere in its storage.
     """
 
     size: tuple[sympy.Expr, ...]
@@ -49,15 +53,18 @@ class OutputView:
     dtype: torch.dtype | None
     is_conj: bool
     is_neg: bool
+    is_argument: bool = False
 
     @classmethod
-    def of(cls, value: torch.Tensor, root: torch.Tensor) -> OutputView:
+    def of(cls, value: torch.Tensor, root: torch.Tensor, is_argument: bool = False) -> OutputView:
         """The place of a tensor, as the tracer saw it, in the storage of another one."""
         size, stride = (tuple(map(expression, given)) for given in (value.shape, value.stride()))
         offset = expression(value.storage_offset())
+        offset -= expression(root.storage_offset()) if is_argument else 0
         is_open = any(e.free_symbols for e in (*size, *stride, offset))
         dtype = None if value.dtype is root.dtype else value.dtype
-        return cls(size, stride, offset, is_open, dtype, value.is_conj(), value.is_neg())
+        flags = value.is_conj(), value.is_neg()
+        return cls(size, stride, offset, is_open, dtype, *flags, is_argument)
 
     def place(self, known: Mapping[sympy.Symbol, int]) -> tuple[list[int], list[int], int]:
         """Sizes, strides and offset for given symbols."""
@@ -102,10 +109,19 @@ class OutputViews:
             with torch.no_grad():
                 for index, view in self.views.items():
                     place = fixed[index] if index in fixed else view.place(known)
+                    if view.is_argument:
+                        results[index] = _part_of(results[index], *place)
+                        continue
                     results[index] = _flagged(make(_read_as(results[index], view), *place), view)
             return results
 
         return restored
+
+
+def _part_of(
+    argument: torch.Tensor, size: list[int], stride: list[int], offset: int
+) -> torch.Tensor:
+    return argument.as_strided(size, stride, argument.storage_offset() + offset)
 
 
 def _read_as(root: torch.Tensor, view: OutputView) -> torch.Tensor:
@@ -137,12 +153,14 @@ def share(module: GraphModule, count: int | None = None) -> OutputViews | None:
         return None
     sources = _sources(module)
     results = list(output.args[0])
+    views = _views_of_arguments(results, sources)
+    for index in views:
+        results[index] = _origin(results[index])
     roots = [_root(node, sources) for node in results[:count]]
     groups: dict[Node, set[Node]] = {}
     for node, root in zip(results, roots, strict=False):
         if root is not None:
             groups.setdefault(root, set()).add(node)
-    views: dict[int, OutputView] = {}
     for index, (node, root) in enumerate(zip(results, roots, strict=False)):
         if root is None or root is node:
             continue
@@ -155,6 +173,48 @@ def share(module: GraphModule, count: int | None = None) -> OutputViews | None:
     output.args = (results,)
     is_open = any(view.is_open for view in views.values())
     return OutputViews(views, sources if is_open else {}, count is not None)
+
+
+def _views_of_arguments(
+    results: Sequence[Any], sources: Mapping[sympy.Symbol, Source]
+) -> dict[int, OutputView]:
+    """The results that lie in an argument, which AOTAutograd neither makes anew nor copies."""
+    found: dict[int, OutputView] = {}
+    for index, info in _kinds().items():
+        node = results[index] if index < len(results) else None
+        if not _hides_an_input(info) or not isinstance(node, Node):
+            continue
+        origin = _origin(node)
+        if origin.op != "placeholder" or any(is_input_write(user) for user in origin.users):
+            continue
+        if _is_known(node, sources) and _is_known(origin, sources):
+            view = OutputView.of(node.meta["val"], origin.meta["val"], is_argument=True)
+            if view.dtype is None and not view.is_conj and not view.is_neg:
+                found[index] = view
+    return found
+
+
+def _kinds() -> dict[int, Any]:
+    """What AOTAutograd found out of the results of the forward graph that it compiles now."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return {}
+    first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
+    return dict(enumerate(metadata.output_info, first))
+
+
+def _hides_an_input(info: Any) -> bool:
+    """Whether a result lies in an input without being a view of it for autograd."""
+    kind = info.output_type.name
+    return kind == "custom_function_view" or (kind == "non_alias" and info.base_idx is not None)
+
+
+def _origin(node: Node) -> Node:
+    """What a node is a view of, through all views between; itself if it is none."""
+    while (source := viewed(node)) is not None:
+        node = source
+    return node
 
 
 def save_apart(module: GraphModule, count: int | None) -> None:
@@ -189,18 +249,17 @@ def keep_values(module: GraphModule) -> None:
         module: a forward or inference graph that AOTAutograd compiles now; its output node is
             changed.
     """
-    context = torch._guards.TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    kinds = _kinds()
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
-    if metadata is None or not isinstance(output.args[0], (list, tuple)):
+    if not kinds or not isinstance(output.args[0], (list, tuple)):
         return
     results = list(output.args[0])
-    first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
-    made_anew = [info.output_type.name in _MADE_ANEW for info in metadata.output_info]
-    made_anew += [False] * metadata.num_intermediate_bases
-    for index, is_anew in zip(range(first, len(results)), made_anew, strict=False):
-        node = results[index]
-        if is_anew or not isinstance(node, Node) or not _is_open_view(node) or is_piece(node):
+    bases = torch._guards.TracingContext.get().fw_metadata.num_intermediate_bases
+    for index in range(min(kinds), min(max(kinds) + 1 + bases, len(results))):
+        node, info = results[index], kinds.get(index)
+        if info and (info.output_type.name in _MADE_ANEW or _hides_an_input(info)):
+            continue
+        if not isinstance(node, Node) or not _is_open_view(node) or is_piece(node):
             continue
         with module.graph.inserting_before(output):
             results[index] = module.graph.call_function(torch.ops.aten.clone.default, (node,))
@@ -230,8 +289,7 @@ def _root(node: Any, sources: Mapping[sympy.Symbol, Source]) -> Node | None:
     """The tensor of the graph that a result is a view of; None: not ours to restore."""
     if not isinstance(node, Node) or not _is_known(node, sources):
         return None
-    while (source := viewed(node)) is not None:
-        node = source
+    node = _origin(node)
     if node.op != "call_function" or not _is_known(node, sources):
         return None
     value = node.meta["val"]
@@ -267,9 +325,7 @@ def is_view_of_input(node: Node) -> bool:
     inputs = (n.name for n in node.graph.nodes if n.op == "placeholder")
     if any(name.startswith("tangents") for name in inputs):
         return False
-    while (source := viewed(node)) is not None:
-        node = source
-    return node.op == "placeholder"
+    return _origin(node).op == "placeholder"
 
 
 def _is_open_view(node: Node) -> bool:
