@@ -10,11 +10,18 @@
 namespace torchtpu {
 namespace {
 
+// The device has one fused kernel, so each of PyTorch's fused backends means it.
+bool fused_allowed() {
+  const auto& context = at::globalContext();
+  return context.userEnabledOverrideableSDP() || context.userEnabledFlashSDP() ||
+         context.userEnabledMemEfficientSDP() || context.userEnabledCuDNNSDP();
+}
+
 // Sizes may be symbolic: torch.compile asks with fake tensors.
 int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                const std::optional<at::Tensor>& mask, double /*dropout*/, bool /*is_causal*/,
                std::optional<double> /*scale*/, bool enable_gqa) {
-  bool fused = at::globalContext().userEnabledOverrideableSDP() && !query.is_nested() && query.dim() == 4 &&
+  bool fused = fused_allowed() && !query.is_nested() && query.dim() == 4 &&
                key.dim() == 4 && value.dim() == 4 && !enable_gqa && query.sym_size(1) == key.sym_size(1) &&
                query.sym_numel() > 0 && key.sym_numel() > 0 && at::isFloatingType(query.scalar_type()) &&
                (!mask.has_value() || !mask->defined() || mask->scalar_type() == query.scalar_type() ||

@@ -168,7 +168,9 @@ class Reader {
       read_tensor(arg, uploaded(tensor), spec);
       return;
     }
-    bool host_scalar = tensor.device().is_cpu() && tensor.dim() == 0 && !arg.written;
+    // Fused optimizers take a rate of one element in any number of dimensions, as on CUDA.
+    bool scalar = tensor.dim() == 0 || (arg.role == ArgRole::kRuntime && tensor.numel() == 1);
+    bool host_scalar = tensor.device().is_cpu() && scalar && !arg.written;
     TORCH_CHECK(host_scalar,
                 "Expected all tensors to be on the same device, but found at least two devices, tpu:",
                 static_cast<int>(call_.device < 0 ? current_device() : call_.device), " and ",

@@ -232,6 +232,15 @@ def test_fused_attention_is_the_choice_for_four_dimensions_and_can_be_disabled()
         assert torch._fused_sdp_choice(q, q, q) == SDPBackend.MATH.value
 
 
+@pytest.mark.parametrize("name", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
+def test_fused_attention_is_what_other_fused_backends_choose(name):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q = torch.ones(2, 2, 8, 4, device="tpu")
+    with sdpa_kernel(getattr(SDPBackend, name)):
+        assert torch._fused_sdp_choice(q, q, q) == SDPBackend.OVERRIDEABLE.value
+
+
 def _masked_backward(device, name, arguments, mask):
     moved = [a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments]
     results = getattr(torch.ops.aten, name)(*moved, mask)

@@ -70,6 +70,13 @@ def test_fused_steps_match_cpu(optimizer, options):
     _same(actual, _train(optimizer, {**options, "foreach": False}, "cpu"))
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+def test_fused_steps_take_a_rate_of_one_element_on_the_host(name):
+    optimizer, options = getattr(torch.optim, name), {"fused": True}
+    actual = _train(optimizer, {**options, "lr": torch.tensor([0.1])}, "tpu")
+    _same(actual, _train(optimizer, {**options, "lr": 0.1}, "cpu"))
+
+
 def test_lbfgs_matches_cpu():
     results = []
     for device in ("cpu", "tpu"):
