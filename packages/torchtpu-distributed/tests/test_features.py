@@ -38,6 +38,10 @@ def test_checkpoint_of_one_layout_loads_into_another(pair, tmp_path):
     check(pair("dtensor_features.checkpoint_resharded", str(tmp_path)))
 
 
+def test_compiled_dropout_of_a_dtensor_draws_as_without_compilation(pair):
+    check(pair("dtensor_features.random_compiled"), rtol=0, atol=0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FEATURES)
 def test_feature_over_four_ranks_equals_one_process(four, name):

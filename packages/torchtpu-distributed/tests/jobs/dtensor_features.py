@@ -141,3 +141,18 @@ def backward_mistake() -> str:
     except RuntimeError as error:
         return str(error)
     return "no error"
+
+
+def random_compiled() -> Pair:
+    """Dropout of a sharded tensor in a compiled function, and in the function alone."""
+    mesh = dist.init_device_mesh("tpu", (dist.get_world_size(),))
+    x = distribute_tensor(torch.ones(8, 8, device="tpu"), mesh, [Shard(0)])
+
+    def double(x: DTensor) -> DTensor:
+        return nn.functional.dropout(x * 2, 0.5) * 2
+
+    results = []
+    for function in (torch.compile(double, backend="aot_eager"), double):
+        torch.manual_seed(3)
+        results.append([whole(function(x)), whole(function(x)), torch.tpu.get_rng_state()])
+    return results[0], results[1]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 import torch
+from torch._guards import TracingContext
 
 from torchtpu_core import _C
 from torchtpu_core.tpu.devices import Device, device_count, index_of
@@ -38,8 +39,27 @@ default_generators = _DefaultGenerators()
 
 
 def get_rng_state(device: Device = None) -> torch.Tensor:
-    """State of a device's generator, `(16,)` uint8 on the CPU: seed, then offset."""
+    """State of a device's generator, `(16,)` uint8 on the CPU: seed, then offset.
+
+    Raises:
+        UnsupportedFakeTensorException: torch.compile traces, as it does random operators of
+            DTensors, which read and set the state. Their graph breaks there.
+    """
+    _refuse_traced()
     return default_generators[index_of(device)].get_state()
+
+
+def _refuse_traced() -> None:
+    """A state read now would be a constant of the graph."""
+    fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    if fake is not None and TracingContext.try_get() is not None:
+        from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
+
+        raise UnsupportedFakeTensorException(
+            "the state of the tpu's random generator is not known while torch.compile traces. "
+            "Random operators of DTensors run outside of graphs: compile without fullgraph=True, "
+            "or draw on local tensors"
+        )
 
 
 def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
