@@ -3,11 +3,13 @@
 
 AOTAutograd makes a 0-d tensor of such a float where it meets a product, sum, difference or
 quotient, and otherwise has the graph compiled anew for each value. So an op that takes it in
-another place is taken apart into these; with plain numbers it stays as it is.
+another place is taken apart into these, or gets a product of one and the float as a tensor;
+with plain numbers it stays as it is.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,67 +17,195 @@ import torch
 from torch import Tensor
 
 aten = torch.ops.aten
+Function = Callable[..., Any]
 
 
-def _scaled(sign: int) -> Callable[..., Any]:
+def _is_open(*numbers: Any) -> bool:
+    return any(isinstance(number, torch.SymFloat) for number in numbers)
+
+
+def _tensor(number: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number as `()`."""
+    return torch.ones((), dtype=dtype, device=device) * number
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    """What an op of a tensor and a float computes in."""
+    if not (x.is_floating_point() or x.is_complex()):
+        return torch.get_default_dtype()
+    return torch.float32 if x.dtype.itemsize < 4 else x.dtype
+
+
+def _scaled(sign: int) -> Function:
     def function(x: Tensor, y: Any, *, alpha: Any = 1) -> Any:
-        if not isinstance(alpha, torch.SymFloat):
+        if not _is_open(alpha):
             return NotImplemented
         return x + y * alpha if sign > 0 else x - y * alpha
 
     return function
 
 
-def _scaled_each(sign: int) -> Callable[..., Any]:
-    one = _scaled(sign)
-
-    def function(xs: Sequence[Tensor], ys: Sequence[Tensor], *, alpha: Any = 1) -> Any:
-        if not isinstance(alpha, torch.SymFloat):
-            return NotImplemented
-        return [one(x, y, alpha=alpha) for x, y in zip(xs, ys, strict=True)]
-
-    return function
-
-
-def _each(one: Callable[[Tensor, Any], Tensor]) -> Callable[..., Any]:
-    def function(xs: Sequence[Tensor], scalar: Any) -> Any:
-        if not isinstance(scalar, torch.SymFloat):
-            return NotImplemented
-        return [one(x, scalar) for x in xs]
-
-    return function
-
-
-def _third(one: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
+def _third(one: Function) -> Function:
     def function(x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> Any:
-        return x + one(y, z) * value if isinstance(value, torch.SymFloat) else NotImplemented
+        return _plus_scaled(one, x, y, z, value) if _is_open(value) else NotImplemented
 
     return function
 
 
-def _third_each(one: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
-    def function(
-        xs: Sequence[Tensor], ys: Sequence[Tensor], zs: Sequence[Tensor], value: Any = 1
-    ) -> Any:
-        if not isinstance(value, torch.SymFloat):
+def _plus_scaled(one: Function, x: Tensor, y: Tensor, z: Tensor, value: Any) -> Tensor:
+    """`x + one(y, z) * value`, rounded once."""
+    wide = _wide(x)
+    return (x.to(wide) + one(y.to(wide), z.to(wide)) * value).to(x.dtype)
+
+
+def _fma(x: Tensor, y: Any, z: Tensor) -> Any:
+    if not _is_open(y):
+        return NotImplemented
+    wide = _wide(z)
+    return (x.to(wide) * y + z.to(wide)).to(z.dtype)
+
+
+def _as_tensors(op: Function) -> Function:
+    """An op of a tensor, whose numbers may be tensors as well."""
+
+    def function(x: Tensor, *numbers: Any) -> Any:
+        if not _is_open(*numbers):
             return NotImplemented
-        return [x + one(y, z) * value for x, y, z in zip(xs, ys, zs, strict=True)]
+        wide = _wide(x)
+        given = [n if n is None else _tensor(n, wide, x.device) for n in numbers]
+        result = op(x.to(wide), *given)
+        return result.to(x.dtype) if x.is_floating_point() or x.is_complex() else result
 
     return function
+
+
+_clamped = _as_tensors(torch.clamp)
+
+
+def _clamp(x: Tensor, min: Any = None, max: Any = None) -> Any:
+    return _clamped(x, min, max)
+
+
+def _lerp(x: Tensor, end: Tensor, weight: Any) -> Any:
+    if not _is_open(weight):
+        return NotImplemented
+    wide = _wide(x)
+    return torch.lerp(x.to(wide), end.to(wide), _tensor(weight, wide, x.device)).to(x.dtype)
+
+
+def _power_of(base: Any, x: Tensor) -> Any:
+    if not _is_open(base):
+        return NotImplemented
+    wide = _wide(x)
+    result = torch.pow(_tensor(base, wide, x.device), x.to(wide))
+    return result.to(x.dtype) if x.is_floating_point() else result
+
+
+def _rounded_quotient(x: Tensor, y: Any, *, rounding_mode: str | None) -> Any:
+    return _as_tensors(lambda a, b: torch.div(a, b, rounding_mode=rounding_mode))(x, y)
+
+
+def _fill(x: Tensor, value: Any) -> Any:
+    return torch.ones_like(x) * value if _is_open(value) else NotImplemented
+
+
+def _full_like(x: Tensor, value: Any, **kwargs: Any) -> Any:
+    return torch.ones_like(x, **kwargs) * value if _is_open(value) else NotImplemented
+
+
+def _full(size: Sequence[Any], value: Any, **kwargs: Any) -> Any:
+    return torch.ones(size, **kwargs) * value if _is_open(value) else NotImplemented
+
+
+def _scalar_tensor(value: Any, **kwargs: Any) -> Any:
+    return _full((), value, **kwargs)
+
+
+def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
+    if not _is_open(value):
+        return NotImplemented
+    return torch.where(mask, _tensor(value, x.dtype, x.device), x)
+
+
+def _leaky_relu(x: Tensor, negative_slope: Any = 0.01) -> Any:
+    if not _is_open(negative_slope):
+        return NotImplemented
+    return torch.where(x > 0, x, x * negative_slope)
+
+
+def _sum_and_product(product: Function) -> Function:
+    def function(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        if not _is_open(beta, alpha):
+            return NotImplemented
+        return x * beta + product(a, b) * alpha
+
+    return function
+
+
+def _each(one: Function, lists: int) -> Function:
+    """An op for each of several tensors, with a number for all or for each."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        given = [*args, *kwargs.values()]
+        tensors, numbers = given[:lists], given[lists:]
+        number = numbers[0] if numbers else 1
+        count = len(tensors[0])
+        each = list(number) if isinstance(number, (tuple, list)) else [number] * count
+        if not _is_open(*each):
+            return NotImplemented
+        return [one(*some, n) for *some, n in zip(*tensors, each, strict=True)]
+
+    return function
+
+
+def _scaled_sum(x: Tensor, y: Tensor, alpha: Any) -> Tensor:
+    return x + y * alpha
+
+
+def _scaled_difference(x: Tensor, y: Tensor, alpha: Any) -> Tensor:
+    return x - y * alpha
 
 
 #: For AOTAutograd.
-DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
+DECOMPOSITIONS: Mapping[Any, Function] = {
     aten.add.Tensor: _scaled(1),
     aten.sub.Tensor: _scaled(-1),
     aten.addcmul.default: _third(torch.mul),
     aten.addcdiv.default: _third(torch.div),
-    aten._foreach_add.List: _scaled_each(1),
-    aten._foreach_sub.List: _scaled_each(-1),
-    aten._foreach_add.Scalar: _each(torch.add),
-    aten._foreach_sub.Scalar: _each(torch.sub),
-    aten._foreach_mul.Scalar: _each(torch.mul),
-    aten._foreach_div.Scalar: _each(torch.div),
-    aten._foreach_addcmul.Scalar: _third_each(torch.mul),
-    aten._foreach_addcdiv.Scalar: _third_each(torch.div),
+    aten.addmm.default: _sum_and_product(torch.mm),
+    aten.baddbmm.default: _sum_and_product(torch.bmm),
+    aten.clamp.default: _clamp,
+    aten.clamp_max.default: _as_tensors(torch.minimum),
+    aten.clamp_min.default: _as_tensors(torch.maximum),
+    aten.div.Tensor_mode: _rounded_quotient,
+    aten.fill.Scalar: _fill,
+    aten.fmod.Scalar: _as_tensors(torch.fmod),
+    aten.full.default: _full,
+    aten.full_like.default: _full_like,
+    aten.leaky_relu.default: _leaky_relu,
+    aten.lerp.Scalar: _lerp,
+    aten.masked_fill.Scalar: _masked_fill,
+    aten.pow.Scalar: _power_of,
+    aten.pow.Tensor_Scalar: _as_tensors(torch.pow),
+    aten.remainder.Scalar: _as_tensors(torch.remainder),
+    aten.scalar_tensor.default: _scalar_tensor,
+    aten._foreach_add.List: _each(_scaled_sum, 2),
+    aten._foreach_sub.List: _each(_scaled_difference, 2),
+    torch.ops.prims.fma.default: _fma,  # of an in-place addcmul or addcdiv
+    **{
+        overload: _each(one, lists)
+        for packet, one, lists in (
+            (aten._foreach_add, torch.add, 1),
+            (aten._foreach_sub, torch.sub, 1),
+            (aten._foreach_mul, torch.mul, 1),
+            (aten._foreach_div, torch.div, 1),
+            (aten._foreach_pow, torch.pow, 1),
+            (aten._foreach_clamp_max, torch.clamp_max, 1),
+            (aten._foreach_clamp_min, torch.clamp_min, 1),
+            (aten._foreach_lerp, torch.lerp, 2),
+            (aten._foreach_addcmul, functools.partial(_plus_scaled, torch.mul), 3),
+            (aten._foreach_addcdiv, functools.partial(_plus_scaled, torch.div), 3),
+        )
+        for overload in (packet.Scalar, packet.ScalarList)
+    },
 }

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floats that change, given or read from a tensor, do not ask for a program each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+
+OPS = {
+    "add": lambda x, s: x.add(x, alpha=s),
+    "addcdiv": lambda x, s: x.addcdiv(x, x + 1, value=s),
+    # Dynamo takes it apart, and rounds the quotient: one that is exact.
+    "addcdiv in place": lambda x, s: x.clone().addcdiv_(x, torch.ones_like(x) * 2, value=-s),
+    "addcmul": lambda x, s: x.addcmul(x, x, value=s),
+    "addmm": lambda x, s: torch.addmm(x, x, x.t() @ x, alpha=s, beta=1 / s),
+    "baddbmm": lambda x, s: torch.baddbmm(x[None], x[None], (x.t() @ x)[None], alpha=s),
+    "clamp": lambda x, s: x.clamp(min=-1 / s, max=1 / s),
+    "clamp integers": lambda x, s: (x * 9).int().clamp(max=s),
+    "clamp_max": lambda x, s: x.clamp_max(1 / s),
+    "clamp_min": lambda x, s: x.clamp_min(-1 / s),
+    "div": lambda x, s: torch.div(x * 9, s, rounding_mode="floor"),
+    "fill": lambda x, s: x.clone().fill_(s),
+    "fmod": lambda x, s: torch.fmod(x * 9, s),
+    "full": lambda x, s: torch.full((3,), s, device=x.device),
+    "full_like": lambda x, s: torch.full_like(x, s),
+    "leaky_relu": lambda x, s: F.leaky_relu(x, 1 / s),
+    "lerp": lambda x, s: x.lerp(x + 1, 1 / s),
+    "masked_fill": lambda x, s: x.masked_fill(x > 0, s),
+    "power": lambda x, s: x.abs() ** (1 / s),
+    "power of a number": lambda x, s: s**x,
+    "remainder": lambda x, s: torch.remainder(x * 9, s),
+    "sub": lambda x, s: x.sub(x, alpha=s),
+    "where": lambda x, s: torch.where(x > 0, x, s),
+    "lists added": lambda x, s: torch._foreach_add([x, x], [x, x * 2], alpha=s),
+    "lists subtracted": lambda x, s: torch._foreach_sub([x, x], [x, x * 2], alpha=s),
+    "lists and a number": lambda x, s: torch._foreach_mul([x, x + 1], s),
+    "lists and numbers": lambda x, s: torch._foreach_div([x, x + 1], [s, 2.0]),
+    "lists lerp": lambda x, s: torch._foreach_lerp([x, x], [x + 1, x], 1 / s),
+    "lists clamp": lambda x, s: torch._foreach_clamp_max([x, x + 1], [1 / s, s]),
+    "lists addcmul": lambda x, s: torch._foreach_addcmul([x], [x], [x], s),
+    "lists addcdiv": lambda x, s: torch._foreach_addcdiv([x, x], [x, x], [x + 2, x], [s, 1.0]),
+}
+#: PyTorch's own shape functions ask whether alpha is 1, which an element cannot answer.
+NOT_OF_ELEMENTS = {"addmm", "sub", "lists subtracted"}
+CASES = [
+    (name, given)
+    for name in OPS
+    for given in ("a float", "an element")
+    if given == "a float" or name not in NOT_OF_ELEMENTS
+]
+VALUES = (1.5, 2.5, 4.25, 3.125, 7.75)
+
+
+@pytest.fixture(autouse=True)
+def _captured() -> Iterator[None]:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        yield
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "given"), CASES)
+def test_a_float_that_changes_is_an_operand(name: str, given: str, dtype: torch.dtype) -> None:
+    op = OPS[name]
+
+    def of_element(x: Tensor, s: Tensor) -> object:
+        return op(x, s.item())
+
+    function = op if given == "a float" else of_element
+    compiled = torch.compile(function, backend="tpu", fullgraph=True)
+    x = torch.linspace(-0.9, 1, 6).view(2, 3).to(dtype)
+    on_device, compiles = x.to("tpu"), []
+    for value in VALUES:
+        s = value if given == "a float" else torch.tensor(value)
+        torch.tpu.synchronize()
+        torch.tpu.reset_counters()
+        actual = compiled(on_device, s)
+        torch.tpu.synchronize()
+        compiles.append(torch.tpu.counters()["compiles"])
+        for a, e in zip(tree_leaves(actual), tree_leaves(op(x, value)), strict=True):
+            torch.testing.assert_close(a.cpu(), e)
+    assert compiles[2:] == [0] * (len(VALUES) - 2)
+
+
+def test_adafactor_compiles_its_step_once() -> None:
+    reference = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    model = deepcopy(reference).to("tpu")
+    compiles = []
+    inputs = [torch.randn(5, 3) for _ in range(8)]
+    for module, device in ((reference, "cpu"), (model, "tpu")):
+        optimizer = torch.optim.Adafactor(module.parameters(), lr=0.01)
+        step = optimizer.step if device == "cpu" else torch.compile(optimizer.step, backend="tpu")
+        for x in inputs:
+            module(x.to(device)).square().mean().backward()
+            if device == "tpu":
+                torch.tpu.synchronize()
+                torch.tpu.reset_counters()
+            step()
+            if device == "tpu":
+                torch.tpu.synchronize()
+                compiles.append(torch.tpu.counters()["compiles"])
+            optimizer.zero_grad()
+    assert compiles[-4:] == [0] * 4, compiles
+    for p, q in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=1e-4, atol=1e-5)
