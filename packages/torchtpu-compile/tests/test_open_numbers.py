@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from copy import deepcopy
 
@@ -108,3 +110,9 @@ def test_adafactor_compiles_its_step_once() -> None:
     assert compiles[-4:] == [0] * 4, compiles
     for p, q in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(p.cpu(), q, rtol=1e-4, atol=1e-5)
+
+
+def test_the_table_asks_for_no_module_of_torch_that_is_not_there_yet() -> None:
+    # Operators of prims exist from the import of torch._prims on, which Dynamo does.
+    code = "import torch_tpu.compile"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -47,7 +47,7 @@ def _collect(tables: Mapping[str, Lowering], open_sizes: bool) -> dict[Any, Call
         if isinstance(op, torch._ops.OpOverload) and not has_place(op, tables)
     } | {taken_apart: decomposition_table[taken_apart]}
     found |= {operator(name): tables[name].function for name in _SIZED}
-    found |= open_numbers.DECOMPOSITIONS
+    found |= open_numbers.decompositions()
     return {**found, **(encoder_layers.DECOMPOSITIONS if open_sizes else {})}
 
 

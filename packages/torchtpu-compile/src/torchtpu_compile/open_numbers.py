@@ -166,8 +166,7 @@ def _scaled_difference(x: Tensor, y: Tensor, alpha: Any) -> Tensor:
     return x - y * alpha
 
 
-#: For AOTAutograd.
-DECOMPOSITIONS: Mapping[Any, Function] = {
+_ATEN: Mapping[Any, Function] = {
     aten.add.Tensor: _scaled(1),
     aten.sub.Tensor: _scaled(-1),
     aten.addcmul.default: _third(torch.mul),
@@ -191,7 +190,6 @@ DECOMPOSITIONS: Mapping[Any, Function] = {
     aten.scalar_tensor.default: _scalar_tensor,
     aten._foreach_add.List: _each(_scaled_sum, 2),
     aten._foreach_sub.List: _each(_scaled_difference, 2),
-    torch.ops.prims.fma.default: _fma,  # of an in-place addcmul or addcdiv
     **{
         overload: _each(one, lists)
         for packet, one, lists in (
@@ -209,3 +207,10 @@ DECOMPOSITIONS: Mapping[Any, Function] = {
         for overload in (packet.Scalar, packet.ScalarList)
     },
 }
+
+
+def decompositions() -> dict[Any, Function]:
+    """For AOTAutograd."""
+    import torch._prims  # registers the operator that an in-place addcdiv becomes
+
+    return {**_ATEN, torch.ops.prims.fma.default: _fma}
