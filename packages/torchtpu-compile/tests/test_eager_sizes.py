@@ -131,6 +131,16 @@ def test_views_and_writes_of_varying_sizes(
     _check(function, make, most=1, op_count=4)
 
 
+#: Of a recurrent layer with 4 features and 3 units, and its first state.
+WEIGHTS = [torch.full(size, 0.1) for size in ((9, 4), (9, 3), (9,), (9,), (1, 2, 3))]
+
+
+def _recurrent(x: Tensor, *operands: Tensor) -> Tensor:
+    *weights, state = operands
+    output, last = torch.gru(x, state, weights, True, 1, 0.0, False, False, False)
+    return output + last
+
+
 def _gradient(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def gradient(x: Tensor, *others: Tensor) -> Tensor:
         x = x.detach().requires_grad_()
@@ -150,6 +160,7 @@ def _gradient(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         (_gradient(lambda x: x[len(x) // 2 + 1]), lambda n: (torch.randn(n, 4),)),
         (_gradient(lambda x, i: x[i]), lambda n: (torch.randn(n, 4), torch.randint(0, n, (n,)))),
         (torch.nonzero, lambda n: (torch.ones(n, 4) - torch.eye(n, 4),)),
+        (_gradient(_recurrent), lambda n: (torch.randn(n, 2, 4), *WEIGHTS)),
     ],
 )
 def test_parts_and_positions_of_varying_sizes(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchtpu_compile import bounded_program
 
 LAYERS = {
     "lstm": (nn.LSTM, {}),
@@ -48,4 +49,35 @@ def test_compiled_recurrent_layer_equals_cpu(name: str, dynamic: bool) -> None:
         x = torch.randn(steps, 3, FEATURES)
         actual = _results(compiled, device, x.to("tpu"))
         for a, e in zip(actual, _results(host, host, x), strict=True):
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_lengths_and_batches_share_programs(name: str) -> None:
+    kind, options = LAYERS[name]
+    host = kind(FEATURES, HIDDEN, **options)
+    device = deepcopy(host).to("tpu")
+    compiled = torch.compile(device, backend="tpu", fullgraph=True, dynamic=True)
+    bounded_program.reasons.clear()
+    for steps, batch in ((5, 3), (9, 2), (7, 8), (8, 7), (6, 5), (5, 6)):
+        x = torch.randn(steps, batch, FEATURES)
+        actual = _results(compiled, device, x.to("tpu"))
+        for a, e in zip(actual, _results(host, host, x), strict=True):
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+    assert not bounded_program.reasons, bounded_program.reasons
+
+
+def test_a_given_state_of_an_open_batch_reaches_both_directions() -> None:
+    host = nn.LSTM(FEATURES, HIDDEN, bidirectional=True)
+    device = deepcopy(host).to("tpu")
+    compiled = torch.compile(device, backend="tpu", fullgraph=True, dynamic=True)
+    for steps, batch in ((5, 3), (7, 6), (6, 5)):
+        given = torch.randn(steps, batch, FEATURES), *torch.randn(2, 2, batch, HIDDEN)
+        found = []
+        for layer, place in ((compiled, "tpu"), (host, "cpu")):
+            x, h, c = leaves = [t.to(place).requires_grad_() for t in map(torch.clone, given)]
+            output, (last, cell) = layer(x, (h, c))
+            (output.sin().sum() + (last * cell).sum()).backward()
+            found.append([output, last, cell, *(t.grad for t in leaves)])
+        for a, e in zip(*found, strict=True):
             torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)

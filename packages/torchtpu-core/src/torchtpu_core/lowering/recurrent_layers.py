@@ -7,9 +7,8 @@ products for weights and input follow it, again one for all steps.
 
 Legend: T steps, B batch, F features, H hidden, G gates side by side (`4H` LSTM, `3H` GRU, `H`
 otherwise), P width of the hidden state (H, unless an LSTM projects it), W width of a step's
-workspace. A packed sequence has N rows, those of step t after
-those of step t - 1, and ``batch_sizes[t]`` sequences that are at least t + 1 long; its first
-sequences are the longest.
+workspace. A packed sequence has N rows, those of step t after those of step t - 1, and
+``batch_sizes[t]`` sequences that are at least t + 1 long; its first sequences are the longest.
 """
 
 from __future__ import annotations
@@ -141,12 +140,35 @@ class _Packing:
         return padded[self._step, self._lane]
 
 
-def _packing(batch_sizes: Maybe, input: jax.Array, hx: jax.Array) -> _Packing | None:
-    """Where the rows of a packed input are; None for a padded one."""
-    return None if batch_sizes is None else _Packing(batch_sizes, input.shape[0], hx.shape[0])
+class _Dense:
+    """Steps that are there already, of which some do not count.
+
+    Args:
+        valid: `(T, B, 1)`, which do.
+    """
+
+    def __init__(self, valid: jax.Array) -> None:
+        self.valid = valid
+
+    def pad(self, steps: jax.Array) -> jax.Array:
+        """Zero where a step does not count."""
+        return jnp.where(self.valid, steps, 0)
+
+    def pack(self, steps: jax.Array) -> jax.Array:
+        """As they are."""
+        return steps
 
 
-def _padded(packing: _Packing | None, x: jax.Array) -> jax.Array:
+def _packing(
+    batch_sizes: Maybe, valid: Maybe, input: jax.Array, hx: jax.Array
+) -> _Packing | _Dense | None:
+    """Which steps count and where they are; None: all, one after another."""
+    if batch_sizes is not None:
+        return _Packing(batch_sizes, input.shape[0], hx.shape[0])
+    return None if valid is None else _Dense(valid)
+
+
+def _padded(packing: _Packing | _Dense | None, x: jax.Array) -> jax.Array:
     return packing.pad(x) if packing else x
 
 
@@ -177,6 +199,7 @@ def recurrent_layer(
     cell: str,
     reverse: bool,
     saving: bool,
+    valid: Maybe = None,
 ) -> tuple[jax.Array, ...]:
     """Run one direction of a layer.
 
@@ -193,12 +216,14 @@ def recurrent_layer(
         cell: a key of `CELLS`.
         reverse: from the last step to the first.
         saving: keep what the backward pass needs.
+        valid: `(T, B, 1)`, the steps of an input that is not packed that count; None: all. The
+            others keep the state of their sequence.
 
     Returns:
         Output `(T, B, P)` or `(N, P)`, last hidden state `(B, P)`, last cell state `(B, H)`,
         workspaces `(T, B, W)`, cell states `(T, B, H)`; empty where there is none.
     """
-    packing = _packing(batch_sizes, input, hx)
+    packing = _packing(batch_sizes, valid, input, hx)
     gates = _padded(packing, matmul.linear(input, w_ih, b_ih))
     step = CELLS[cell].step
 
@@ -233,6 +258,7 @@ def recurrent_layer_backward(
     cells: jax.Array,
     cell: str,
     reverse: bool,
+    valid: Maybe = None,
 ) -> tuple[jax.Array, ...]:
     """Gradients of `recurrent_layer`.
 
@@ -250,11 +276,13 @@ def recurrent_layer_backward(
         w_hr (empty without one).
     """
     dtype = input.dtype
-    packing = _packing(batch_sizes, input, hx)
+    packing = _packing(batch_sizes, valid, input, hx)
     grads = None if grad_output is None else _padded(packing, grad_output)
     states = _padded(packing, output)
     if packing is not None:
-        states = jnp.where(packing.valid, states, hx)  # a later start reads the first state
+        # A later start reads the first state.
+        states = jnp.where(packing.valid, states, hx)
+        cells = cells if cx is None else jnp.where(packing.valid, cells, cx)
     hidden_before = _before(states, hx, reverse)
     befores = None if cx is None else _before(cells, cx, reverse)
     afters = None if cx is None else cells
