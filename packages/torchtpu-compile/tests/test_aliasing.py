@@ -324,3 +324,30 @@ def test_results_that_autograd_takes_for_new_lie_in_the_input(
             torch.testing.assert_close(a.detach().cpu(), e.detach())
             assert a.stride() == e.stride() and a.storage_offset() == e.storage_offset()
         assert shared(found[1]) == shared(found[0])
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.narrow(0, -2, 2),
+        lambda x: (x.narrow(0, -1, 1), x * 2),
+        lambda x: x.unfold(0, 2, 1)[-1],
+        lambda x: x.t().contiguous().t()[-1].sin(),
+    ],
+)
+def test_parts_of_fixed_size_at_an_open_place(function: Any, backend: str) -> None:
+    compiled = torch.compile(function, backend=backend)  # the length opens, the width does not
+    for n in (3, 5, 8):
+        for needs_grad in (False, True):
+            x = torch.randn(n, 4)
+            on_device, on_host = (x.to(p).requires_grad_(needs_grad) for p in ("tpu", "cpu"))
+            actual = tree_leaves((compiled(on_device),))
+            expected = tree_leaves((function(on_host),))
+            for a, e in zip(actual, expected, strict=True):
+                torch.testing.assert_close(a.detach().cpu(), e.detach())
+                assert a.stride() == e.stride() and a.storage_offset() == e.storage_offset()
+            if needs_grad:
+                sum(a.square().sum() for a in actual).backward()
+                sum(e.square().sum() for e in expected).backward()
+                torch.testing.assert_close(on_device.grad.cpu(), on_host.grad)

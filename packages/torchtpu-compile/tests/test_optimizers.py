@@ -103,3 +103,20 @@ def test_a_scheduled_learning_rate_does_not_compile_each_step_anew(name: str) ->
     assert graphs[-1] == graphs[-8], graphs[-12:]
     for p, q in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(p.cpu(), q, rtol=1e-4, atol=1e-5)
+
+
+def test_an_optimizer_that_is_half_made_is_none_of_a_step() -> None:
+    half = torch.optim.Adam.__new__(torch.optim.Adam)
+    model = nn.Linear(3, 2).to("tpu")
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    function = torch.compile(step, backend="tpu")
+    for _ in range(2):
+        function(torch.randn(5, 3, device="tpu"))
+    assert optimizer.state[model.weight]["step"].item() == 2
+    assert not hasattr(half, "param_groups")

@@ -111,8 +111,16 @@ class Call:
         return [expression(s) for s in tensor.shape]
 
     def run(self, op: Any = None) -> Any:
-        """The row's result on the padded arrays; sizes are padded, numbers stay run-time."""
+        """The row's result on the padded arrays; sizes are padded, numbers stay run-time.
+
+        Raises:
+            Unbounded: a list that says where elements lie has numbers that only the call knows.
+        """
         target = rng_states.random_op(self.node) if op is None else op
+        for name in _exact_lists(self.node):
+            value = self.arg(name)
+            if isinstance(value, (list, tuple)) and not all(_is_fixed(v) for v in value):
+                raise Unbounded(f"{describe(self.node)} has a {name} of open size")
         args = [self._plain(a) for a in self.args]
         kwargs = {k: self._plain(v) for k, v in self.kwargs.items()}
         return run_overload(target, args, kwargs, self.tables, self.rng)
@@ -134,6 +142,21 @@ class Call:
         if dims is None:
             dims = [self.sizes.dim(e) for e in self.exprs()]
         return Padded(array, tuple(dims))
+
+
+#: Lists of numbers that are not sizes: a larger one gives other results, not more of them.
+_EXACT = frozenset({"stride", "padding", "dilation", "output_padding", "kernel_size", "shifts"})
+
+
+def _exact_lists(node: Node) -> frozenset[str]:
+    """The lists of `_EXACT` that an op takes; strides beside a size are of memory."""
+    schema = getattr(node.target, "_schema", None)
+    names = {argument.name for argument in schema.arguments} if schema is not None else set()
+    return frozenset() if "size" in names else _EXACT & names
+
+
+def _is_fixed(value: Any) -> bool:
+    return not isinstance(value, sympy.Expr) or is_static(value)
 
 
 class BoundedInterpreter:

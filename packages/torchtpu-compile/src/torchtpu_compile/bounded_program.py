@@ -31,7 +31,7 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_compile import numbers
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
-from torchtpu_compile.output_views import is_piece, is_view_of_input
+from torchtpu_compile.output_views import has_open_place, is_piece, is_view_of_input
 from torchtpu_compile.padded import Padded, Sizes
 from torchtpu_compile.result_layout import Layout, dense_strides
 from torchtpu_compile.size_sources import sources_of, true_sizes
@@ -235,7 +235,8 @@ def _exprs(node: Node) -> list[sympy.Expr]:
 def _layout(node: Node, interface: Any, inside: set[Node]) -> Layout | None:
     exprs = _exprs(node)
     if all(map(is_static, exprs)):
-        return None
+        is_open = node not in interface.saved and has_open_place(node.meta["val"])
+        return _layout_in_input(node, interface, inside) if is_open else None
     if node in interface.saved:
         return Layout.with_padding(exprs)
     strides = [expression(s) for s in node.meta["val"].stride()]
@@ -256,10 +257,10 @@ def _layout_in_input(node: Node, interface: Any, inside: set[Node]) -> Layout | 
 
 
 def views_of_inputs(interface: Any, nodes: Sequence[Node]) -> dict[int, Layout]:
-    """Results of open size that are views of inputs, by their index."""
+    """Results that are views of inputs, of open size or in an open place, by their index."""
     inside, found = set(nodes), {}
     for index, node in enumerate(interface.outputs):
-        if all(map(is_static, _exprs(node))) or node in interface.saved:
+        if not has_open_place(node.meta["val"]) or node in interface.saved:
             continue
         if (layout := _layout_in_input(node, interface, inside)) is not None:
             found[index] = layout

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering
@@ -54,7 +55,7 @@ class DeviceStep:
         operands = tuple(_number(n, values) for n in interface.numbers)
         results = self.program(
             [values[n] for n in interface.tensors],
-            [values[n].item() for n in interface.scalars],
+            [host_number(values[n]) for n in interface.scalars],
             operands,
         )
         values.update(zip(interface.outputs, results, strict=True))
@@ -89,6 +90,18 @@ class EagerStep:
 
 def _number(node: Node, values: Values) -> Any:
     return numbers.evaluate(node, values.__getitem__) if is_number(node) else values[node]
+
+
+def host_number(scalar: torch.Tensor) -> bool | int | float:
+    """The value of a 0-d CPU tensor.
+
+    Where a dispatch mode is active, as around the first call of AOTAutograd's code, PyTorch makes
+    a plain number of the tensor of a number (``x * 2`` saves one), which then has no value to read.
+    """
+    if torch._C._len_torch_dispatch_stack():
+        with _disable_current_modes():
+            return scalar.item()
+    return scalar.item()
 
 
 class Executable:
@@ -236,7 +249,7 @@ def _one_program(
     def run(arguments: list[Any]) -> list[Any]:
         passed = [None if fresh or i is None else arguments[i] for fresh, i in plan]
         operands = [arguments[i] for i in tensors]
-        words = [arguments[i].item() for i in scalars]
+        words = [host_number(arguments[i]) for i in scalars]
         sizes = tuple([arguments[i] for i in values])
         arguments.clear()
         results = program(operands, words, sizes)
@@ -304,7 +317,7 @@ class _Builder:
         """What a step must be given for `node`: itself, or what a number is made from."""
         if is_subgraph(node):
             return
-        if not is_number(node):
+        if not is_number(node) or numbers.reads_host(node):
             yield node
         elif numbers.reads_tensor(node) and node.all_input_nodes[0] not in inside:
             yield node.all_input_nodes[0]

@@ -9,13 +9,13 @@ combination of numbers is a program.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from torchtpu_compile.placement import is_number
+from torchtpu_compile.placement import is_number, tensors_of
 from torchtpu_compile.symbols import evaluate as evaluate_expression
 from torchtpu_compile.symbols import expression
 
@@ -31,6 +31,13 @@ def reads_tensor(node: Node) -> bool:
     )
 
 
+def reads_host(node: Node) -> bool:
+    """Whether a number is a property of a tensor that is not on the device."""
+    if not reads_tensor(node):
+        return False
+    return any(t.device.type != "tpu" for t in tensors_of(node.all_input_nodes[0]))
+
+
 def leaves(node: Node) -> list[Node]:
     """The nodes outside of number arithmetic that a number is computed from."""
     if not is_number(node):
@@ -38,12 +45,14 @@ def leaves(node: Node) -> list[Node]:
     return [leaf for source in node.all_input_nodes for leaf in leaves(source)]
 
 
-def evaluate(node: Node, lookup: Callable[[Node], Any]) -> Any:
-    """The value of a number node, from `lookup` of its leaves."""
-    if not is_number(node):
+def evaluate(
+    node: Node, lookup: Callable[[Node], Any], known: Container[Node] = frozenset()
+) -> Any:
+    """The value of a number node, from `lookup` of its leaves and of what is `known`."""
+    if not is_number(node) or node in known:
         return lookup(node)
     args, kwargs = torch.fx.node.map_arg(
-        (node.args, node.kwargs), lambda source: evaluate(source, lookup)
+        (node.args, node.kwargs), lambda source: evaluate(source, lookup, known)
     )
     if reads_tensor(node):
         name = node.target._schema.name  # type: ignore[union-attr]

@@ -57,7 +57,7 @@ def _held(module: GraphModule) -> Iterable[torch.Tensor]:
 
 def _counting_states(optimizer: Optimizer) -> Iterable[dict[str, Any]]:
     """The states with a count of parameters on the device, in the order of the groups."""
-    for group in optimizer.param_groups:
+    for group in getattr(optimizer, "param_groups", ()):  # it may be half made
         if group.get("capturable") or group.get("fused"):
             continue  # on the device from the start
         for parameter in group["params"]:

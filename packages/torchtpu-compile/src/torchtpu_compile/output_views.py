@@ -330,9 +330,15 @@ def is_view_of_input(node: Node) -> bool:
 
 def _is_open_view(node: Node) -> bool:
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or all(isinstance(n, int) for n in value.shape):
+    if not isinstance(value, torch.Tensor) or not has_open_place(value):
         return False
     return node.op != "placeholder" and is_view_of_input(node)
+
+
+def has_open_place(value: torch.Tensor) -> bool:
+    """Whether a size, a stride or the offset of a tensor is open."""
+    place = (*value.shape, *value.stride(), value.storage_offset())
+    return not all(isinstance(n, int) for n in place)
 
 
 def _is_known(node: Node, sources: Mapping[sympy.Symbol, Source]) -> bool:

@@ -43,7 +43,7 @@ from torchtpu_compile.errors import (
     scope_of,
 )
 from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
-from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
+from torchtpu_compile.placement import ASSERTIONS, is_subgraph
 from torchtpu_compile.result_layout import strides_like
 from torchtpu_compile.step_key import step_key
 from torchtpu_compile.symbols import Unbounded, expression
@@ -103,7 +103,7 @@ class Program:
         self.random_ops = sum(_draws(node, tables) for node in nodes)
         self._written = [index for index, _ in interface.writes]
         self._static_specs = _static_specs(interface.outputs)
-        self._views = {} if self._static_specs is not None else views_of_inputs(interface, nodes)
+        self._views = views_of_inputs(interface, nodes)
         self._calls: dict[tuple[Any, ...], DeviceCall] = {}
         self._equal = EqualScalars([n.meta["val"].dtype for n in interface.scalars])
         self.bounded = self._bounded_form(policy)
@@ -160,7 +160,7 @@ class Program:
             boxed: take the arguments as a list, and empty it.
         """
         interface = self.interface
-        if self._static_specs is None or self.bounded is not None:
+        if self._static_specs is None or self._views or self.bounded is not None:
             return None
         if interface.scalars or interface.numbers:
             return None
@@ -275,7 +275,7 @@ def run_node(
     def value_of(source: Node) -> Any:
         if is_subgraph(source):
             return control_flow.module_of(source)
-        return numbers.evaluate(source, env.__getitem__) if is_number(source) else env[source]
+        return numbers.evaluate(source, env.__getitem__, env)
 
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value_of)
     if node.target is operator.getitem:
