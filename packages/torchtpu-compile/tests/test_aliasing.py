@@ -351,3 +351,34 @@ def test_parts_of_fixed_size_at_an_open_place(function: Any, backend: str) -> No
                 sum(a.square().sum() for a in actual).backward()
                 sum(e.square().sum() for e in expected).backward()
                 torch.testing.assert_close(on_device.grad.cpu(), on_host.grad)
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, k: x[k.item()],
+        lambda x, k: (x[: k.item()], x * 2),
+        lambda x, k: x.t()[1:, k.item() :].t(),
+        lambda x, k: x.narrow(0, k.item(), 2).view(-1),
+        lambda x, k: (lambda part: (part, part.sin().sum(1)))(x[: k.item()]),
+    ],
+)
+def test_parts_at_a_place_that_a_value_tells(function: Any, backend: str) -> None:
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for k in (3, 5, 2):
+            for needs_grad in (False, True):
+                x, place = torch.randn(9, 4), torch.tensor(k)
+                leaves = [x.to(p).requires_grad_(needs_grad) for p in ("tpu", "cpu")]
+                found = [
+                    tree_leaves((call(leaf * 1, place),))
+                    for call, leaf in zip((compiled, function), leaves, strict=True)
+                ]
+                for a, e in zip(*found, strict=True):
+                    torch.testing.assert_close(a.detach().cpu(), e.detach())
+                    assert a.stride() == e.stride() and a.storage_offset() == e.storage_offset()
+                if needs_grad:
+                    for results in found:
+                        sum(r.square().sum() for r in results).backward()
+                    torch.testing.assert_close(leaves[0].grad.cpu(), leaves[1].grad)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -169,3 +170,12 @@ def test_what_only_the_backward_graph_sees_is_known_as_such(monkeypatch) -> None
         found.append(saved[0])
     assert found[0] == found[1]
     assert found[0][1] > 0
+
+
+@pytest.mark.parametrize("function", [torch.nonzero, lambda x: x[x > 0], lambda x: x[x > 0].sum()])
+def test_results_whose_size_a_value_tells(function: Callable[[Tensor], Tensor]) -> None:
+    compiled = torch.compile(function, fullgraph=True)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for n in (5, 7):
+            x = torch.randn(n, 4)
+            torch.testing.assert_close(compiled(x.to("tpu")).cpu(), function(x))

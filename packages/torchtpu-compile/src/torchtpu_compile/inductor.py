@@ -133,7 +133,8 @@ def _put_op(module: GraphModule, number: int) -> None:
         call.meta["val"] = list(_results[number])
         for index, node in enumerate(computed):
             item = graph.call_function(operator.getitem, (call, index))
-            item.meta = dict(node.meta)
+            # Inductor would look for sizes that a value tells in code of its own.
+            item.meta = {k: v for k, v in node.meta.items() if k != "unbacked_bindings"}
             output.replace_input_with(node, item)
     # A size computed from an intermediate result would keep that result's op alive.
     output.args = torch.fx.node.map_arg(

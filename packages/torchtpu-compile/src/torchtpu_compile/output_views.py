@@ -23,7 +23,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchtpu_compile import numbers
-from torchtpu_compile.placement import is_input_write
+from torchtpu_compile.placement import is_input_write, viewed
 from torchtpu_compile.result_layout import memory_order, sharing
 from torchtpu_compile.symbols import evaluate, expression
 
@@ -296,20 +296,6 @@ def _root(node: Any, sources: Mapping[sympy.Symbol, Source]) -> Node | None:
     view = OutputView.of(value, value)
     is_flagged = view.is_conj or view.is_neg
     return node if view.offset == 0 and view.is_own_memory and not is_flagged else None
-
-
-def viewed(node: Node) -> Node | None:
-    """The tensor that a node is a view of."""
-    if node.target is operator.getitem and isinstance(node.args[0], Node):
-        node = node.args[0]
-    if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
-        return None
-    if node.target is torch.ops.aten._unsafe_view.default:  # hides from autograd what it is
-        return node.args[0] if isinstance(node.args[0], Node) else None
-    returns: Sequence[Any] = node.target._schema.returns
-    if not returns or returns[0].alias_info is None or returns[0].alias_info.is_write:
-        return None
-    return node.args[0] if isinstance(node.args[0], Node) else None
 
 
 def is_piece(node: Node) -> bool:

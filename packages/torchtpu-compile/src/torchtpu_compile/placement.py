@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torchtpu_core.lowering.indexing import needs_mask_expansion
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
@@ -98,6 +99,39 @@ def is_input_write(node: Node) -> bool:
     )
 
 
+def viewed(node: Node) -> Node | None:
+    """The tensor that a node is a view of."""
+    if node.target is operator.getitem and isinstance(node.args[0], Node):
+        node = node.args[0]
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
+        return None
+    if node.target is torch.ops.aten._unsafe_view.default:  # hides from autograd what it is
+        return node.args[0] if isinstance(node.args[0], Node) else None
+    returns = node.target._schema.returns
+    if not returns or returns[0].alias_info is None or returns[0].alias_info.is_write:
+        return None
+    return node.args[0] if isinstance(node.args[0], Node) else None
+
+
+def _is_view_of_input(node: Node) -> bool:
+    source = viewed(node)
+    return source is not None and (source.op == "placeholder" or _is_view_of_input(source))
+
+
+def _shows_untold_place(node: Node) -> bool:
+    """Whether a result lies, through this view, where no size of the inputs but a value tells.
+
+    AOTAutograd makes such a view of an input anew by the geometry of the result, so it has to be
+    the view itself (``x[k.item()]``).
+    """
+    for user in node.users:
+        if user.op == "output" and any(map(free_unbacked_symbols, tensors_of(node))):
+            return True
+        if viewed(user) is node and _shows_untold_place(user):
+            return True
+    return False
+
+
 class Placement:
     """Assigns each node of a graph to a group.
 
@@ -143,6 +177,8 @@ class Placement:
             return self.groups.get(source)
         if node.target in ASSERTIONS:
             return self._group_of_assertion(node)
+        if _is_view_of_input(node) and _shows_untold_place(node):
+            return None
         if not self._has_row(node):
             return None
         devices = {t.device for t in tensors_of(node)}
