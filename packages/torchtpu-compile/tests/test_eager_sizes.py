@@ -105,6 +105,86 @@ def test_an_op_of_varying_sizes_has_few_programs(
     _check(function, make, most=1, op_count=2)
 
 
+def _slope(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """A function's value and its gradient in the first argument."""
+
+    def both(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        leaf = x.detach().requires_grad_()
+        value = function(leaf, *rest)
+        (gradient,) = torch.autograd.grad(value.sum(), leaf)
+        return value.detach(), gradient
+
+    return both
+
+
+def _marked(n: int, of: int) -> Tensor:
+    """A mask with `n` true elements."""
+    mask = torch.zeros(of, dtype=torch.bool)
+    mask[torch.randperm(of)[:n]] = True
+    return mask
+
+
+def _written(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+    x = x.clone()
+    x[mask] = values
+    x[mask] += values
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (_slope(F.mse_loss), lambda n: (torch.randn(n, 4), torch.randn(n, 4))),
+        (_slope(F.smooth_l1_loss), lambda n: (torch.randn(n, 4), torch.randn(n, 4))),
+        (
+            _slope(lambda x, y: F.huber_loss(x, y, delta=0.5)),
+            lambda n: (torch.randn(n, 4), torch.randn(n, 4)),
+        ),
+        (_slope(F.binary_cross_entropy), lambda n: (torch.rand(n, 4), torch.rand(n, 4))),
+        (
+            _slope(F.binary_cross_entropy_with_logits),
+            lambda n: (torch.randn(n, 4), torch.rand(n, 4)),
+        ),
+        (_slope(F.logsigmoid), lambda n: (torch.randn(n, 4),)),
+        (_slope(F.glu), lambda n: (torch.randn(n, 4),)),
+        (_slope(lambda x: F.group_norm(x, 2)), lambda n: (torch.randn(n, 4, 3),)),
+        (_slope(lambda x: F.layer_norm(x, (x.shape[1],))), lambda n: (torch.randn(2, n),)),
+        (_slope(lambda x: x.norm(dim=0)), lambda n: (torch.randn(n, 4),)),
+        (lambda x: x.roll(1, 0), lambda n: (torch.randn(n, 4),)),
+        (lambda x: F.pad(x, (1, 2), mode="reflect"), lambda n: (torch.randn(2, 3, n),)),
+        (lambda x: F.interpolate(x, scale_factor=2), lambda n: (torch.randn(n, 2, 3, 3),)),
+    ],
+)
+def test_an_op_without_a_rule_is_taken_apart(
+    function: Callable[..., Any], make: Callable[[int], tuple[Any, ...]]
+) -> None:
+    _check(function, make, most=1, op_count=7)
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (_slope(lambda x, mask: x[mask]), lambda n: (torch.randn(20, 3), _marked(n, 20))),
+        (_slope(lambda x, mask: x[:, mask]), lambda n: (torch.randn(2, 20), _marked(n, 20))),
+        (_written, lambda n: (torch.randn(4, 5, 2), _marked(n, 20).view(4, 5), torch.randn(n, 2))),
+        (_written, lambda n: (torch.randn(n, 6), _marked(3, n), torch.randn(3, 6))),
+        (_written, lambda n: (torch.randn(n, n + 1), _marked(3, n), torch.randn(3, 1))),
+    ],
+)
+def test_masks_of_varying_counts(
+    function: Callable[..., Any], make: Callable[[int], tuple[Any, ...]]
+) -> None:
+    _check(function, make, most=1, op_count=7)
+
+
+def test_values_that_do_not_fit_a_mask_are_refused() -> None:
+    for n in SIZES:
+        mask, x = _marked(n, 20).to("tpu"), torch.zeros(20, 2, device="tpu")
+        with pytest.raises(RuntimeError, match=r"shape mismatch.*test_eager_sizes\.py"):
+            x[mask] = torch.ones(n + 1, 2, device="tpu")
+            torch.tpu.synchronize()
+
+
 @pytest.mark.parametrize(
     ("function", "make"),
     [

@@ -13,7 +13,10 @@ namespace {
 constexpr size_t kMaxStreams = 4096;  // remembered; then all are forgotten
 constexpr uint32_t kWorthDeferring = 2;  // programs of ops that were missing
 constexpr uint32_t kOwnPrograms = 2;     // sizes of a stream that are worth a program each at once
-constexpr uint32_t kOftenEnough = 8;     // sightings of others, which run at padded sizes till then
+// Sightings of others, which run at padded sizes till then. Sizes that drift would have programs
+// compiled for ever: after the first few each takes so many sightings more.
+constexpr uint32_t kOftenEnough = 8;
+constexpr uint32_t kCheapPrograms = 8;
 
 // Of the rolling hash of recent calls: an odd number, and its kRecent-th power (2 to the 5th).
 constexpr uint64_t kBase = 0x9E3779B97F4A7C15ull;
@@ -74,19 +77,24 @@ void Journal::note(Node& node) {
 SeenStream& Journal::seen() {
   if (streams_.size() > kMaxStreams) {
     streams_.clear();
-    sizes_.clear();
+    kin_.clear();
   }
   return streams_[mixed(hash_, length_)];
 }
 
 bool Journal::is_worth_one(const SeenStream& stream) {
   uint32_t wanted = fusion_policy().sightings.load(std::memory_order_relaxed);
-  return stream.count >= (stream.varies ? std::max(wanted, kOftenEnough) : wanted);
+  if (!stream.varies) {
+    return stream.count >= wanted;
+  }
+  uint32_t had = stream.requested ? 0 : kin_[site_].programs;
+  uint32_t factor = had < kCheapPrograms ? 1 : had - kCheapPrograms + 2;
+  return stream.count >= std::max(wanted, kOftenEnough) * factor;
 }
 
 bool Journal::varies() {
   SeenStream& stream = seen();
-  return stream.varies || (stream.count == 0 && sizes_[site_] >= kOwnPrograms);
+  return stream.varies || (stream.count == 0 && kin_[site_].sizes >= kOwnPrograms);
 }
 
 bool Journal::repeats() { return is_worth_one(seen()); }
@@ -94,7 +102,9 @@ bool Journal::repeats() { return is_worth_one(seen()); }
 void Journal::miss(std::shared_ptr<Program> program, bool pays) {
   misses_ += pays ? 0 : 1;
   if (program) {
-    seen().requested = std::move(program);
+    SeenStream& stream = seen();
+    kin_[site_].programs += stream.requested ? 0 : 1;
+    stream.requested = std::move(program);
     immediate_ = true;  // as Strict does, until it is compiled
   } else if (misses_ >= fusion_policy().patience.load(std::memory_order_relaxed)) {
     immediate_ = true;
@@ -107,7 +117,7 @@ void Journal::end(bool with_piece) {
   }
   SeenStream& stream = seen();
   if (stream.count == 0) {
-    stream.varies = ++sizes_[site_] > kOwnPrograms;
+    stream.varies = ++kin_[site_].sizes > kOwnPrograms;
   }
   bool known = stream.count > 0 && (!stream.varies || is_worth_one(stream));
   bool compiling = stream.requested && !stream.requested->ready();
@@ -134,7 +144,7 @@ void Journal::end(bool with_piece) {
 
 void Journal::reset() {
   streams_.clear();
-  sizes_.clear();
+  kin_.clear();
   immediate_ = false;
   misses_ = 0;
   loops_.reset();

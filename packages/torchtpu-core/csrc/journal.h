@@ -43,6 +43,12 @@ struct SeenStream {
   std::shared_ptr<Program> requested;  // asked for, perhaps not compiled yet
 };
 
+// What is known of the streams of the same calls, which differ in sizes only.
+struct Kinship {
+  uint32_t sizes = 0;     // of how many
+  uint32_t programs = 0;  // asked for
+};
+
 class Journal {
  public:
   // Adds a recorded op. Values remember the stream they were made in, and the op its site: a hash
@@ -88,7 +94,7 @@ class Journal {
  private:
   SeenStream& seen();
   // Whether a stream was seen as often as it takes to be worth a program of its own.
-  static bool is_worth_one(const SeenStream& stream);
+  bool is_worth_one(const SeenStream& stream);
 
   std::atomic<uint64_t> epoch_{1};  // read by other threads, as a hint
   uint64_t hash_ = 0;
@@ -104,7 +110,7 @@ class Journal {
   int misses_ = 0;
   uint32_t built_alone_ = 0;  // in the present stream
   std::unordered_map<uint64_t, SeenStream> streams_;
-  std::unordered_map<uint64_t, uint32_t> sizes_;  // of the streams of the same calls: how many
+  std::unordered_map<uint64_t, Kinship> kin_;  // by site
   Loops loops_;
   Pieces pieces_;
 };

@@ -4,12 +4,15 @@
 #include "mixed.h"
 #include "trace.h"
 
+#include <algorithm>
+
 namespace torchtpu {
 namespace {
 
 constexpr size_t kLeastPiece = 3;      // ops; a program of fewer saves little
 constexpr uint32_t kSteady = 3;       // times in a row that make a site steady
 constexpr uint32_t kMostRequests = 3;  // of programs for one piece
+constexpr uint32_t kMostDoublings = 16;  // of the times that make a site settled
 constexpr size_t kMostKnown = 1 << 16;  // sites, or pieces; then all are forgotten
 
 uint64_t form_of(const Node& node) {
@@ -75,7 +78,20 @@ bool Pieces::is_known(std::span<const Node> piece) {
 }
 
 bool Pieces::may_request(std::span<const Node> piece) {
-  return met_[hash_of(piece)].requests++ < kMostRequests;
+  uint32_t& requests = met_[hash_of(piece)].requests;
+  if (requests == 0) {
+    auto is_settled = [this](const Node& node) {
+      const Site& site = sites_[node.site];
+      return site.times >= kSteady << std::min(site.requests, kMostDoublings);
+    };
+    if (!std::all_of(piece.begin(), piece.end(), is_settled)) {
+      return false;
+    }
+    for (const Node& node : piece) {
+      ++sites_[node.site].requests;
+    }
+  }
+  return requests++ < kMostRequests;
 }
 
 }  // namespace torchtpu

@@ -31,6 +31,7 @@ class Pieces {
   struct Site {
     uint64_t form = 0;   // the op and the geometry of its operands
     uint32_t times = 0;  // in a row
+    uint32_t requests = 0;  // of programs for pieces it is in; each took twice as many times
   };
   struct Met {
     uint32_t times = 0;

@@ -75,6 +75,18 @@ def test_what_repeats_between_ops_of_other_sizes_runs_in_programs() -> None:
     assert len(asked) <= 12
 
 
+def test_sizes_that_drift_ask_for_few_programs() -> None:
+    rows = torch.randn(64, 4).to("tpu")
+    earlier = torch.tpu.explain().compiles
+    for step in range(200):
+        mask = torch.arange(64) < 8 + step // 5  # each count five times in a row
+        chosen = rows[mask.to("tpu")]
+        ((chosen * 2 + 1).sin() * chosen).sum().item()
+        _ready()
+    mine = [c for c in torch.tpu.explain().compiles if not any(c is e for e in earlier)]
+    assert len([c for c in mine if c.ops > 1]) <= 12
+
+
 def test_an_error_in_a_piece_names_the_users_line() -> None:
     table = torch.randn(5, WIDTH).to("tpu")
     cache = torch.randn(1, WIDTH).to("tpu")

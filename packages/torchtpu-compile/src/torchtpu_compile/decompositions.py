@@ -58,9 +58,11 @@ def in_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> boo
 
 
 def _in_bounded_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:
+    return in_program(op, tables) and (has_rule(op) or tables[overload_name(op)].random)
+
+
+def has_rule(op: torch._ops.OpOverload) -> bool:
+    """Whether the overload can be computed at padded sizes, if it has a row."""
     from torchtpu_compile.bounded_rules import RULES
 
-    if not in_program(op, tables):
-        return False
-    name = overload_name(op)
-    return name in RULES or torch.Tag.pointwise in op.tags or tables[name].random
+    return overload_name(op) in RULES or torch.Tag.pointwise in op.tags

@@ -9,14 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torchtpu_core.runtime import tables
+
+from torchtpu_compile.decompositions import missing_rows
 
 #: The value of symbol `i` while the op is traced is ``_HINT + 2 * i``: sizes that differ now
 #: and then must not be equal by chance.
 _HINT = 1031
 _EXAMPLES: Mapping[str, bool | int | float] = {"b": True, "i": 1, "f": 1.0}
+#: Of a scalar that stands in for a number in what an op is taken apart into.
+_SCALARS = {"i": torch.int64, "f": torch.float64}
 
 
 def new_symbol(env: ShapeEnv, index: int) -> torch.SymInt:
@@ -74,3 +82,42 @@ def node_arguments(
         else:
             args.append(value)
     return args, kwargs, scalars
+
+
+def scalar_dtype(kind: str, dtype: torch.dtype | None) -> torch.dtype:
+    """Of the tensor that stands for a scalar in what an op is taken apart into."""
+    return dtype or _SCALARS[kind]
+
+
+def taken_apart(
+    call: Node, placeholders: Sequence[Node], scalars: Mapping[Node, tuple[int, str, Any]]
+) -> GraphModule | None:
+    """The ops that PyTorch takes a call apart into.
+
+    Args:
+        call: of an op.
+        placeholders: its operands, scalars and numbers.
+        scalars: those of them that are scalars; they become tensors of no dimensions.
+
+    Returns:
+        A graph of these placeholders, in their order, or None if it does not take the call apart.
+    """
+    table = missing_rows(tables.current(), open_sizes=True)
+    function = table.get(call.target) or decomposition_table.get(call.target)
+    if function is None or any(kind not in _SCALARS for _, kind, _ in scalars.values()):
+        return None
+
+    def composite(*values: Any) -> Any:
+        known = dict(zip(placeholders, values, strict=True))
+        args, kwargs = torch.fx.node.map_arg((call.args, call.kwargs), known.__getitem__)
+        returned = function(*args, **kwargs)
+        return tuple(returned) if isinstance(returned, tuple) else returned
+
+    def example(placeholder: Node) -> Any:
+        if placeholder not in scalars:
+            return placeholder.meta["val"]
+        _, kind, dtype = scalars[placeholder]
+        return torch.empty((), dtype=scalar_dtype(kind, dtype), device="tpu")
+
+    with enable_python_dispatcher():
+        return make_fx(composite, decomposition_table=table)(*map(example, placeholders))

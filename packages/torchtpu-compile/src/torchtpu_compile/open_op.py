@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import sympy
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -28,10 +29,18 @@ from torchtpu_core.runtime.trace_words import Words
 
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
+from torchtpu_compile.decompositions import has_rule
 from torchtpu_compile.errors import describe
 from torchtpu_compile.inductor_ops import RNG_STEP
-from torchtpu_compile.op_graph import new_symbol, node_arguments, without_reports
+from torchtpu_compile.op_graph import (
+    new_symbol,
+    node_arguments,
+    scalar_dtype,
+    taken_apart,
+    without_reports,
+)
 from torchtpu_compile.padded import Padded, Sizes, padded_size
+from torchtpu_compile.placement import is_number
 from torchtpu_compile.symbols import Unbounded, evaluate, expression
 
 #: Per operand the sizes of the tensor, and those under which its storage is kept, then the numbers
@@ -111,6 +120,9 @@ class OpenOp:
         self.numbers: list[Node] = []
         self.scalars: dict[Node, tuple[int, str, Any]] = {}
         self.call: Node | None = None
+        self.is_whole = True  # not taken apart
+        self.nodes: list[Node] = []
+        self.returned: Any = None
         if self.node["only_out"]:
             if self.node["name"] not in _FILLS:
                 raise Unbounded(f"{self.node['name']} has no rule for padded sizes")
@@ -130,13 +142,52 @@ class OpenOp:
             args, kwargs, self.scalars = node_arguments(self.node, graph, self.operands, numbers)
             target = operator(self.node["row"].overload)
             self.call = graph.call_function(target, tuple(args), kwargs)
-            fake_args, fake_kwargs = torch.fx.node.map_arg(
-                (self.call.args, self.call.kwargs), lambda n: n.meta["val"]
-            )
             with without_reports():
-                value = self.call.meta["val"] = target(*fake_args, **fake_kwargs)
+                value = self._traced(target)
         self.guards = [guard.expr for guard in env.guards]
         self.results = [[expression(s) for s in t.shape] for t in _results(self.node, value)]
+
+    def _traced(self, target: Any) -> Any:
+        """The results as the tracer sees them, of the op if it has a rule, else of its parts."""
+        if not has_rule(target):
+            value = self._take_apart()
+            return self._evaluate() if value is None else value
+        try:
+            return self._evaluate()
+        except RuntimeError:  # it has no meta kernel for symbols
+            value = self._take_apart()
+            if value is None:
+                raise
+            return value
+
+    def _evaluate(self) -> Any:
+        """The results of the call as the tracer sees them."""
+        assert self.call is not None
+        fake_args, fake_kwargs = torch.fx.node.map_arg(
+            (self.call.args, self.call.kwargs), lambda n: n.meta["val"]
+        )
+        with enable_python_dispatcher():
+            self.call.meta["val"] = self.call.target(*fake_args, **fake_kwargs)  # type: ignore[operator]
+        self.nodes, self.returned = [self.call], self.call
+        return self.call.meta["val"]
+
+    def _take_apart(self) -> Any:
+        """The results of the ops that PyTorch takes the call apart into; None: it stays whole."""
+        assert self.call is not None
+        given = [*self.operands, *self.numbers, *self.scalars]
+        if self.node["random"] or not (parts := taken_apart(self.call, given, self.scalars)):
+            return None
+        known = dict(zip(given, parts.graph.find_nodes(op="placeholder"), strict=True))
+        self.operands, self.numbers = (
+            [known[n] for n in of] for of in (self.operands, self.numbers)
+        )
+        self.scalars = {known[n]: of for n, of in self.scalars.items()}
+        self.is_whole = False
+        *self.nodes, output = (
+            n for n in parts.graph.nodes if n.op != "placeholder" and not is_number(n)
+        )
+        self.returned = output.args[0]
+        return torch.fx.node.map_arg(self.returned, lambda n: n.meta["val"])
 
     def _numbers(self, graph: Graph, symbols: Sequence[torch.SymInt]) -> dict[str, Any]:
         """The arguments of the op that may vary, by name, with nodes for those that do."""
@@ -304,12 +355,14 @@ class OpenOp:
         if self.call is None:
             return [self._filled(node, words, scalars, sizes)]
         for placeholder, (position, kind, dtype) in self.scalars.items():
-            env[placeholder] = words.scalar(scalars[position], kind, dtype)
+            scalar = words.scalar(scalars[position], kind, dtype)
+            of_part = dtypes.to_numpy(scalar_dtype(kind, dtype))
+            env[placeholder] = scalar if self.is_whole else Padded(scalar.to(of_part), ())
         env.update({number: expression(number.meta["val"]) for number in self.numbers})
         rng = words.rng(scalars) if node["random"] else None
-        interpreter = BoundedInterpreter([self.call], tables.current(), lambda _: 1, RNG_STEP)
+        interpreter = BoundedInterpreter(self.nodes, tables.current(), lambda _: 1, RNG_STEP)
         interpreter.run(env, sizes, rng)
-        value = env[self.call]
+        value = torch.fx.node.map_arg(self.returned, env.__getitem__)
         specs = [spec for _, specs in node["outs"] for spec in specs] + list(node["written"])
         return [
             cast(sizes.compact(v).array, dtypes.to_numpy(dtype))

@@ -12,7 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from torchtpu_core.lowering import checks
+from torchtpu_core.lowering.indexing import mask_ranks
 
 from torchtpu_compile.bounded import Call, Rule, align, joint_dims
 from torchtpu_compile.bounded_rules.common import dim_of, fitted, refuse
@@ -93,6 +95,7 @@ def _gather(call: Call) -> Padded:
 def _nonzero_static(call: Call) -> Padded:
     # positions along dimensions are the same with padding, and their order is too
     call.args[0] = call.sizes.filled(call.sizes.compact(call.args[0]), 0)
+    call.set("size", padded_size(call.sizes.dim(call.arg("size"))))
     return call.result(call.run())
 
 
@@ -102,7 +105,9 @@ def _index_put(call: Call) -> Padded:
     adds = bool(call.arg("accumulate"))
     used = [d for d, i in enumerate(indices) if i is not None]
     if any(indices[d].array.dtype in (np.bool_, np.uint8) for d in used):
-        return _put_through_mask(call, x, [indices[d] for d in used], values, adds)
+        if len(used) > 1:
+            raise refuse(call, "is indexed by a mask and by something else")
+        return _put_through_mask(call, x, used[0], indices[used[0]], values, adds)
     # The values are in the order of the true elements, so the indices must be too.
     aligned = [call.sizes.compact(i) for i in align(call.sizes, [indices[d] for d in used])]
     places: list[Any] = [slice(None)] * len(x.dims)
@@ -119,16 +124,48 @@ def _index_put(call: Call) -> Padded:
 
 
 def _put_through_mask(
-    call: Call, x: Padded, masks: list[Padded], values: Padded, adds: bool
+    call: Call, x: Padded, axis: int, mask: Padded, values: Padded, adds: bool
 ) -> Padded:
-    """One value for all elements where a mask of the whole tensor is true."""
-    mask = call.sizes.compact(masks[0])
-    alike = len(masks) == 1 and len(mask.dims) == len(x.dims)
-    if not alike or not all(map(same_dim, mask.dims, x.dims)) or values.array.size != 1:
+    """One value for all true elements of a mask, or one for each in their order."""
+    covered = x.dims[axis : axis + len(mask.dims)]
+    mask = call.sizes.filled(call.sizes.compact(mask), False)
+    if mask.array.size == 0:
+        return x
+    if len(covered) != len(mask.dims) or not all(map(same_dim, mask.dims, covered)):
         raise refuse(call, "is indexed by a mask")
-    value = values.array.reshape(()).astype(x.array.dtype)
-    new = x.array + value if adds else value
-    return Padded(jnp.where(mask.array.astype(bool), new, x.array), x.dims)
+    source = _spread_over_mask(call, x, axis, mask, values).astype(x.array.dtype)
+    new = x.array + source if adds else source
+    chosen = lax.broadcast_in_dim(
+        mask.array.astype(bool), x.array.shape, range(axis, axis + len(mask.dims))
+    )
+    return Padded(jnp.where(chosen, new, x.array), x.dims)
+
+
+def _spread_over_mask(call: Call, x: Padded, axis: int, mask: Padded, values: Padded) -> jax.Array:
+    """Values, of the shape of ``x[mask]`` or broadcastable to it, where they go to in `x`."""
+    behind = axis + len(mask.dims)
+    at = len(values.dims) - (len(x.dims) - behind) - 1
+    shape = (*x.array.shape[:axis], 0, *x.array.shape[behind:])
+    ends = shape[len(shape) - len(values.dims) :]
+    fixed = [i == at or dim == () for i, dim in enumerate(values.dims)]
+    room = [
+        n if keeps else end for n, keeps, end in zip(values.array.shape, fixed, ends, strict=True)
+    ]
+    array = fitted(values.array, room)
+    if at < 0:
+        return jnp.broadcast_to(array, x.array.shape)
+    count = array.shape[at]
+    flat = mask_ranks(mask.array.astype(bool))
+    if count != 1:
+        checks.require(
+            flat[-1] + 1 == call.sizes.true(true_size(values.dims[at])),
+            RuntimeError,
+            "shape mismatch: the value tensor cannot be broadcast to the indexing result, whose "
+            "length is the number of true elements of the mask",
+        )
+    picked = jnp.take(array, jnp.clip(flat, 0, count - 1), axis=at)
+    spread = (*array.shape[:at], *mask.array.shape, *array.shape[at + 1 :])
+    return jnp.broadcast_to(picked.reshape(spread), x.array.shape)
 
 
 def _spread(values: Padded, x: Padded, used: list[int], joint: tuple[Dim, ...]) -> jax.Array:

@@ -11,11 +11,14 @@ that grow steadily count.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from torchtpu_core.lowering.table import operator
 from torchtpu_core.runtime.trace_lowering import Description
 
 #: Of each operand: sizes of the tensor, and those under which its storage is kept; then those
@@ -26,11 +29,7 @@ Sizes: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 _OWN_PROGRAMS = 2
 _MOST_SITES = 8192  # remembered; then all are forgotten
 _MOST_SIZES = 16  # remembered of a site
-#: Integer arguments that vary with sizes, as the parts of a tensor that a script takes do.
-_NUMBERS: Mapping[str, tuple[str, ...]] = {
-    "aten::slice_backward": ("input_sizes", "start", "end"),
-    "aten::select_backward": ("input_sizes", "index"),
-}
+_SIZE_ARGUMENT = re.compile(r"\bSymInt(?:\[\d*\])?\??\s+(\w+)")
 _lock = threading.Lock()
 _sites: dict[tuple[int, object], list[Sizes]] = {}
 
@@ -49,16 +48,24 @@ def sizes_of(description: Description) -> Sizes:
 def numbers_of(node: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
     """The integer arguments that may vary, by name; those that count from the end do not.
 
+    They are those that PyTorch's schema says may be sizes, or depend on sizes.
+
     Args:
         node: of a description.
     """
-    names = _NUMBERS.get(node["name"], ())
+    names = _size_arguments(node["name"])
     found = [
         (name, tuple(payload) if isinstance(payload, (list, tuple)) else (payload,))
         for name, _, kind, payload in node["args"]
         if name in names and kind == "constant"
     ]
     return [each for each in found if all(isinstance(n, int) and n >= 0 for n in each[1])]
+
+
+@functools.cache
+def _size_arguments(name: str) -> frozenset[str]:
+    """Names of the arguments of an op that may be symbols while PyTorch traces."""
+    return frozenset(_SIZE_ARGUMENT.findall(str(operator(name)._schema)))
 
 
 def sizes_seen(description: Description) -> Sequence[Sizes]:
