@@ -149,6 +149,10 @@ def _written(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
         (_slope(F.glu), lambda n: (torch.randn(n, 4),)),
         (_slope(lambda x: F.group_norm(x, 2)), lambda n: (torch.randn(n, 4, 3),)),
         (_slope(lambda x: F.layer_norm(x, (x.shape[1],))), lambda n: (torch.randn(2, n),)),
+        (
+            _slope(lambda x, mean, var: F.batch_norm(x, mean, var, training=True)),
+            lambda n: (torch.randn(n, 4), torch.zeros(4), torch.ones(4)),
+        ),
         (_slope(lambda x: x.norm(dim=0)), lambda n: (torch.randn(n, 4),)),
         (lambda x: x.roll(1, 0), lambda n: (torch.randn(n, 4),)),
         (lambda x: F.pad(x, (1, 2), mode="reflect"), lambda n: (torch.randn(2, 3, n),)),

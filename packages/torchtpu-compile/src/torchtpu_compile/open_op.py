@@ -50,6 +50,9 @@ Pattern: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 #: Ops that fill what they are given, whose result begins as a longer one does.
 _FILLS = frozenset({"aten::arange.start_out"})
 
+#: What returns, after its results, the new values of what the op writes.
+_RETURNS_WRITTEN = {"aten::native_batch_norm": "aten::_native_batch_norm_legit_functional"}
+
 
 class FormError(Unbounded):
     """Why one call of an op of open sizes is not like the others."""
@@ -140,7 +143,7 @@ class OpenOp:
                 self.operands.append(placeholder)
             numbers = self._numbers(graph, symbols)
             args, kwargs, self.scalars = node_arguments(self.node, graph, self.operands, numbers)
-            target = operator(self.node["row"].overload)
+            target = operator(_overload(self.node))
             self.call = graph.call_function(target, tuple(args), kwargs)
             with without_reports():
                 value = self._traced(target)
@@ -368,6 +371,11 @@ class OpenOp:
             cast(sizes.compact(v).array, dtypes.to_numpy(dtype))
             for v, (_, _, dtype) in zip(_results(node, value), specs, strict=True)
         ]
+
+
+def _overload(node: Mapping[str, Any]) -> str:
+    overload: str = node["row"].overload
+    return _RETURNS_WRITTEN.get(overload, overload) if node["written"] else overload
 
 
 def read_inputs(node: Mapping[str, Any]) -> Sequence[Any]:
