@@ -65,7 +65,11 @@ def numbers_of(node: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
 @functools.cache
 def _size_arguments(name: str) -> frozenset[str]:
     """Names of the arguments of an op that may be symbols while PyTorch traces."""
-    return frozenset(_SIZE_ARGUMENT.findall(str(operator(name)._schema)))
+    try:
+        schema = operator(name)._schema
+    except AttributeError:  # a row of its own, such as a loaded model's
+        return frozenset()
+    return frozenset(_SIZE_ARGUMENT.findall(str(schema)))
 
 
 def sizes_seen(description: Description) -> Sequence[Sizes]:
