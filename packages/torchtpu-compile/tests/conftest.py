@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torchtpu_core.runtime import varying
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +18,19 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def compiles() -> Iterator[Callable[[], int]]:
+    """Fused Eager, which has not seen any size; what is called says how much it has compiled."""
+
+    def count() -> int:
+        torch.tpu.synchronize()
+        torch.tpu.wait_for_compiles()
+        compiled: int = torch.tpu.counters()["compiles"]
+        return compiled
+
+    torch.tpu.init()
+    varying.forget()
+    with torch.tpu.set_eager_mode("fused"):
+        yield count

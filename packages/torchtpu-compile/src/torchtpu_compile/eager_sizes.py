@@ -22,7 +22,8 @@ from torchtpu_core.runtime import clients, varying
 from torchtpu_core.runtime.programs import Program
 from torchtpu_core.runtime.trace_lowering import Description
 
-from torchtpu_compile.open_op import FormError, OpenOp, Pattern
+from torchtpu_compile.op_graph import FormError, Pattern
+from torchtpu_compile.open_op import OpenOp
 from torchtpu_compile.padded_call import PaddedCall
 from torchtpu_compile.symbols import Unbounded
 
@@ -55,7 +56,7 @@ def program(description: Description, sizes_seen: Sequence[Any]) -> Program | No
     if isinstance(op, Unbounded):
         return None
     try:
-        op.require(description, true)
+        op.graph.require(description, true)
         call = PaddedCall(op, description, true)
         known = op.count
         executable = call.executable()

@@ -1,23 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a graph of one op whose sizes are open."""
+"""One op as a graph with symbols for its open sizes."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import sympy
 import torch
 from torch._decomp import decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torchtpu_core.runtime import tables
+from torchtpu_core.lowering.table import operator
+from torchtpu_core.runtime import tables, varying
+from torchtpu_core.runtime.trace_lowering import Description
 
-from torchtpu_compile.decompositions import missing_rows
+from torchtpu_compile.decompositions import has_rule, missing_rows
+from torchtpu_compile.padded import Padded
+from torchtpu_compile.placement import is_number
+from torchtpu_compile.symbols import Unbounded, evaluate, expression
+
+#: Per operand the sizes of the tensor, and those under which its storage is kept, then the numbers
+#: of the op, if any; symbol `i` is ``-1 - i``.
+Pattern: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+#: Ops that fill what they are given, whose result begins as a longer one does.
+_FILLS = frozenset({"aten::arange.start_out"})
+
+#: What returns, after its results, the new values of what the op writes.
+_RETURNS_WRITTEN = {"aten::native_batch_norm": "aten::_native_batch_norm_legit_functional"}
 
 #: The value of symbol `i` while the op is traced is ``_HINT + 2 * i``: sizes that differ now
 #: and then must not be equal by chance.
@@ -27,7 +45,162 @@ _EXAMPLES: Mapping[str, bool | int | float] = {"b": True, "i": 1, "f": 1.0}
 _SCALARS = {"i": torch.int64, "f": torch.float64}
 
 
-def new_symbol(env: ShapeEnv, index: int) -> torch.SymInt:
+class FormError(Unbounded):
+    """Why one call of an op of open sizes is not like the others."""
+
+
+class OpGraph:
+    """An op, or what PyTorch takes it apart into, with symbols for its open sizes.
+
+    Args:
+        node: a call of the op.
+        pattern: its open sizes.
+
+    Attributes:
+        symbols: the open sizes and numbers.
+        operands: placeholders, of the tensors it reads.
+        numbers: placeholders, of arguments that are symbols.
+        scalars: placeholders, of numbers that come with a call: place, kind and dtype.
+        call: of the op; None where it fills what it is given.
+        is_whole: the call was not taken apart.
+        nodes: what is computed, in order.
+        returned: the nodes that are the results, as the op returns them.
+        results: sizes of each result.
+
+    Raises:
+        Unbounded: it has no form for open sizes.
+    """
+
+    def __init__(self, node: Mapping[str, Any], pattern: Pattern) -> None:
+        self.node = node
+        self.pattern = pattern
+        self.operands: list[Node] = []
+        self.numbers: list[Node] = []
+        self.scalars: dict[Node, tuple[int, str, Any]] = {}
+        self.call: Node | None = None
+        self.is_whole = True
+        self.nodes: list[Node] = []
+        self.returned: Any = None
+        env = ShapeEnv()
+        lowest = min((n for pair in pattern for part in pair for n in part), default=0)
+        symbols = [_new_symbol(env, i) for i in range(max(-lowest, 0))]
+        self.symbols = [symbol.node.expr for symbol in symbols]
+        if node["only_out"]:
+            self.results = [self._filled(symbols)]
+        else:
+            with FakeTensorMode(shape_env=env), _without_reports():
+                value = self._traced(symbols)
+            self.results = [[expression(s) for s in t.shape] for t in results_of(node, value)]
+        self.guards = [guard.expr for guard in env.guards]
+
+    @functools.cached_property
+    def operand_sizes(self) -> list[list[sympy.Expr]]:
+        """Sizes of each operand."""
+        return [[expression(s) for s in node.meta["val"].shape] for node in self.operands]
+
+    @functools.cached_property
+    def shaping(self) -> tuple[bool, ...]:
+        """Of each symbol, whether it is part of a size; the other ones are numbers only."""
+        exprs = [e for of_one in (*self.operand_sizes, *self.results) for e in of_one]
+        used = {symbol for e in exprs for symbol in e.free_symbols}
+        return tuple(symbol in used for symbol in self.symbols)
+
+    def require(self, description: Description, true: Sequence[int]) -> None:
+        """Refuse a call whose results would not have the sizes that the trace foresees.
+
+        Raises:
+            FormError: so.
+        """
+        known = dict(zip(self.symbols, true, strict=True))
+        (node,) = description["nodes"]
+        specs = [tuple(spec[0]) for _, specs in node["outs"] for spec in specs]
+        specs += [tuple(spec[0]) for spec in node["written"]]
+        found = [tuple(evaluate(e, known) for e in exprs) for exprs in self.results]
+        if found != specs or any(g.xreplace(known) != sympy.true for g in self.guards):
+            raise FormError("it does not keep its form at some sizes")
+
+    def _filled(self, symbols: Sequence[torch.SymInt]) -> list[sympy.Expr]:
+        """The size of what the op fills."""
+        if self.node["name"] not in _FILLS:
+            raise Unbounded(f"{self.node['name']} has no rule for padded sizes")
+        ((sizes, _),) = self.pattern
+        return [expression(n if n >= 0 else symbols[-1 - n]) for n in sizes]
+
+    def _traced(self, symbols: Sequence[torch.SymInt]) -> Any:
+        """The results as the tracer sees them, of the op if it has a rule, else of its parts."""
+        graph = Graph()
+        self._read_operands(graph, symbols)
+        numbers = self._numbers(graph, symbols)
+        args, kwargs, self.scalars = _node_arguments(self.node, graph, self.operands, numbers)
+        target = operator(_overload(self.node))
+        self.call = graph.call_function(target, tuple(args), kwargs)
+        if not has_rule(target):
+            value = self._take_apart()
+            return self._evaluate() if value is None else value
+        try:
+            return self._evaluate()
+        except RuntimeError:  # it has no meta kernel for symbols
+            value = self._take_apart()
+            if value is None:
+                raise
+            return value
+
+    def _read_operands(self, graph: Graph, symbols: Sequence[torch.SymInt]) -> None:
+        inputs = read_inputs(self.node)
+        for (_, _, view, _), (sizes, _) in zip(inputs, self.pattern, strict=False):
+            placeholder = graph.placeholder("operand")
+            shape = [n if n >= 0 else symbols[-1 - n] for n in sizes]
+            placeholder.meta["val"] = torch.empty(shape, dtype=view[2], device="tpu")
+            self.operands.append(placeholder)
+
+    def _evaluate(self) -> Any:
+        """The results of the call as the tracer sees them."""
+        assert self.call is not None
+        fake_args, fake_kwargs = torch.fx.node.map_arg(
+            (self.call.args, self.call.kwargs), lambda n: n.meta["val"]
+        )
+        with enable_python_dispatcher():
+            self.call.meta["val"] = self.call.target(*fake_args, **fake_kwargs)  # type: ignore[operator]
+        self.nodes, self.returned = [self.call], self.call
+        return self.call.meta["val"]
+
+    def _take_apart(self) -> Any:
+        """The results of the ops that PyTorch takes the call apart into; None: it stays whole."""
+        assert self.call is not None
+        given = [*self.operands, *self.numbers, *self.scalars]
+        if self.node["random"] or not (parts := _taken_apart(self.call, given, self.scalars)):
+            return None
+        known = dict(zip(given, parts.graph.find_nodes(op="placeholder"), strict=True))
+        self.operands, self.numbers = (
+            [known[n] for n in of] for of in (self.operands, self.numbers)
+        )
+        self.scalars = {known[n]: of for n, of in self.scalars.items()}
+        self.is_whole = False
+        *self.nodes, output = (
+            n for n in parts.graph.nodes if n.op != "placeholder" and not is_number(n)
+        )
+        self.returned = output.args[0]
+        return torch.fx.node.map_arg(self.returned, lambda n: n.meta["val"])
+
+    def _numbers(self, graph: Graph, symbols: Sequence[torch.SymInt]) -> dict[str, Any]:
+        """The arguments of the op that may vary, by name, with nodes for those that do."""
+        numbers: dict[str, Any] = {}
+        given = iter(self.pattern[-1][0])
+
+        def number(n: int) -> int | Node:
+            if n >= 0:
+                return n
+            made = graph.placeholder("number")
+            made.meta["val"] = symbols[-1 - n]
+            self.numbers.append(made)
+            return made
+
+        for name, values in varying.numbers_of(self.node):
+            numbers[name] = [number(next(given)) for _ in values]
+        return numbers
+
+
+def _new_symbol(env: ShapeEnv, index: int) -> torch.SymInt:
     """The size number `index` of an op, open."""
     source = ConstantSource(f"size{index}")
     hint = _HINT + 2 * index
@@ -36,7 +209,7 @@ def new_symbol(env: ShapeEnv, index: int) -> torch.SymInt:
 
 
 @contextlib.contextmanager
-def without_reports() -> Iterator[None]:
+def _without_reports() -> Iterator[None]:
     """PyTorch logs as an error what it also raises: here a reason for a program per size."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
@@ -46,7 +219,7 @@ def without_reports() -> Iterator[None]:
         logger.disabled = before
 
 
-def node_arguments(
+def _node_arguments(
     node: Mapping[str, Any],
     graph: Graph,
     operands: Sequence[Node],
@@ -89,7 +262,7 @@ def scalar_dtype(kind: str, dtype: torch.dtype | None) -> torch.dtype:
     return dtype or _SCALARS[kind]
 
 
-def taken_apart(
+def _taken_apart(
     call: Node, placeholders: Sequence[Node], scalars: Mapping[Node, tuple[int, str, Any]]
 ) -> GraphModule | None:
     """The ops that PyTorch takes a call apart into.
@@ -121,3 +294,28 @@ def taken_apart(
 
     with enable_python_dispatcher():
         return make_fx(composite, decomposition_table=table)(*map(example, placeholders))
+
+
+def _overload(node: Mapping[str, Any]) -> str:
+    overload: str = node["row"].overload
+    return _RETURNS_WRITTEN.get(overload, overload) if node["written"] else overload
+
+
+def read_inputs(node: Mapping[str, Any]) -> Sequence[Any]:
+    """The inputs of a node that it reads as tensors; what it writes into follows them."""
+    return [item for item in node["inputs"] if item[2] is not None]
+
+
+def results_of(node: Mapping[str, Any], returned: Any) -> list[Any]:
+    """The tensors among what an op returns, those that the call has, flat."""
+    items = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+    if len(items) == len(node["outs"]):
+        kept = [kind in ("tensor", "list") for kind, _ in node["outs"]]
+        items = [item for item, keep in zip(items, kept, strict=True) if keep]
+    return _tensors(items)
+
+
+def _tensors(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return [v for item in value for v in _tensors(item)]
+    return [value] if isinstance(value, (torch.Tensor, Padded)) else []

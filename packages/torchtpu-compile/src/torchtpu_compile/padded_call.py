@@ -18,7 +18,8 @@ from torchtpu_core.runtime import host_views, transfers
 from torchtpu_core.runtime.trace_lowering import Description
 from torchtpu_core.runtime.untraced import untraced
 
-from torchtpu_compile.open_op import Executable, OpenOp, read_inputs
+from torchtpu_compile.op_graph import read_inputs
+from torchtpu_compile.open_op import Executable, OpenOp
 from torchtpu_compile.symbols import Unbounded
 
 #: Of an update, instead of the operand that it changes; below it, results of the op itself.
@@ -48,7 +49,7 @@ class PaddedCall:
         #: Views that never change, of values that never do, are read by the program.
         self._reads = tuple(
             all(n >= 0 for part in sizes for n in part)
-            for sizes, _ in zip(op.pattern, self._inputs, strict=False)
+            for sizes, _ in zip(op.graph.pattern, self._inputs, strict=False)
         )
         self._way = op.way(description, self._reads)
         self._outputs = [_Output(o, node) for o in node["outputs"]]
@@ -64,7 +65,7 @@ class PaddedCall:
 
     def executable(self) -> Executable:
         """What runs this call now; sizes that come often get less padding."""
-        true = tuple(n if s else 1 for n, s in zip(self._true, self._op.shaping, strict=True))
+        true = tuple(n if s else 1 for n, s in zip(self._true, self._op.graph.shaping, strict=True))
         padded = self._op.policy.padded(true, (None,) * len(true))
         return self._op.executable(self._way, padded)
 

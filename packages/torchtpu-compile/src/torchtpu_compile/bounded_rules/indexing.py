@@ -12,9 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from torchtpu_core.lowering import checks
-from torchtpu_core.lowering.indexing import mask_ranks
+from torchtpu_core.lowering import checks, indexing
 
 from torchtpu_compile.bounded import Call, Rule, align, joint_dims
 from torchtpu_compile.bounded_rules.common import dim_of, fitted, refuse
@@ -133,39 +131,16 @@ def _put_through_mask(
         return x
     if len(covered) != len(mask.dims) or not all(map(same_dim, mask.dims, covered)):
         raise refuse(call, "is indexed by a mask")
-    source = _spread_over_mask(call, x, axis, mask, values).astype(x.array.dtype)
-    new = x.array + source if adds else source
-    chosen = lax.broadcast_in_dim(
-        mask.array.astype(bool), x.array.shape, range(axis, axis + len(mask.dims))
-    )
-    return Padded(jnp.where(chosen, new, x.array), x.dims)
-
-
-def _spread_over_mask(call: Call, x: Padded, axis: int, mask: Padded, values: Padded) -> jax.Array:
-    """Values, of the shape of ``x[mask]`` or broadcastable to it, where they go to in `x`."""
     behind = axis + len(mask.dims)
     at = len(values.dims) - (len(x.dims) - behind) - 1
     shape = (*x.array.shape[:axis], 0, *x.array.shape[behind:])
     ends = shape[len(shape) - len(values.dims) :]
-    fixed = [i == at or dim == () for i, dim in enumerate(values.dims)]
-    room = [
-        n if keeps else end for n, keeps, end in zip(values.array.shape, fixed, ends, strict=True)
-    ]
-    array = fitted(values.array, room)
-    if at < 0:
-        return jnp.broadcast_to(array, x.array.shape)
-    count = array.shape[at]
-    flat = mask_ranks(mask.array.astype(bool))
-    if count != 1:
-        checks.require(
-            flat[-1] + 1 == call.sizes.true(true_size(values.dims[at])),
-            RuntimeError,
-            "shape mismatch: the value tensor cannot be broadcast to the indexing result, whose "
-            "length is the number of true elements of the mask",
-        )
-    picked = jnp.take(array, jnp.clip(flat, 0, count - 1), axis=at)
-    spread = (*array.shape[:at], *mask.array.shape, *array.shape[at + 1 :])
-    return jnp.broadcast_to(picked.reshape(spread), x.array.shape)
+    keeps = [i == at or dim == () for i, dim in enumerate(values.dims)]
+    room = [n if k else end for n, k, end in zip(values.array.shape, keeps, ends, strict=True)]
+    count = call.sizes.true(true_size(values.dims[at])) if at >= 0 else None
+    source = fitted(values.array, room)
+    array = indexing.put_through_mask(x.array, axis, mask.array, source, adds, count)
+    return Padded(array, x.dims)
 
 
 def _spread(values: Padded, x: Padded, used: list[int], joint: tuple[Dim, ...]) -> jax.Array:

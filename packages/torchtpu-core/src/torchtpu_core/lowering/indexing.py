@@ -122,10 +122,27 @@ def _unsafe_index(self: jax.Array, indices: Sequence[jax.Array | None]) -> jax.A
     return addressing.take_blocks(self, *_located(self, indices, check=False))
 
 
-def _put_through_mask(
-    self: jax.Array, axis: int, mask: jax.Array, values: jax.Array, accumulate: bool
+def put_through_mask(
+    self: jax.Array,
+    axis: int,
+    mask: jax.Array,
+    values: jax.Array,
+    accumulate: bool,
+    count: jax.Array | None = None,
 ) -> jax.Array:
-    """Write `values`, one per true element of `mask`, into the axes `mask` covers."""
+    """A tensor whose elements where a mask is true are replaced, or added to.
+
+    Args:
+        self: of any shape.
+        axis: the first dimension that the mask covers.
+        mask: bool or uint8.
+        values: of the shape of ``self[mask]``, or broadcastable to it.
+        accumulate: add them.
+        count: how many of `values` there are, where the rest of them is padding.
+
+    Raises:
+        IndexError: the mask has other sizes than what it covers.
+    """
     covered = self.shape[axis : axis + mask.ndim]
     if mask.shape != covered:
         raise IndexError(
@@ -133,14 +150,16 @@ def _put_through_mask(
             f"shape of the indexed tensor {list(self.shape)} at index {axis}"
         )
     mask = mask.astype(np.bool_)
-    spread = _spread_over_mask(self, axis, mask, values.astype(self.dtype))
+    spread = _spread_over_mask(self, axis, mask, values.astype(self.dtype), count)
     where = lax.broadcast_in_dim(mask, self.shape, tuple(range(axis, axis + mask.ndim)))
     if accumulate:
         spread = (self | spread) if self.dtype == np.bool_ else self + spread
     return lax.select(where, spread, self)
 
 
-def _spread_over_mask(self: jax.Array, axis: int, mask: jax.Array, values: jax.Array) -> jax.Array:
+def _spread_over_mask(
+    self: jax.Array, axis: int, mask: jax.Array, values: jax.Array, count: jax.Array | None
+) -> jax.Array:
     """`values` (shape of ``self[mask]``, or broadcastable to it) laid out like `self`."""
     rest = self.ndim - axis - mask.ndim
     at = values.ndim - rest - 1
@@ -149,20 +168,21 @@ def _spread_over_mask(self: jax.Array, axis: int, mask: jax.Array, values: jax.A
         head = values.shape[: max(at, 0)]
         ones = (1,) * mask.ndim if at >= 0 else ()
         return jnp.broadcast_to(lax.reshape(values, (*head, *ones, *tail)), self.shape)
-    count = values.shape[at]
+    room = values.shape[at]
+    shape = f" of shape {list(values.shape)}" if count is None else ""
     ranks = mask_ranks(mask)
     total = ranks[-1] + 1 if mask.size else jnp.zeros((), ranks.dtype)
     checks.require(
-        total == count,
+        total == (room if count is None else count),
         RuntimeError,
-        f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
-        "the indexing result, whose length is the number of true elements of the mask",
+        f"shape mismatch: value tensor{shape} cannot be broadcast to the indexing result, whose "
+        "length is the number of true elements of the mask",
     )
-    if count == 0:
+    if room == 0:
         return self
-    picked = addressing.take_blocks(values, [at], [jnp.clip(ranks, 0, count - 1)], at)
-    shape = (*values.shape[:at], *mask.shape, *values.shape[at + 1 :])
-    return jnp.broadcast_to(lax.reshape(picked, shape), self.shape)
+    picked = addressing.take_blocks(values, [at], [jnp.clip(ranks, 0, room - 1)], at)
+    spread = (*values.shape[:at], *mask.shape, *values.shape[at + 1 :])
+    return jnp.broadcast_to(lax.reshape(picked, spread), self.shape)
 
 
 def mask_ranks(mask: jax.Array) -> jax.Array:
@@ -183,7 +203,7 @@ def _write(
         values = values.to(self.dtype)
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     if len(given) == 1 and _is_mask(given[0][1]):
-        return _put_through_mask(self, given[0][0], given[0][1], values, accumulate)
+        return put_through_mask(self, given[0][0], given[0][1], values, accumulate)
     if not given:
         spread = jnp.broadcast_to(values.astype(self.dtype), self.shape)
         return self + spread if accumulate else spread
