@@ -7,14 +7,13 @@ import json
 import random
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 from torchtpu_compile import ahead_report, weights_file
 from torchtpu_compile.ahead import aot, load
-from torchtpu_compile.errors import AOTFileError, CompileOptionError, GraphError
+from torchtpu_compile.errors import AOTFileError, CompileOptionError
 from torchtpu_core import xla_tpu
 from torchtpu_core.errors import MissingExtraError
 from torchtpu_core.runtime.current import target
@@ -99,7 +98,7 @@ def test_manifest_that_does_not_fit_its_program_is_refused(made, key: str) -> No
 def test_damaged_program_and_cut_off_file_are_refused(made) -> None:
     path = made[0]
     whole = path.read_bytes()
-    rewritten(path, sha256="0" * 64)
+    rewritten(path, sha256=["0" * 64])
     with pytest.raises(AOTFileError, match="checksum"):
         load(path)
     path.write_bytes(whole[: len(whole) // 2])
@@ -128,7 +127,9 @@ def test_flipped_bit_anywhere_is_refused_or_has_no_effect(made) -> None:
     [
         ({"versions": {"no-such-package": "1.0"}}, "none is installed"),
         ({"outputs": [[[5, 3], [3, 1], "float7"]]}, "manifest cannot be read"),
-        ({"out_spec": "?"}, "manifest cannot be read"),
+        ({"containers": ["?", [None]]}, "manifest cannot be read"),
+        ({"programs": [[], []]}, "another number of programs"),
+        ({"updates": [[["weight", 0], ["result", 9]]]}, "manifest cannot be read"),
     ],
 )
 def test_manifest_that_makes_no_sense_is_refused(made, changes, message: str) -> None:
@@ -140,10 +141,10 @@ def test_manifest_that_makes_no_sense_is_refused(made, changes, message: str) ->
 def test_manifest_that_lacks_an_entry_is_refused(made) -> None:
     with zipfile.ZipFile(made[0]) as archive:
         format_ = json.loads(archive.read("manifest.json"))["format"]
-        program = archive.read("program.bin")
+        program = archive.read("program0.bin")
     with zipfile.ZipFile(made[0], "w") as archive:
         archive.writestr("manifest.json", json.dumps({"format": format_}))
-        archive.writestr("program.bin", program)
+        archive.writestr("program0.bin", program)
     with pytest.raises(AOTFileError, match="manifest lacks"):
         load(made[0])
 
@@ -196,11 +197,6 @@ def test_arguments_of_other_sizes_are_refused(made) -> None:
         load(made[0])(torch.randn(6, 4), torch.ones(1))
 
 
-def test_model_that_writes_its_buffers_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GraphError, match=r"eval\(\)"):
-        aot(nn.BatchNorm1d(3), (torch.randn(4, 3),), path=tmp_path / "m")
-
-
 class Around(nn.Module):
     """Returns what is no result of a program, and takes what none reads."""
 
@@ -243,38 +239,12 @@ def test_call_with_other_values_or_containers_is_refused(tmp_path: Path, args, k
         load(tmp_path / "m")(*args, **kwargs)
 
 
-class Named(NamedTuple):
-    value: torch.Tensor
-
-
-@pytest.mark.parametrize(
-    ("forward", "message"),
-    [
-        (lambda self, x: Named(x + 1), "Return tuples"),
-        (lambda self, x: x.add_(1) * 2, "writes to its argument x"),
-    ],
-)
-def test_what_a_file_cannot_hold_is_refused(tmp_path: Path, forward, message: str) -> None:
-    model = type("Model", (nn.Module,), {"forward": forward})()
-    with pytest.raises(GraphError, match=message):
-        aot(model, (torch.ones(3),), path=tmp_path / "m")
-
-
-def test_open_sizes_are_refused(tmp_path: Path) -> None:
-    x = torch.randn(4, 3, device="tpu")
-    torch._dynamo.mark_dynamic(x, 0)
-    with pytest.raises(GraphError, match="has open sizes"):
-        aot(nn.ReLU(), (x,), path=tmp_path / "m")
-
-
 def test_attention_in_eval_mode_is_a_program(tmp_path: Path) -> None:
     model = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True).eval()
     x = torch.randn(2, 5, 8)
     aot(model, (x,), path=tmp_path / "m")
     actual = load(tmp_path / "m")(x)
     torch.testing.assert_close(actual.cpu(), model(x).detach(), rtol=1e-4, atol=1e-5)
-    with pytest.raises(GraphError, match="draws random numbers in aten"):
-        aot(model.train(), (x,), path=tmp_path / "m")
 
 
 def test_weights_survive_their_file(tmp_path: Path) -> None:

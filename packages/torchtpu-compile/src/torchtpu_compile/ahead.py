@@ -1,123 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ahead-of-time compilation: a model as a file that runs without tracing.
 
-The file holds the program as JAX's versioned export of StableHLO, a manifest with a
-checksum, and what the program costs on its target. The weights are beside it, as
-safetensors. Nothing in either file is executed when it is read.
+The file holds the program as JAX's versioned export of StableHLO (one for each padded size
+where sizes are open), a manifest with checksums, and what the program costs on its target.
+The weights are beside it, as safetensors. Nothing in either file is executed when it is read.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax import export as jax_export
-from torch.utils import _pytree as pytree
-from torchtpu_core.calls import OutSpec, device_call
-from torchtpu_core.lowering import checks
+from torch.fx import Node
+from torchtpu_core.lowering.promotion import SCALAR_WORDS
 from torchtpu_core.runtime import current
 from torchtpu_core.targets import parse_target
 from torchtpu_core.tpu import init
 from torchtpu_core.xla_tpu import TIMEOUT_S
 
-from torchtpu_compile import ahead_call, ahead_report, export, weights_file
-from torchtpu_compile.errors import AOTFileError, GraphError
-from torchtpu_compile.executable import Executable
+from torchtpu_compile import ahead_call, ahead_file, ahead_report, export, weights_file
+from torchtpu_compile.ahead_model import AOTModel, load
+from torchtpu_compile.ahead_sizes import OpenSizes
+from torchtpu_compile.bounded_program import Variant
+from torchtpu_compile.errors import GraphError
+from torchtpu_compile.executable import CAPTURED, Executable
 from torchtpu_compile.result_layout import strides_like
+from torchtpu_compile.symbols import Unbounded
 
-_FORMAT = 4
-_MANIFEST, _PROGRAM, _HLO = "manifest.json", "program.bin", "optimized.hlo.txt"
-_VERSIONED = ("torchtpu-core", "jax")
-#: What `load` reads of a manifest.
-_KEYS = frozenset(
-    {"name", "target", "versions", "sha256", "weights", "weights_sha256"}
-    | {"call", "operands", "outputs", "returned", "out_spec", "checks"}
-)
-#: What reading a damaged archive raises; a flipped bit may ask for a password.
-_UNREADABLE = (
-    OSError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    LookupError,
-    ValueError,
-    RuntimeError,
-)
-
-
-class AOTModel:
-    """A loaded file: call it as the model was called.
-
-    Attributes:
-        manifest: what the file says about itself; ``report`` in it is the program's cost.
-    """
-
-    def __init__(self, manifest: Mapping[str, Any], exported: Any, weights: Sequence[Any]) -> None:
-        self.manifest = manifest
-        self._weights = list(weights)
-        self._out = pytree.treespec_loads(manifest["out_spec"])
-        self._specs: list[OutSpec] = [
-            (size, stride, getattr(torch, dtype)) for size, stride, dtype in manifest["outputs"]
-        ]
-        self._refuse_other_signature(exported)
-        required = ahead_call.errors_of(manifest["checks"])
-        results = len(self._specs)
-
-        def run(arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-            made = exported.call(*arrays)
-            for i, (error, message) in enumerate(required):
-                checks.require(~made[results][i], error, message)
-            return tuple(made[:results])
-
-        self._call = device_call(f"torchtpu::{manifest['name']}", run)
-
-    def _refuse_other_signature(self, exported: Any) -> None:
-        """Compare what the manifest says with the program."""
-        manifest, made = self.manifest, [list(a.shape) for a in exported.out_avals]
-        given = [list(w.shape) for w in self._weights]
-        given += [size for size, _ in manifest["operands"]]
-        if given != [list(a.shape) for a in exported.in_avals]:
-            raise ValueError("its inputs are not those of its program")
-        results = [i for kind, i in manifest["returned"] if kind == ahead_call.RESULT]
-        flags = [[len(manifest["checks"])]] if manifest["checks"] else []
-        if made != [list(size) for size, _, _ in self._specs] + flags or not all(
-            0 <= i < len(self._specs) for i in results
-        ):
-            raise ValueError("its outputs are not those of its program")
-        if self._out.num_leaves != len(manifest["returned"]):
-            raise ValueError("what it returns has another structure")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on tensors of any device, of the sizes and dtypes the file was made for.
-
-        Raises:
-            AOTFileError: an argument has another size or dtype, is in another container, or is
-                another plain value.
-            IndexError: an index is out of range; raised at the next synchronisation, as from
-                every operator. Names the model's line.
-        """
-        manifest = self.manifest
-        given = ahead_call.tensors_of(manifest["call"], manifest["name"], args, kwargs)
-        arguments = [x.to("tpu") for x in given]
-        operands = [*self._weights, *(arguments[i] for _, i in manifest["operands"])]
-        sources = {
-            ahead_call.RESULT: self._call(operands, [], [], self._specs.copy),
-            ahead_call.ARGUMENT: arguments,
-            ahead_call.WEIGHT: self._weights,
-        }
-        chosen = [sources[kind][i] if kind in sources else i for kind, i in manifest["returned"]]
-        return pytree.tree_unflatten(chosen, self._out)
+__all__ = ["AOTModel", "aot", "load"]
 
 
 def aot(
@@ -128,6 +43,7 @@ def aot(
     path: str | Path | None = None,
     target: str | None = None,
     name: str = "model",
+    dynamic_shapes: Any = None,
     compiler: str = "auto",
     timeout_s: float = TIMEOUT_S,
 ) -> dict[str, Any]:
@@ -137,6 +53,9 @@ def aot(
     ``v5p:2x2x1`` is compiled by XLA's own TPU compiler, on a machine without any TPU, in a
     process of its own. Without it, the simulator prices the program, and the report says so.
 
+    What the model writes to its buffers, and the random numbers it draws, are part of the
+    program: a loaded model keeps its buffers up to date, and draws from the device's generator.
+
     Args:
         model: a module that `torch.export` can capture, in the mode it shall run in.
         args: example inputs; their sizes and dtypes are the file's.
@@ -144,216 +63,185 @@ def aot(
         path: of the program; None: ``<name>.tpu``. A missing directory is made.
         target: where it shall run, such as ``v5p:2x2x1``; None: the current target.
         name: the program's name.
+        dynamic_shapes: which sizes of the inputs are open, as `torch.export.export` takes it, each
+            with a ``max``; None: those that ``torch._dynamo.mark_dynamic`` marked, else none. The
+            file then holds at most 16 programs, for padded sizes up to the bounds.
         compiler: ``auto``, ``xla-tpu`` (an error without libtpu) or ``simulator``.
         timeout_s: how long XLA's TPU compiler may take.
 
     Returns:
         The cost report: bytes of weights, inputs and results, the device's memory, and
         the simulated time of one run where the target is a chip. From XLA's TPU compiler
-        also ``memory``, ``largest_buffers`` and ``fusions``, with the model's lines.
+        also ``memory``, ``largest_buffers`` and ``fusions``, with the model's lines. With open
+        sizes it is that of the largest ones.
 
     Raises:
         AOTFileError: no file can be written there.
         TypeError: the model is no module, or its arguments are not in a tuple and a dict.
-        GraphError: the model is not one program, or writes to its buffers or arguments.
+        GraphError: the model is not one program, an open size has no upper bound, or an op has
+            no rule for padded sizes.
         OutOfMemoryError: the program does not fit the target's memory.
         TPUCompileError: XLA's TPU compiler refused the program, such as a Pallas kernel.
         MissingExtraError: `compiler` is ``xla-tpu`` and libtpu is not installed.
         CompilerTargetError: XLA's TPU compiler does not know the target.
     """
-    path = _writable(Path(path if path is not None else f"{name}.tpu"))
+    path = ahead_file.writable(Path(path if path is not None else f"{name}.tpu"))
     init()
     chosen = parse_target(target or current.target().name)
-    executable = export.one_program(model, args, kwargs, name)
-    exported = executable.module.meta[export.EXPORTED]
-    arguments = ahead_call.user_tensors(exported)
-    out_spec = ahead_call.spec_text(exported.call_spec.out_spec)
-    inputs = export.operands_of(executable)
-    weights = _weights(exported, executable, inputs)
-    program = executable.programs[0]
-    structs = export.structs_of(inputs)
-    required: export.Messages = []
-    serialized, text = _serialized(export.function_of(program, inputs, name, required), structs)
-    outputs = list(program.interface.outputs)
-    report = ahead_report.sizes(chosen, weights, inputs[len(weights) :], outputs)
+    executable = export.one_program(model, args, kwargs, name, dynamic_shapes)
+    file = _File(executable, name)
+    variants = file.variants()
+    made = [file.serialized(variant) for variant in variants]
+    structs = file.structs(variants[-1])
+    report = ahead_report.sizes(chosen, structs, list(file.weights), made[-1][2])
     hlo = ""
     if ahead_report.uses_compiler(compiler, chosen):
-        found, hlo = ahead_report.compiled(
-            export.function_of(program, inputs, name), structs, chosen, list(weights), timeout_s
-        )
+        function = file.function(variants[-1])
+        found, hlo = ahead_report.compiled(function, structs, chosen, list(file.weights), timeout_s)
         report.update(found)
     else:
-        report.update(ahead_report.simulated(text, chosen, compiler))
+        report.update(ahead_report.simulated(made[-1][1], chosen, compiler))
     manifest = {
         "name": name,
         "target": chosen.name,
-        "weights": list(weights),
-        "weights_sha256": weights_file.write(_weights_path(path), weights),
+        "weights_sha256": weights_file.write(weights_file.beside(path), file.weights),
         "report": report,
-        "call": ahead_call.described(args, kwargs or {}),
-        "checks": [[error.__name__, message] for error, message in required],
-        "out_spec": out_spec,
-        **_signature(executable, inputs, len(weights), arguments, serialized),
+        **file.manifest(args, kwargs or {}, variants),
     }
-    _write(path, {_MANIFEST: json.dumps(manifest, indent=1), _PROGRAM: serialized, _HLO: hlo})
+    ahead_file.write(path, manifest, [serialized for serialized, _, _ in made], hlo)
     return {"path": str(path), **report}
 
 
-def _serialized(function: Any, structs: Sequence[jax.ShapeDtypeStruct]) -> tuple[bytes, str]:
-    """A function on arrays as JAX's versioned export, and its StableHLO."""
-    jitted = jax.jit(function, keep_unused=True)
-    with ahead_report.without_looking_for_tpus(), jax.enable_x64(True):
-        exported = jax_export.export(jitted, platforms=("cpu", "tpu"))(*structs)
-        return bytes(exported.serialize()), jitted.lower(*structs).as_text()
+class _File:
+    """What a file says of a captured model.
 
+    Attributes:
+        weights: parameters, buffers and constants that its programs read or write, by name.
 
-def _writable(path: Path) -> Path:
-    """The path of a file whose directory exists now, before time is spent on compiling."""
-    with weights_file.naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError("it is a directory")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise PermissionError("there is no permission to write it")
-    return path
+    Raises:
+        GraphError: an open size has no upper bound.
+    """
 
+    def __init__(self, executable: Executable, name: str) -> None:
+        self.name = name
+        self.executable = executable
+        self.captured = executable.module.meta[CAPTURED]
+        self.program = executable.programs[0]
+        self.exported = self.captured.exported
+        self.arguments = self.captured.arguments
+        self.sizes = OpenSizes(self.exported, self.arguments)
+        names = _weight_names(self.exported)
+        read = export.operands_of(executable)
+        updated = ahead_call.updated(self.exported)
+        held = [n for n in executable.inputs if n.name in names]
+        held = [n for n in held if n in read or names[n.name] in updated]
+        self.inputs: list[Node] = held + [n for n in read if n not in held]
+        values = {**self.exported.state_dict, **self.exported.constants}
+        self.weights = {names[n.name]: values[names[n.name]] for n in held}
+        self.required: export.Messages = []
 
-def _write(path: Path, parts: Mapping[str, str | bytes]) -> None:
-    """Write the parts of a file that are not empty."""
-    with (
-        weights_file.naming(path),
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
-        for name, content in parts.items():
-            if content:
-                archive.writestr(name, content)
+    def variants(self) -> list[Variant | None]:
+        """The programs: one, or one per combination of padded sizes, the largest last.
 
+        Raises:
+            GraphError: an op has no rule for padded sizes.
+        """
+        program = self.program
+        if program.bounded is None and not program.unbounded:
+            return [None]
+        try:
+            if program.bounded is None:
+                raise Unbounded(program.unbounded)
+            symbols = program.bounded.symbols
+            return [program.bounded.at(sizes) for sizes in self.sizes.combinations(symbols)]
+        except Unbounded as error:
+            raise GraphError(
+                f"the model {self.name!r} cannot run at padded sizes, because {error}. Leave that "
+                "size out of dynamic_shapes and make a file for each size, or use torch.compile."
+            ) from error
 
-def _signature(
-    executable: Executable,
-    inputs: Sequence[Any],
-    weights: int,
-    arguments: Sequence[str],
-    serialized: bytes,
-) -> dict[str, Any]:
-    """What `load` needs to call the program, and to refuse a damaged or foreign one."""
-    outputs = list(executable.programs[0].interface.outputs)
-    held = {node: i for i, node in enumerate(inputs[:weights])}
-    return {
-        "format": _FORMAT,
-        "versions": {package: version(package) for package in _VERSIONED},
-        "sha256": hashlib.sha256(serialized).hexdigest(),
-        "operands": [
-            (list(n.meta["val"].shape), arguments.index(n.name)) for n in inputs[weights:]
-        ],
-        "outputs": [
-            [
-                list(n.meta["val"].shape),
-                strides_like(n.meta["val"], n.meta["val"].shape),
-                str(n.meta["val"].dtype).removeprefix("torch."),
+    @property
+    def symbols(self) -> list[str]:
+        """The names of the open sizes that the programs take, in order."""
+        bounded = self.program.bounded
+        return [] if bounded is None else [self.sizes.names[s] for s in bounded.symbols]
+
+    def function(self, variant: Variant | None, messages: export.Messages | None = None) -> Any:
+        """A program as a function on arrays: inputs, words of open sizes, seed and offset."""
+        return export.function_of(self.program, self.inputs, self.name, messages, variant)
+
+    def structs(self, variant: Variant | None) -> list[jax.ShapeDtypeStruct]:
+        """What `function` takes."""
+        if variant is None:
+            found = export.structs_of(self.inputs)
+        else:
+            operands = dict(zip(self.program.interface.tensors, variant.operands, strict=True))
+            found = [
+                operands[n] if n in operands else export.structs_of([n])[0] for n in self.inputs
             ]
-            for n in outputs
-        ],
-        "returned": [ahead_call.source_of(o, outputs, arguments, held) for o in executable.outputs],
-    }
+        found += [jax.ShapeDtypeStruct((SCALAR_WORDS,), np.uint32)] * len(self.symbols)
+        if self.program.random_ops:
+            found += [jax.ShapeDtypeStruct((), np.uint64)] * 2
+        return found
+
+    def serialized(self, variant: Variant | None) -> tuple[bytes, str, Sequence[Any]]:
+        """A program as JAX's versioned export, its StableHLO, and its results."""
+        jitted = jax.jit(self.function(variant, self.required), keep_unused=True)
+        structs = self.structs(variant)
+        with ahead_report.without_looking_for_tpus(), jax.enable_x64(True):
+            exported = jax_export.export(jitted, platforms=("cpu", "tpu"))(*structs)
+            text = jitted.lower(*structs).as_text()
+            return bytes(exported.serialize()), text, exported.out_avals
+
+    def manifest(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        variants: Sequence[Variant | None],
+    ) -> dict[str, Any]:
+        """What `load` needs to call the programs."""
+        nodes = {n.name: n for n in self.executable.inputs}
+        outputs = list(self.program.interface.outputs)
+        held = {node: i for i, node in enumerate(self.inputs[: len(self.weights)])}
+        sources = [
+            ahead_call.source_of(o, outputs, self.arguments, held, self.sizes)
+            for o in self.executable.outputs
+        ]
+        targets = ahead_call.updates_of(self.exported, self.arguments, list(self.weights))
+        shapes = [nodes[name].meta["val"].shape for name in self.arguments]
+        signature = self.exported.graph_signature
+        return {
+            "weights": list(self.weights),
+            "state": [n for n in self.weights if n in {*signature.parameters, *signature.buffers}],
+            "call": ahead_call.stated_call(args, kwargs, self.sizes, shapes),
+            "operands": [self.arguments.index(n.name) for n in self.inputs[len(held) :]],
+            "symbols": self.symbols,
+            "programs": [[] if v is None else list(v.padded) for v in variants],
+            "outputs": [self._stated(i, node) for i, node in enumerate(outputs)],
+            "updates": list(zip(targets, sources, strict=False)),
+            "returned": sources[len(targets) :],
+            "containers": self.captured.returned,
+            "checks": [[error.__name__, message] for error, message in self.required],
+            "random": self.program.random_ops,
+        }
+
+    def _stated(self, index: int, node: Node) -> list[Any]:
+        """Sizes, strides and dtype of a result."""
+        value, bounded = node.meta["val"], self.program.bounded
+        layout = None if bounded is None else bounded.layouts[index]
+        if layout is None:
+            strides: Sequence[Any] = strides_like(value, value.shape)
+        else:
+            strides = layout.strides or ()
+        sizes, steps = ([self.sizes.form(n) for n in given] for given in (value.shape, strides))
+        return [sizes, steps, str(value.dtype).removeprefix("torch.")]
 
 
-def load(path: str | Path) -> AOTModel:
-    """The model of a file that `aot` wrote; nothing is traced.
-
-    Raises:
-        AOTFileError: the file is damaged, or was made for another target or version.
-    """
-    manifest, serialized = _read(Path(path))
-    init()
-    here = current.target().name
-    if manifest["target"] != here:
-        raise AOTFileError(
-            f"{path} was compiled for target {manifest['target']!r}, but this process runs on "
-            f"{here!r}. Set TORCH_TPU_TARGET={manifest['target']} before starting Python, or "
-            f"compile it anew with target={here!r}."
-        )
-    for package, made_with in manifest["versions"].items():
-        if (installed := _installed(package)) != made_with:
-            raise AOTFileError(
-                f"{path} was made with {package} {made_with}, but {installed} is "
-                "installed. Compile it anew with torch_tpu.compile.aot."
-            )
-    found = weights_file.read(_weights_path(path), manifest["weights_sha256"])
-    missing = [name for name in manifest["weights"] if name not in found]
-    if missing:
-        raise AOTFileError(
-            f"{_weights_path(path)} lacks the weights {', '.join(missing)} of {path}. Put the file "
-            "that was written with it beside it."
-        )
-    weights = [found[name].to("tpu") for name in manifest["weights"]]
-    with jax.enable_x64(True):
-        exported = jax_export.deserialize(bytearray(serialized))
-    try:
-        return AOTModel(manifest, exported, weights)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise AOTFileError(
-            f"{path} is damaged: its manifest cannot be read ({error}). Compile it anew."
-        ) from error
-
-
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
-
-
-def _read(path: Path) -> tuple[dict[str, Any], bytes]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read(_MANIFEST))
-            serialized = archive.read(_PROGRAM)
-        if not isinstance(manifest, dict):
-            raise ValueError("its manifest is no object")
-    except _UNREADABLE as error:
-        raise AOTFileError(
-            f"{path} is not a readable ahead-of-time file ({error}). Compile it anew with "
-            "torch_tpu.compile.aot."
-        ) from error
-    if manifest.get("format") != _FORMAT:
-        raise AOTFileError(
-            f"{path} has format {manifest.get('format')}, this version reads {_FORMAT}. Compile it "
-            "anew with torch_tpu.compile.aot."
-        )
-    missing = sorted(_KEYS - set(manifest))
-    if missing:
-        raise AOTFileError(
-            f"{path} is damaged: its manifest lacks {', '.join(missing)}. Compile it anew."
-        )
-    if hashlib.sha256(serialized).hexdigest() != manifest["sha256"]:
-        raise AOTFileError(f"{path} is damaged: its program has another checksum. Compile it anew.")
-    return manifest, serialized
-
-
-def _weights(exported: Any, executable: Executable, inputs: Sequence[Any]) -> dict[str, Any]:
-    """Parameters, buffers and constants by name, in operand order; they come first.
-
-    Raises:
-        GraphError: an operand that is none of these comes before one that is.
-    """
+def _weight_names(exported: Any) -> dict[str, str]:
+    """The names of parameters, buffers and constants, by the graph's input for them."""
     signature = exported.graph_signature
-    names = {
+    return {
         **signature.inputs_to_parameters,
         **signature.inputs_to_buffers,
         **signature.inputs_to_lifted_tensor_constants,
     }
-    held = {**exported.state_dict, **exported.constants}
-    found: dict[str, Any] = {}
-    for position, node in enumerate(inputs):
-        name = names.get(node.name)
-        if name is None:
-            continue
-        if len(found) != position:
-            raise GraphError(f"the weight {name} comes after an input; please report this model.")
-        found[name] = held[name]
-    return found
-
-
-def _weights_path(path: str | Path) -> Path:
-    return Path(f"{path}.safetensors")

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,21 +49,28 @@ def uses_compiler(compiler: str, target: Target) -> bool:
 
 
 def sizes(
-    target: Target, weights: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]
+    target: Target, operands: Sequence[Any], weights: Sequence[str], outputs: Sequence[Any]
 ) -> dict[str, Any]:
     """Bytes of what goes in and out, and of a device.
+
+    Args:
+        target: where the program runs.
+        operands: shapes and dtypes of its operands, weights first.
+        weights: their names.
+        outputs: shapes and dtypes of its results.
 
     Raises:
         OutOfMemoryError: they alone do not fit.
     """
+    own = dict(zip(weights, operands, strict=False))
     found = {
-        "weight_bytes": sum(w.numel() * w.element_size() for w in weights.values()),
-        "input_bytes": sum(_bytes(n) for n in inputs),
-        "output_bytes": sum(_bytes(n) for n in outputs),
+        "weight_bytes": sum(map(_bytes, own.values())),
+        "input_bytes": sum(map(_bytes, operands[len(weights) :])),
+        "output_bytes": sum(map(_bytes, outputs)),
     }
     limit = target.hbm_bytes_per_device
     if limit is not None and sum(found.values()) > limit:
-        largest = max(weights, key=lambda n: weights[n].numel(), default="none")
+        largest = max(own, key=lambda name: _bytes(own[name]), default="none")
         raise torch.OutOfMemoryError(
             f"the model needs {sum(found.values())} bytes for weights, inputs and results, but a "
             f"device of {target.name} has {limit}. The largest weight is {largest!r}. Use a chip "
@@ -156,6 +164,5 @@ def _named(text: str, weights: Sequence[str]) -> str:
     return _OPERAND.sub(name, text)
 
 
-def _bytes(node: Any) -> int:
-    value = node.meta["val"]
-    return int(value.numel()) * int(value.element_size())
+def _bytes(array: Any) -> int:
+    return math.prod(array.shape) * int(array.dtype.itemsize)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,26 @@ reasons: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """The step for one combination of padded sizes.
+
+    Attributes:
+        function: takes the operand arrays, then the step's scalars and the true sizes as
+            scalars; with random ops also ``rng``.
+        operands: shapes and dtypes of the operands.
+        specs: of the results.
+        scalars: how many scalars the function takes.
+        padded: the padded size of each symbol.
+    """
+
+    function: Callable[..., tuple[jax.Array, ...]]
+    operands: list[jax.ShapeDtypeStruct]
+    specs: list[OutSpec]
+    scalars: int
+    padded: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
     """One program.
 
@@ -68,6 +88,10 @@ class BoundedProgram:
         policy: chooses the padded sizes.
         random_ops: how many random ops the step stands for.
 
+    Attributes:
+        symbols: the step's, in the order in which their values are passed.
+        layouts: of the results of open size, None of the others.
+
     Raises:
         Unbounded: the step's operands do not tell its sizes.
     """
@@ -87,7 +111,7 @@ class BoundedProgram:
         self.random_ops = random_ops
         self._shapes = [_exprs(n) for n in interface.tensors]
         inside = set(interpreter.nodes)
-        self._layouts = [_layout(n, interface, inside) for n in interface.outputs]
+        self.layouts = [_layout(n, interface, inside) for n in interface.outputs]
         self._sources = sources_of(_symbols(interface), interface, self._shapes)
         self.symbols = [source.symbol for source in self._sources]
         self._upper = tuple(_upper(s, interface) for s in self.symbols)
@@ -98,7 +122,7 @@ class BoundedProgram:
         self._late = [(i, node) for i, node in interface.writes if is_open[i]]
         self._results = (*interface.outputs, *(node for _, node in self._late))
         late = [Layout.of(_exprs(n), dense_strides(_exprs(n))) for _, n in self._late]
-        self._layouts += late
+        self.layouts += late
 
     def __call__(
         self,
@@ -125,7 +149,7 @@ class BoundedProgram:
         results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
         cut = [
             result if layout is None else layout.cut(result, known)
-            for result, layout in zip(results, self._layouts, strict=True)
+            for result, layout in zip(results, self.layouts, strict=True)
         ]
         for (index, _), value in zip(self._late, cut[len(self.interface.outputs) :], strict=True):
             # Through host memory, as operands come: a copy on the device is a program per size.
@@ -139,6 +163,24 @@ class BoundedProgram:
 
     def _build(self, padded: tuple[int, ...]) -> _Entry:
         known = dict(zip(self.symbols, padded, strict=True))
+        variant = self.at(known)
+        if LogTopic.RECOMPILES in settings().log:
+            log.warning("<TorchTpu/recompiles> %s for sizes up to %s", self.name, known)
+        open_shapes = tuple(
+            None if all(map(is_static, exprs)) else struct.shape
+            for exprs, struct in zip(self._shapes, variant.operands, strict=True)
+        )
+        call = device_call(
+            f"torchtpu::{self.name}", variant.function, random=self.random_ops, alone=True
+        )
+        return _Entry(call, open_shapes, variant.specs)
+
+    def at(self, known: Mapping[sympy.Symbol, int]) -> Variant:
+        """The step at given padded sizes of its symbols.
+
+        Raises:
+            Unbounded: the step cannot run at padded sizes.
+        """
         sizes = Sizes(known, {})
         shapes = [tuple(sizes.padded(e) for e in exprs) for exprs in self._shapes]
         structs = [
@@ -151,16 +193,10 @@ class BoundedProgram:
             (list(r.shape), list(numbers.contiguous(r.shape)), n.meta["val"].dtype)
             for r, n in zip(results, self._results, strict=False)
         ]
-        if LogTopic.RECOMPILES in settings().log:
-            log.warning("<TorchTpu/recompiles> %s for sizes up to %s", self.name, known)
-        open_shapes = tuple(
-            None if all(map(is_static, exprs)) else shape
-            for exprs, shape in zip(self._shapes, shapes, strict=True)
-        )
-        call = device_call(f"torchtpu::{self.name}", function, random=self.random_ops, alone=True)
-        return _Entry(call, open_shapes, specs)
+        scalars = len(self.interface.scalars) + len(self.symbols)
+        return Variant(function, structs, specs, scalars, tuple(known.values()))
 
-    def _function(self, padded: dict[sympy.Symbol, int]) -> Callable[..., tuple[jax.Array, ...]]:
+    def _function(self, padded: Mapping[sympy.Symbol, int]) -> Callable[..., tuple[jax.Array, ...]]:
         interface = self.interface
 
         def function(
@@ -182,7 +218,7 @@ class BoundedProgram:
             self.interpreter.run(env, sizes, rng)
             outputs = [
                 env[node].array if layout is None else layout.laid_out(sizes, env[node])
-                for node, layout in zip(self._results, self._layouts, strict=True)
+                for node, layout in zip(self._results, self.layouts, strict=True)
             ]
             written = [
                 jnp.broadcast_to(env[v].array.astype(arrays[i].dtype), arrays[i].shape)
@@ -245,7 +281,7 @@ def _layout(node: Node, interface: Any, inside: set[Node]) -> Layout | None:
 
 def _layout_in_input(node: Node, interface: Any, inside: set[Node]) -> Layout | None:
     """The layout of a result that AOTAutograd will make anew, as a view of an input."""
-    if any(user.op != "output" and user not in inside for user in node.users):
+    if interface.is_captured or any(u.op != "output" and u not in inside for u in node.users):
         return None
     if not is_view_of_input(node):
         return None

@@ -12,9 +12,11 @@ import copy
 import operator
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch._higher_order_ops.effects import with_effects
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
@@ -24,6 +26,8 @@ from torch.utils import _pytree as pytree
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.runtime import recurrent_layers, tables
 
+from torchtpu_compile import ahead_call, ahead_containers
+from torchtpu_compile.ahead_containers import Container
 from torchtpu_compile.decompositions import in_program, missing_rows
 from torchtpu_compile.errors import GraphError, user_line
 
@@ -31,50 +35,108 @@ _METADATA_CHECK = torch.ops.aten._assert_tensor_metadata.default
 _LINALG_CHECK = torch.ops.aten._linalg_check_errors.default
 
 
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured model.
+
+    Attributes:
+        exported: its graph; what it returns is flat.
+        returned: the containers of what it returns.
+        arguments: the inputs of the graph that are tensors of a call, in its order.
+    """
+
+    exported: ExportedProgram
+    returned: Container
+    arguments: list[str]
+
+
 def captured(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> ExportedProgram:
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any = None,
+) -> Captured:
     """The model's graph on the device, taken apart to what has a lowering.
+
+    Args:
+        model: the module.
+        args: example inputs.
+        kwargs: further ones.
+        dynamic_shapes: which of their sizes are open, as `torch.export` takes it.
 
     Raises:
         Exception: what torch.export raises for code that it cannot capture.
-        GraphError: the model computes derivatives, whose values torch.export loses.
+        GraphError: the model computes derivatives, whose values torch.export loses, or returns
+            a container that cannot be stated.
     """
-    with torch.no_grad(), warnings.catch_warnings():
+    opened = _Opened()
+    with (
+        torch.no_grad(),
+        warnings.catch_warnings(),
+        ahead_containers.registered_dataclasses((args, kwargs)),
+    ):
         # PyTorch copies its own descriptions of containers in a way that it warns of.
         warnings.filterwarnings("ignore", ".*LeafSpec.*is deprecated", FutureWarning)
         # Its recurrent layers keep lists of their own parameters.
         warnings.filterwarnings("ignore", ".*_flat_weights.* were assigned during export")
-        exported = _on_the_device(model, args, kwargs)
+        exported = _on_the_device(model, args, kwargs, dynamic_shapes, opened)
         for node in _nodes(exported.graph_module):
             if node.target is _METADATA_CHECK:  # a program has the dtypes it was traced with
                 node.graph.erase_node(node)
         composites = _composites()
         _serve(exported.graph_module, composites)
-        exported = exported.run_decompositions({**composites, **missing_rows(tables.current())})
+        rows = missing_rows(tables.current(), open_sizes=bool(exported.range_constraints))
+        exported = exported.run_decompositions({**composites, **rows})
         _without_tokens(exported)
-    return exported
+        return Captured(exported, opened.container, ahead_call.user_tensors(exported))
+
+
+class _Opened:
+    """Takes what a model returns out of its containers, and remembers them."""
+
+    container: Container = None
+
+    def __call__(self, model: torch.nn.Module, args: Any, value: Any) -> tuple[Any, ...]:
+        """A hook for the results of a module."""
+        try:
+            self.container, leaves = ahead_containers.flatten(value)
+        except ahead_containers.UnknownContainer as error:
+            raise GraphError(
+                f"the model returns a container that a file cannot state: {error}. Return tuples, "
+                "lists, dicts, named tuples or dataclasses instead."
+            ) from error
+        return tuple(leaves)
 
 
 def _on_the_device(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: Any,
+    opened: _Opened,
 ) -> ExportedProgram:
     """The exported model.
 
     What is on the CPU altogether is captured there and moved then, for its code may make
-    tensors of the default device.
+    tensors of the default device. Recurrent layers of open length are not: on the CPU they are
+    taken apart step by step.
     """
     state = [*model.parameters(), *model.buffers()]
     given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    if all(t.device.type == "cpu" for t in (*state, *given)):
-        exported = torch.export.export(model, args, dict(kwargs))
-        _forget_transformed(exported)
-        return move_to_device_pass(exported, "tpu")
-    if any(t.device.type != "tpu" for t in state):
+    stays = all(t.device.type == "cpu" for t in (*state, *given))
+    if dynamic_shapes is not None and any(isinstance(m, nn.RNNBase) for m in model.modules()):
+        stays = False
+    if not stays:
+        args, kwargs = _moved(args), _moved(kwargs)
+    if not stays and any(t.device.type != "tpu" for t in state):
         model = copy.deepcopy(model).to("tpu")
-    exported = torch.export.export(model, _moved(args), _moved(dict(kwargs)))
+    hook = model.register_forward_hook(opened)
+    try:
+        exported = torch.export.export(model, args, dict(kwargs), dynamic_shapes=dynamic_shapes)
+    finally:
+        hook.remove()
     _forget_transformed(exported)
-    return exported
+    return move_to_device_pass(exported, "tpu") if stays else exported
 
 
 def _moved(tree: Any) -> Any:

@@ -306,6 +306,7 @@ class _Builder:
             writes=writes,
             saved=self.owner.saved,
             is_tracked=USER_OUTPUTS in self.owner.module.meta,
+            is_captured=CAPTURED in self.owner.module.meta,
         )
 
     def _sources(self, step: Step, inside: set[Node]) -> Iterable[Node]:
@@ -387,6 +388,8 @@ def host_array(tensor: torch.Tensor) -> np.ndarray:
 #: Key in a forward graph's ``meta``: how many of its outputs the user sees; the rest is
 #: for the backward graph.
 USER_OUTPUTS = "torchtpu_user_outputs"
+#: Key in the ``meta`` of a graph from `torch.export`: the `capture.Captured` model.
+CAPTURED = "torchtpu_captured"
 
 
 def _saved_only(module: GraphModule, outputs: Sequence[Any]) -> frozenset[Node]:

@@ -14,22 +14,23 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.lowering import checks, dtypes, layout
 from torchtpu_core.lowering.interpreter import overload_name
+from torchtpu_core.lowering.promotion import Scalar
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Kind
 from torchtpu_core.runtime import clients, tables
 from torchtpu_core.tpu import init
 
-from torchtpu_compile import capture
+from torchtpu_compile import ahead_sizes, capture
+from torchtpu_compile.bounded_program import Variant
 from torchtpu_compile.errors import GraphError, describe, line_of
-from torchtpu_compile.executable import EagerStep, Executable, host_array
+from torchtpu_compile.executable import CAPTURED, EagerStep, Executable, host_array
+from torchtpu_compile.placement import tensors_of
 from torchtpu_compile.program import Program
 
 #: What a module leaves to a function of the host's XLA, such as LAPACK's.
 _CUSTOM_CALL = re.compile(r"stablehlo\.custom_call @(\w+)")
 #: Errors of run-time checks.
 Messages = list[tuple[type[Exception], str]]
-#: Key in a captured module's ``meta``: the exported program it is from.
-EXPORTED = "torchtpu_exported"
 
 
 def export_stablehlo(
@@ -69,7 +70,10 @@ def export_stablehlo(
             f"{path} is neither .mlir (text) nor .mlirbc (portable bytecode). Give the file one "
             "of these suffixes."
         )
-    lowered = lower(one_program(model, args, kwargs, name), name)
+    executable = one_program(model, args, kwargs, name)
+    _refuse_open_sizes(executable)
+    _refuse_draws(executable.programs[0])
+    lowered = lower(executable, name)
     text: str = lowered.as_text(debug_info=True)
     if path is not None and Path(path).suffix == ".mlir":
         Path(path).write_text(text)
@@ -79,31 +83,36 @@ def export_stablehlo(
 
 
 def one_program(
-    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, name: str
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    name: str,
+    dynamic_shapes: Any = None,
 ) -> Executable:
-    """The model captured as one program.
+    """The model captured as one program, or one per size where sizes are open.
 
     Raises:
         TypeError: the model is no module, or its arguments are not in a tuple and a dict.
-        GraphError: an op has no lowering for the device, or draws random numbers.
+        GraphError: an op has no lowering for the device.
     """
     _refuse_other_kinds(model, args, kwargs)
     init()
-    executable = _capture(model, tuple(args), dict(kwargs or {}), name)
+    executable = _capture(model, tuple(args), dict(kwargs or {}), name, dynamic_shapes)
     for step in executable.steps:
         if isinstance(step, EagerStep):
             raise GraphError(f"{describe(step.nodes[0])} {_why_apart(step.nodes[0])}")
     if len(executable.programs) != 1:
         raise GraphError(f"the model computes nothing on tensors, so there is no program {name!r}.")
-    _refuse_open_sizes(executable)
-    program = executable.programs[0]
+    return executable
+
+
+def _refuse_draws(program: Program) -> None:
     drawing = [n for n in program.nodes if program.draws(n) and not _without_dropout(n)]
     if drawing:
         raise GraphError(
             f"the model draws random numbers in {describe(drawing[0])}, and an exported program "
             "has no operand for their state. Call model.eval() before, or take the op out."
         )
-    return executable
 
 
 def _refuse_other_kinds(model: Any, args: Any, kwargs: Any) -> None:
@@ -131,6 +140,11 @@ def _why_apart(node: torch.fx.Node) -> str:
         return (
             "asks for the value of a tensor, which a program only has when it runs. Keep it a "
             "tensor, or make it a plain argument of the model."
+        )
+    if row is not None and any(t.device.type == "cpu" for t in tensors_of(node)):
+        return (
+            "makes a tensor on the CPU, and a program runs on the device. Make it on the device of "
+            "an argument, such as with device=x.device."
         )
     if row is not None and row.kind is not Kind.HOST:
         return (
@@ -169,16 +183,21 @@ def _without_dropout(node: torch.fx.Node) -> bool:
 
 
 def _capture(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str,
+    dynamic_shapes: Any,
 ) -> Executable:
     try:
-        exported = capture.captured(model, args, kwargs)
+        shapes = ahead_sizes.declared(model, args, kwargs, dynamic_shapes)
+        found = capture.captured(model, args, kwargs, shapes)
     except Exception as error:
         raise _not_one_graph(name, error) from error
+    module = found.exported.graph_module
+    module.meta[CAPTURED] = found
     with _disable_current_modes():
-        executable = Executable(name, exported.graph_module, tables.current())
-    executable.module.meta[EXPORTED] = exported
-    return executable
+        return Executable(name, module, tables.current())
 
 
 def _not_one_graph(name: str, error: Exception) -> GraphError:
@@ -191,7 +210,10 @@ def _not_one_graph(name: str, error: Exception) -> GraphError:
             text + "the line asks for the values of a tensor, in a branch or by .item(). Use "
             "torch.where or torch.cond there, or torch.compile, which breaks the graph."
         )
-    return GraphError(f"{text}{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    message = str(error)
+    if message.startswith("Constraints violated"):  # what follows says which sizes it can have
+        return GraphError(text + message.partition("\n\nThe error above")[0])
+    return GraphError(f"{text}{type(error).__name__}: {message.partition(chr(10))[0]}")
 
 
 def operands_of(executable: Executable) -> list[torch.fx.Node]:
@@ -209,10 +231,12 @@ def lower(executable: Executable, name: str) -> Any:
     program = function_of(executable.programs[0], inputs, name)
     made = executable.programs[0].interface.outputs
 
+    draws = [jnp.uint64(0)] * 2 if executable.programs[0].random_ops else []
+
     def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         given = {node: jnp.asarray(value) for node, value in held.items()}
         given.update(zip((n for n in inputs if n not in held), arrays, strict=True))
-        found = given | dict(zip(made, program(*(given[n] for n in inputs)), strict=False))
+        found = given | dict(zip(made, program(*(given[n] for n in inputs), *draws), strict=False))
         return tuple(found[node] for node in executable.outputs if node in found)
 
     function.__name__ = program.__name__
@@ -225,7 +249,7 @@ def lower(executable: Executable, name: str) -> Any:
 
 def _constants(executable: Executable) -> dict[torch.fx.Node, Any]:
     """The values of operands that are neither parameters nor buffers nor arguments."""
-    exported = executable.module.meta[EXPORTED]
+    exported = executable.module.meta[CAPTURED].exported
     names = exported.graph_signature.inputs_to_lifted_tensor_constants
     return {
         node: host_array(exported.constants[names[node.name]].cpu())
@@ -241,20 +265,29 @@ def structs_of(inputs: Sequence[torch.fx.Node]) -> list[jax.ShapeDtypeStruct]:
 
 
 def function_of(
-    program: Program, inputs: Sequence[torch.fx.Node], name: str, messages: Messages | None = None
+    program: Program,
+    inputs: Sequence[torch.fx.Node],
+    name: str,
+    messages: Messages | None = None,
+    variant: Variant | None = None,
 ) -> Any:
     """The program as a function on arrays, one per input.
 
-    With `messages` its run-time checks are one more result, `(checks,)` bool of those that
-    failed, if it has any; tracing it puts their errors there.
+    After the inputs it takes the words of each open size of `variant` and, if the program draws
+    random numbers, seed and offset of their stream. With `messages` its run-time checks are one
+    more result, `(checks,)` bool of those that failed, if it has any; tracing it puts their
+    errors there.
     """
+    run = program.function() if variant is None else variant.function
+    open_sizes = 0 if variant is None else variant.scalars
 
     def function(*arrays: jax.Array) -> Any:
         with checks.collecting() as collected, layout.remembering():
-            given = dict(zip(inputs, arrays, strict=True))
-            operands = [given[node] for node in program.interface.tensors]
-            drawn = {"rng": Rng(jnp.uint64(0), jnp.uint64(0))} if program.random_ops else {}
-            results = program.function()(operands, **drawn)
+            given = dict(zip(inputs, arrays, strict=False))
+            more = arrays[len(inputs) :]
+            scalars = [Scalar(int, words) for words in more[:open_sizes]]
+            drawn = {"rng": Rng(*more[open_sizes:])} if program.random_ops else {}
+            results = run([given[node] for node in program.interface.tensors], *scalars, **drawn)
             if messages is None or not collected.messages:
                 return results
             messages[:] = [(error, text) for error, text, _ in collected.messages]

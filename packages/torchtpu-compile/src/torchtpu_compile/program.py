@@ -64,6 +64,7 @@ class Interface:
         writes: (index in `tensors`, node with the new value) of inputs it replaces.
         saved: outputs that only a backward graph will see.
         is_tracked: whether autograd tracks the outputs: a backward graph belongs to this one.
+        is_captured: whether the graph is of `torch.export`: nobody makes views of inputs anew.
     """
 
     tensors: tuple[Node, ...]
@@ -74,6 +75,7 @@ class Interface:
     writes: tuple[tuple[int, Node], ...]
     saved: frozenset[Node] = frozenset()
     is_tracked: bool = False
+    is_captured: bool = False
 
 
 class Program:
@@ -105,6 +107,7 @@ class Program:
         self._static_specs = _static_specs(interface.outputs)
         self._views = views_of_inputs(interface, nodes)
         self._calls: dict[tuple[Any, ...], DeviceCall] = {}
+        self.unbounded = ""
         self._equal = EqualScalars([n.meta["val"].dtype for n in interface.scalars])
         self.bounded = self._bounded_form(policy)
 
@@ -194,7 +197,7 @@ class Program:
 
     def _give_up_bounds(self, error: Unbounded) -> None:
         """From now on one program per combination of sizes; says why, once."""
-        self.bounded = None
+        self.bounded, self.unbounded = None, str(error)
         reasons[str(error)] += 1
         log.warning(
             "<TorchTpu/dynamic> %s compiles one program per size, because %s.", self.name, error

@@ -172,7 +172,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 #: How a kind of expression is computed, by class name (torch has classes of its own).
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Add": _reduce(operator.add),
     "Mul": _reduce(operator.mul),
     "Pow": operator.pow,
@@ -216,7 +216,7 @@ def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
         if expr not in values:
             raise Unbounded(f"nothing in the graph's inputs tells the size {expr}")
         return values[expr]
-    function = _FUNCTIONS.get(type(expr).__name__)
+    function = FUNCTIONS.get(type(expr).__name__)
     if function is None:
         raise Unbounded(f"{expr} is not a form of number that a program can compute")
     if isinstance(expr, sympy.Pow) and not is_static(expr.exp):

@@ -122,3 +122,8 @@ def read(path: Path, sha256: str | None = None) -> dict[str, torch.Tensor]:
             "or compile it anew with torch_tpu.compile.aot."
         )
     return found
+
+
+def beside(path: Path) -> Path:
+    """Where the weights of a program file are."""
+    return Path(f"{path}.safetensors")
