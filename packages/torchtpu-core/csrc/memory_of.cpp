@@ -5,6 +5,7 @@
 #include "copies.h"
 #include "deferred.h"
 #include "device.h"
+#include "known_numbers.h"
 #include "trace.h"
 
 #include <torch/csrc/utils/pybind.h>
@@ -67,6 +68,9 @@ ValuePtr usable_value(const at::Tensor& tensor, bool write) {
   // A program under way may read what was computed long ago, so all of them have to be over;
   // the wait let other threads in, so look again.
   bool good = !write || (is_settled(tensor.device().index()) && is_own(value));
+  if (good && write) {
+    may_change(*value);
+  }
   return good && value->array.load() != nullptr ? value : ValuePtr();
 }
 

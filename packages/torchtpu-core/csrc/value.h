@@ -43,6 +43,7 @@ struct Value : c10::intrusive_ptr_target {
   bool lent = false;                   // its array was given to code outside: others may read it
   uint64_t epoch = 0;                  // the stream of ops that made or first read it, and where;
   uint64_t place = 0;                  // see journal.h
+  std::atomic<int64_t> serial{0};      // of its contents, once asked for; see known_numbers.h
   const void* home = nullptr;          // the slot it was made for; only compared
   // Links of the device's list of launched values; see note_launch in device.h.
   Value* next_launched = nullptr;
