@@ -181,18 +181,25 @@ WorkPtr PythonBackend::recv(Tensors& tensors, int source, int tag) {
     if (!on_host(tensors)) {
       return receive(direct_, *host_, tensors.at(0), source, tag);
     }
-    auto deadline = std::chrono::steady_clock::now() + options_->timeout;
     return as_gloo(source == getRank()
-                       ? direct_->own_messages().receive(source, own_bytes(tensors), tag, deadline)
+                       ? direct_->own_messages().receive(source, own_bytes(tensors), tag, own_deadline())
                        : host_->recv(tensors, source, tag));
   });
 }
 
 WorkPtr PythonBackend::recvAnysource(Tensors& tensors, int tag) {
   return message([&]() -> WorkPtr {
-    return on_host(tensors) ? as_gloo(host_->recvAnysource(tensors, tag))
-                            : receive(direct_, *host_, tensors.at(0), -1, tag);
+    if (!on_host(tensors)) {
+      return receive(direct_, *host_, tensors.at(0), -1, tag);
+    }
+    return as_gloo(direct_->own_messages().receive_any(
+        getRank(), own_bytes(tensors), tag, getSize() == 1,
+        [&] { return host_->recvAnysource(tensors, tag); }, own_deadline()));
   });
+}
+
+OwnMessageWork::Deadline PythonBackend::own_deadline() const {
+  return std::chrono::steady_clock::now() + options_->timeout;
 }
 
 at::Tensor PythonBackend::own_bytes(const Tensors& tensors) const {

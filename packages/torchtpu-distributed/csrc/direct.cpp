@@ -192,6 +192,9 @@ void Direct::follow(const PendingPtr& record, const std::function<bool(const Abo
   } catch (py::error_already_set&) {  // Ctrl-C, or another handler of a signal
     records_->end(record);
     throw;
+  } catch (const c10::ValueError&) {
+    records_->end(record);
+    throw;
   } catch (const std::exception& error) {
     trouble = error.what();
   }

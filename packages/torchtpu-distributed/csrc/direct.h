@@ -72,12 +72,13 @@ class Direct : public std::enable_shared_from_this<Direct> {
     return poll(*abort_, [this] { return operations_->idle_in(*group_); });
   }
   const std::shared_ptr<Lane>& lane() const { return lane_; }
-  OwnMessages& own_messages() { return own_messages_; }
+  OwnMessages& own_messages() { return *own_messages_; }
 
   // The record of a message, kept in the ring; the GIL is held. `kind`: send or recv.
   PendingPtr message(const char* kind, int peer, const at::Tensor& tensor);
   // Waits, without the GIL, for something the record stands for; it is under way meanwhile.
-  // `wait` gives false when it is aborted. Throws what HostRunner says about a failure.
+  // `wait` gives false when it is aborted. Throws what HostRunner says about a failure; a
+  // ValueError is the caller's own mistake, and no failure of the group.
   void follow(const PendingPtr& record, const std::function<bool(const Abort&)>& wait);
 
   // The tensor's memory if gloo may use it now, see Native::memory; the GIL is held.
@@ -120,7 +121,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
   std::shared_ptr<Count> in_flight_;
   std::shared_ptr<Operations> operations_;
   std::shared_ptr<Lane> lane_;
-  OwnMessages own_messages_;
+  std::shared_ptr<OwnMessages> own_messages_ = std::make_shared<OwnMessages>();
   py::object owner_;  // a weak reference
   std::string other_;  // what another rank calls instead
   // Guarded by the GIL. Of a message, with the two ranks as a group.

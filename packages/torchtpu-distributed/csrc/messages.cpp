@@ -76,6 +76,20 @@ struct Parcel {
   }
 };
 
+// What a thread that waits behind says.
+struct Arrival {
+  std::atomic<bool> is_over{false};
+  std::exception_ptr mistake;  // set before it is over
+
+  // Throws the mistake of who waits.
+  bool fits() const {
+    if (mistake) {
+      std::rethrow_exception(mistake);
+    }
+    return true;
+  }
+};
+
 // One end of a message. It counts as under way while somebody waits for it.
 class MessageWork : public c10d::Work {
  public:
@@ -100,7 +114,7 @@ class MessageWork : public c10d::Work {
     if (!over_) {
       wait_behind();
     }
-    return over_ || arrived_->load();
+    return over_ || arrived_->is_over.load();
   }
   bool isSuccess() const override { return over_; }
   std::vector<at::Tensor> result() override { return {tensor_}; }
@@ -124,7 +138,7 @@ class MessageWork : public c10d::Work {
     }
     direct_->follow(record_, [this](const Abort& abort) {
       if (behind_) {
-        return poll(abort, [this] { return arrived_->load(); });
+        return poll(abort, [this] { return arrived_->is_over.load(); }) && arrived_->fits();
       }
       return wait_for_message(*of_gloo_, abort);
     });
@@ -146,9 +160,13 @@ class MessageWork : public c10d::Work {
     Untraced untraced;
     auto wait = [work = of_gloo_, arrived = arrived_, parcel = parcel_] {
       py::gil_scoped_release no_gil;
-      while (!work->wait()) {
+      try {
+        while (!work->wait()) {
+        }
+      } catch (const c10::ValueError&) {
+        arrived->mistake = std::current_exception();
       }
-      arrived->store(true);
+      arrived->is_over.store(true);
     };
     direct_->owner().attr("wait_behind")(record_, py::cpp_function(std::move(wait)));
   }
@@ -174,7 +192,7 @@ class MessageWork : public c10d::Work {
   bool receives_;
   bool behind_ = false;
   bool over_ = false;
-  std::shared_ptr<std::atomic<bool>> arrived_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<Arrival> arrived_ = std::make_shared<Arrival>();
 };
 
 PendingPtr record_message(const std::shared_ptr<Direct>& direct, const char* kind, int peer,
@@ -219,9 +237,11 @@ WorkPtr receive(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, cons
     parcel.host = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
   }
   std::vector<at::Tensor> bytes{parcel.bytes(tensor)};
-  WorkPtr work = peer == direct->rank() ? direct->own_messages().receive(peer, bytes[0], tag)
-                 : peer < 0             ? gloo.recvAnysource(bytes, tag)
-                                        : gloo.recv(bytes, peer, tag);
+  OwnMessages& own = direct->own_messages();
+  auto from_others = [&] { return gloo.recvAnysource(bytes, tag); };
+  WorkPtr work = peer == direct->rank() ? own.receive(peer, bytes[0], tag)
+                 : peer < 0 ? own.receive_any(direct->rank(), bytes[0], tag, direct->size() == 1, from_others)
+                            : gloo.recv(bytes, peer, tag);
   return c10::make_intrusive<MessageWork>(direct, std::move(work), std::move(record), tensor,
                                           std::move(parcel), true);
 }

@@ -7,12 +7,16 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
+#include <memory>
+#include <set>
 #include <unordered_map>
 
 namespace torchtpu::distributed {
 
 // One end of such a message. It is waited for as gloo's works are: `abort` ends a wait, which can
-// be repeated; where a timeout ends it, and after the deadline, it throws.
+// be repeated; where a timeout ends it, and after the deadline, it throws. A message that does not
+// fit is the caller's own mistake, which no other rank need know of: a ValueError.
 class OwnMessageWork : public c10d::Work {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -44,18 +48,27 @@ class OwnMessageWork : public c10d::Work {
 
 // Those of one group: of a tag in the order in which they were sent. A message is copied when it
 // is sent, so a send is over at once. Tensors are flat CPU bytes.
-class OwnMessages {
+class OwnMessages : public std::enable_shared_from_this<OwnMessages> {
  public:
   static constexpr OwnMessageWork::Deadline kNoDeadline = OwnMessageWork::Deadline::max();
 
   WorkPtr send(int rank, const at::Tensor& bytes, int tag);
   WorkPtr receive(int rank, const at::Tensor& bytes, int tag,
                   OwnMessageWork::Deadline deadline = kNoDeadline);
+  // From this rank if it has sent one or is alone in its group, else `by_gloo` from the others.
+  // While that is under way a message to this rank with the tag is refused (ValueError): gloo's
+  // receive cannot be taken back, and which of the two comes first would be chance.
+  WorkPtr receive_any(int rank, const at::Tensor& bytes, int tag, bool is_alone,
+                      const std::function<WorkPtr()>& by_gloo,
+                      OwnMessageWork::Deadline deadline = kNoDeadline);
 
  private:
+  WorkPtr receive_locked(int rank, const at::Tensor& bytes, int tag, OwnMessageWork::Deadline deadline);
+
   std::mutex mutex_;
   std::unordered_map<int, std::deque<std::string>> sent_;
   std::unordered_map<int, std::deque<c10::intrusive_ptr<OwnMessageWork>>> wanted_;
+  std::multiset<int> open_;  // tags of receives from any rank that are gloo's
 };
 
 }  // namespace torchtpu::distributed

@@ -84,6 +84,8 @@ bool GlooWork::wait(std::chrono::milliseconds timeout) {
     py::gil_scoped_acquire gil;
     owner_.attr("host_interrupted")();
     throw;
+  } catch (const c10::ValueError&) {  // the caller's own mistake
+    throw;
   } catch (const std::exception& error) {
     message = error.what();
   }

@@ -48,11 +48,57 @@ def after_a_mistake(mine: Tensor) -> tuple[str, Tensor, Tensor]:
     return said, received.cpu(), x.cpu()
 
 
-def misfit(device: str) -> None:
-    """A message of another size."""
+def misfit(device: str, way: str) -> tuple[str, float]:
+    """What a message of another size says, and a collective after it.
+
+    Args:
+        device: where its tensors are.
+        way: ``wait``; ``ask``, whether it has come, before that; or ``drop``, which does not wait.
+    """
     rank = dist.get_rank()
     dist.isend(torch.ones(3, device=device), rank)
-    _wait(dist.irecv(torch.ones(4, device=device), rank))
+    said, work = "", dist.irecv(torch.ones(4, device=device), rank)
+    assert work is not None
+    if way == "ask":
+        while not work.is_completed():
+            pass
+    if way != "drop":
+        try:
+            work.wait()
+        except ValueError as error:
+            said = str(error)
+    del work
+    total = torch.ones(2, device=device)
+    dist.all_reduce(total)
+    dist.barrier()
+    return said, total[0].item()
+
+
+def from_any(device: str) -> tuple[list[Tensor], list[int], str]:
+    """Messages from whoever sends one: of oneself, of the other, and where one cannot tell."""
+    rank = dist.get_rank()
+    mine, other = torch.full((3,), float(rank), device=device), rank ^ 1
+    results, sources = [torch.empty_like(mine) for _ in range(4)], []
+    sent = dist.isend(mine, rank, tag=1)
+    received = dist.irecv(results[0], tag=1)
+    _wait(sent, received)
+    sources.append(received._source_rank())
+    alone = [dist.new_group([each]) for each in range(2)][rank]
+    received = dist.irecv(results[1], group=alone)
+    _wait(dist.isend(mine, rank, group=alone), received)
+    sources.append(received._source_rank())
+    dist.destroy_process_group(alone)
+
+    received = dist.irecv(results[2], tag=2)
+    said = ""
+    try:
+        dist.isend(mine, rank, tag=2)
+    except ValueError as error:
+        said = str(error)
+    _wait(dist.isend(mine, other, tag=2), received)
+    sources.append(received._source_rank())
+    _wait(dist.isend(mine, rank, tag=2), dist.irecv(results[3], rank, tag=2))
+    return [r.cpu() for r in results], sources, said
 
 
 def _wait(*works: dist.Work | None) -> None:
