@@ -5,7 +5,6 @@
 #include "host_memory.h"
 #include "untraced.h"
 
-#include <ATen/ops/from_blob.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 namespace torchtpu::distributed {
@@ -166,59 +165,25 @@ WorkPtr PythonBackend::message(Begin&& begin) {
 }
 
 WorkPtr PythonBackend::send(Tensors& tensors, int destination, int tag) {
-  return message([&]() -> WorkPtr {
-    if (!on_host(tensors)) {
-      return distributed::send(direct_, *host_, tensors.at(0), destination, tag);
-    }
-    return as_gloo(destination == getRank()
-                       ? direct_->own_messages().send(destination, own_bytes(tensors), tag)
-                       : host_->send(tensors, destination, tag));
-  });
+  return message([&] { return distributed::send(direct_, *host_, tensors.at(0), destination, tag); });
 }
 
 WorkPtr PythonBackend::recv(Tensors& tensors, int source, int tag) {
-  return message([&]() -> WorkPtr {
-    if (!on_host(tensors)) {
-      return receive(direct_, *host_, tensors.at(0), source, tag);
-    }
-    return as_gloo(source == getRank()
-                       ? direct_->own_messages().receive(source, own_bytes(tensors), tag, own_deadline())
-                       : host_->recv(tensors, source, tag));
-  });
+  return message([&] { return receive(direct_, *host_, tensors.at(0), source, tag); });
 }
 
 WorkPtr PythonBackend::recvAnysource(Tensors& tensors, int tag) {
-  return message([&]() -> WorkPtr {
-    if (!on_host(tensors)) {
-      return receive(direct_, *host_, tensors.at(0), -1, tag);
-    }
-    return as_gloo(direct_->own_messages().receive_any(
-        getRank(), own_bytes(tensors), tag, getSize() == 1,
-        [&] { return host_->recvAnysource(tensors, tag); }, own_deadline()));
-  });
-}
-
-OwnMessageWork::Deadline PythonBackend::own_deadline() const {
-  return std::chrono::steady_clock::now() + options_->timeout;
-}
-
-at::Tensor PythonBackend::own_bytes(const Tensors& tensors) const {
-  const at::Tensor& tensor = tensors.at(0);
-  TORCH_CHECK(tensor.is_contiguous(), "send() and recv() take contiguous tensors: call .contiguous().");
-  return at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())},
-                       [tensor](void*) {}, at::TensorOptions().dtype(at::kByte));
+  return message([&] { return receive(direct_, *host_, tensors.at(0), -1, tag); });
 }
 
 WorkPtr PythonBackend::barrier(const c10d::BarrierOptions& opts) {
   return shortly([&](Direct& direct) { return distributed::barrier(direct, opts); }, "barrier", opts);
 }
 
-WorkPtr PythonBackend::as_gloo(const WorkPtr& of_gloo) {
+WorkPtr PythonBackend::on_gloo(const WorkPtr& of_gloo) {
   py::gil_scoped_acquire gil;
-  return c10::make_intrusive<GlooWork>(of_gloo, target_);
+  return in_series(c10::make_intrusive<GlooWork>(of_gloo, direct_, target_));
 }
-
-WorkPtr PythonBackend::on_gloo(const WorkPtr& of_gloo) { return in_series(as_gloo(of_gloo)); }
 
 WorkPtr PythonBackend::in_series(WorkPtr work) {
   std::lock_guard<std::mutex> lock(series_mutex_);

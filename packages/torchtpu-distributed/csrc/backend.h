@@ -85,12 +85,6 @@ class PythonBackend : public c10d::Backend {
   template <typename Begin>
   WorkPtr message(Begin&& begin);
 
-  // CPU tensors of a message to this rank: their bytes.
-  at::Tensor own_bytes(const Tensors& tensors) const;
-  // Until when it may wait for such a message.
-  OwnMessageWork::Deadline own_deadline() const;
-
-  WorkPtr as_gloo(const WorkPtr& of_gloo);
   // A work of gloo, which belongs to the series of collectives if one has begun.
   WorkPtr on_gloo(const WorkPtr& of_gloo);
 

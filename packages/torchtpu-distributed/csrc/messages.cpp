@@ -64,7 +64,8 @@ bool wait_for_message(c10d::Work& work, const Abort& abort) {
   return true;
 }
 
-// What a message is sent from, or comes into: the tensor's own memory, or a copy on the host.
+// What a message is sent from, or comes into: the tensor's own memory, or a copy on the host. Of a
+// CPU tensor the host's copy is the tensor.
 struct Parcel {
   Memory memory;
   at::Tensor host;
@@ -143,7 +144,7 @@ class MessageWork : public c10d::Work {
       return wait_for_message(*of_gloo_, abort);
     });
     over_ = true;
-    if (receives_ && parcel_->host.defined()) {
+    if (receives_ && parcel_->host.defined() && !tensor_.device().is_cpu()) {
       fill();
     }
     parcel_.reset();
@@ -199,8 +200,38 @@ PendingPtr record_message(const std::shared_ptr<Direct>& direct, const char* kin
                           const at::Tensor& tensor) {
   py::gil_scoped_acquire gil;
   PendingPtr record = direct->message(kind, peer, tensor);
-  device_api().add_device_time(tensor.device().index(), record->call->device_time_ps);
+  if (!tensor.device().is_cpu()) {
+    device_api().add_device_time(tensor.device().index(), record->call->device_time_ps);
+  }
   return record;
+}
+
+Memory memory_of(const Direct& direct, const at::Tensor& tensor, bool write) {
+  if (tensor.device().is_cpu()) {
+    return {};
+  }
+  py::gil_scoped_acquire gil;
+  return direct.memory(tensor, write);
+}
+
+// A CPU tensor is left to gloo as it is.
+at::Tensor checked(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.is_contiguous(), "send() and recv() take contiguous CPU tensors: call .contiguous().");
+  return tensor.detach();
+}
+
+// Begins a message; a rank that is lost already is named as one that is lost later.
+WorkPtr begin(Direct& direct, const PendingPtr& record, const std::function<WorkPtr()>& message) {
+  std::exception_ptr failure;
+  try {
+    return message();
+  } catch (const c10::Error&) {  // an argument's
+    throw;
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  direct.follow(record, [&](const Abort&) -> bool { std::rethrow_exception(failure); });
+  return nullptr;
 }
 
 }  // namespace
@@ -209,17 +240,15 @@ WorkPtr send(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, const a
              int tag) {
   direct->check();
   PendingPtr record = record_message(direct, "send", peer, tensor);
-  Parcel parcel;
-  {
-    py::gil_scoped_acquire gil;
-    parcel.memory = direct->memory(tensor, false);
-  }
+  Parcel parcel{memory_of(*direct, tensor, false), at::Tensor()};
   if (parcel.memory.address == nullptr) {
-    parcel.host = tensor.detach().cpu().contiguous();
+    parcel.host = tensor.device().is_cpu() ? checked(tensor) : tensor.detach().cpu().contiguous();
   }
   std::vector<at::Tensor> bytes{parcel.bytes(tensor)};
-  WorkPtr work = peer == direct->rank() ? direct->own_messages().send(peer, bytes[0], tag)
-                                        : gloo.send(bytes, peer, tag);
+  WorkPtr work = begin(*direct, record, [&] {
+    return peer == direct->rank() ? direct->own_messages().send(peer, bytes[0], tag)
+                                  : gloo.send(bytes, peer, tag);
+  });
   return c10::make_intrusive<MessageWork>(direct, std::move(work), std::move(record), tensor,
                                           std::move(parcel), false);
 }
@@ -230,18 +259,21 @@ WorkPtr receive(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, cons
   PendingPtr record = record_message(direct, "recv", peer, tensor);
   Parcel parcel;
   if (tensor.nbytes() == tensor.storage().nbytes()) {  // parts of one storage may all be received
-    py::gil_scoped_acquire gil;
-    parcel.memory = direct->memory(tensor, true);
+    parcel.memory = memory_of(*direct, tensor, true);
   }
   if (parcel.memory.address == nullptr) {
-    parcel.host = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
+    parcel.host = tensor.device().is_cpu()
+                      ? checked(tensor)
+                      : at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
   }
   std::vector<at::Tensor> bytes{parcel.bytes(tensor)};
   OwnMessages& own = direct->own_messages();
   auto from_others = [&] { return gloo.recvAnysource(bytes, tag); };
-  WorkPtr work = peer == direct->rank() ? own.receive(peer, bytes[0], tag)
-                 : peer < 0 ? own.receive_any(direct->rank(), bytes[0], tag, direct->size() == 1, from_others)
-                            : gloo.recv(bytes, peer, tag);
+  WorkPtr work = begin(*direct, record, [&] {
+    return peer == direct->rank() ? own.receive(peer, bytes[0], tag)
+           : peer < 0 ? own.receive_any(direct->rank(), bytes[0], tag, direct->size() == 1, from_others)
+                      : gloo.recv(bytes, peer, tag);
+  });
   return c10::make_intrusive<MessageWork>(direct, std::move(work), std::move(record), tensor,
                                           std::move(parcel), true);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages between two ranks. XLA has no program for two ends that run at different times, so
-// gloo carries them: from the memory of a simulated device, else by copies on the host. It
+// gloo carries them: from the memory of CPU tensors or a simulated device, else by copies on the host. It
 // waits for a message in the thread that asks for it, and only another thread can interrupt
 // that, so one of ours does from time to time.
 #pragma once

@@ -22,7 +22,7 @@ void OwnMessageWork::finish() {
 
 bool OwnMessageWork::isCompleted() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return over_ || std::chrono::steady_clock::now() >= deadline_;
+  return over_;
 }
 
 bool OwnMessageWork::isSuccess() const {
@@ -32,14 +32,11 @@ bool OwnMessageWork::isSuccess() const {
 
 bool OwnMessageWork::wait(std::chrono::milliseconds timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
-  auto until = timeout == kNoTimeout
-                   ? deadline_
-                   : std::min(deadline_, std::chrono::steady_clock::now() + timeout);
   auto is_ready = [this] { return over_ || interrupted_; };
-  if (until == OwnMessages::kNoDeadline) {
+  if (timeout == kNoTimeout) {
     changed_.wait(lock, is_ready);
   } else {
-    TORCH_CHECK(changed_.wait_until(lock, until, is_ready), "rank ", rank_,
+    TORCH_CHECK(changed_.wait_for(lock, timeout, is_ready), "rank ", rank_,
                 " receives a message from itself and has not sent it in time.");
   }
   interrupted_ = false;
@@ -75,7 +72,7 @@ auto take_first(Lines& lines, int tag) {
 }  // namespace
 
 WorkPtr OwnMessages::send(int rank, const at::Tensor& bytes, int tag) {
-  auto work = c10::make_intrusive<OwnMessageWork>(rank, bytes, kNoDeadline);
+  auto work = c10::make_intrusive<OwnMessageWork>(rank, bytes);
   std::string message(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
   std::lock_guard<std::mutex> lock(mutex_);
   if (auto receive = take_first(wanted_, tag)) {
@@ -90,13 +87,13 @@ WorkPtr OwnMessages::send(int rank, const at::Tensor& bytes, int tag) {
   return work;
 }
 
-WorkPtr OwnMessages::receive(int rank, const at::Tensor& bytes, int tag, OwnMessageWork::Deadline deadline) {
+WorkPtr OwnMessages::receive(int rank, const at::Tensor& bytes, int tag) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return receive_locked(rank, bytes, tag, deadline);
+  return receive_locked(rank, bytes, tag);
 }
 
-WorkPtr OwnMessages::receive_locked(int rank, const at::Tensor& bytes, int tag, OwnMessageWork::Deadline deadline) {
-  auto work = c10::make_intrusive<OwnMessageWork>(rank, bytes, deadline);
+WorkPtr OwnMessages::receive_locked(int rank, const at::Tensor& bytes, int tag) {
+  auto work = c10::make_intrusive<OwnMessageWork>(rank, bytes);
   if (auto message = take_first(sent_, tag)) {
     work->deliver(*message);
   } else {
@@ -140,10 +137,10 @@ class AnySourceWork : public c10d::Work {
 }  // namespace
 
 WorkPtr OwnMessages::receive_any(int rank, const at::Tensor& bytes, int tag, bool is_alone,
-                                 const std::function<WorkPtr()>& by_gloo, OwnMessageWork::Deadline deadline) {
+                                 const std::function<WorkPtr()>& by_gloo) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (is_alone || sent_.count(tag) != 0) {
-    return receive_locked(rank, bytes, tag, deadline);
+    return receive_locked(rank, bytes, tag);
   }
   WorkPtr work = by_gloo();
   auto entry = open_.insert(tag);

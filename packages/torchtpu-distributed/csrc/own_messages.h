@@ -15,14 +15,11 @@
 namespace torchtpu::distributed {
 
 // One end of such a message. It is waited for as gloo's works are: `abort` ends a wait, which can
-// be repeated; where a timeout ends it, and after the deadline, it throws. A message that does not
-// fit is the caller's own mistake, which no other rank need know of: a ValueError.
+// be repeated; where a timeout ends it, it throws. A message that does not fit is the caller's own
+// mistake, which no other rank need know of: a ValueError.
 class OwnMessageWork : public c10d::Work {
  public:
-  using Deadline = std::chrono::steady_clock::time_point;
-
-  OwnMessageWork(int rank, at::Tensor bytes, Deadline deadline)
-      : rank_(rank), bytes_(std::move(bytes)), deadline_(deadline) {}
+  OwnMessageWork(int rank, at::Tensor bytes) : rank_(rank), bytes_(std::move(bytes)) {}
 
   // The message is here, and is copied to where it is received.
   void deliver(const std::string& message);
@@ -38,7 +35,6 @@ class OwnMessageWork : public c10d::Work {
  private:
   const int rank_;
   const at::Tensor bytes_;
-  const Deadline deadline_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool over_ = false;
@@ -50,20 +46,16 @@ class OwnMessageWork : public c10d::Work {
 // is sent, so a send is over at once. Tensors are flat CPU bytes.
 class OwnMessages : public std::enable_shared_from_this<OwnMessages> {
  public:
-  static constexpr OwnMessageWork::Deadline kNoDeadline = OwnMessageWork::Deadline::max();
-
   WorkPtr send(int rank, const at::Tensor& bytes, int tag);
-  WorkPtr receive(int rank, const at::Tensor& bytes, int tag,
-                  OwnMessageWork::Deadline deadline = kNoDeadline);
+  WorkPtr receive(int rank, const at::Tensor& bytes, int tag);
   // From this rank if it has sent one or is alone in its group, else `by_gloo` from the others.
   // While that is under way a message to this rank with the tag is refused (ValueError): gloo's
   // receive cannot be taken back, and which of the two comes first would be chance.
   WorkPtr receive_any(int rank, const at::Tensor& bytes, int tag, bool is_alone,
-                      const std::function<WorkPtr()>& by_gloo,
-                      OwnMessageWork::Deadline deadline = kNoDeadline);
+                      const std::function<WorkPtr()>& by_gloo);
 
  private:
-  WorkPtr receive_locked(int rank, const at::Tensor& bytes, int tag, OwnMessageWork::Deadline deadline);
+  WorkPtr receive_locked(int rank, const at::Tensor& bytes, int tag);
 
   std::mutex mutex_;
   std::unordered_map<int, std::deque<std::string>> sent_;

@@ -83,6 +83,7 @@ void bind_record(py::module_& m) {
       .def(py::init<std::string, std::vector<int>, double>(), py::arg("name"), py::arg("ranks"),
            py::arg("timeout_s"))
       .def("next", [](GroupState& self) { return ++self.seq; }, "The next collective's number.")
+      .def("next_message", [](GroupState& self) { return ++self.messages; }, "The next message's.")
       .def_property_readonly("seq", [](const GroupState& self) { return self.seq.load(); })
       .def_property("timeout_s", [](const GroupState& self) { return self.timeout_s.load(); },
                     [](GroupState& self, double seconds) { self.timeout_s.store(seconds); })

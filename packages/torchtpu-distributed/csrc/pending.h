@@ -63,7 +63,9 @@ struct Pending {
   std::shared_ptr<const GroupState> group;
   std::shared_ptr<const Call> call;
   uint64_t seq = 0;      // in the group, from 1; 0 for one that is not numbered
-  uint64_t message = 0;  // number of a message among those of the group; 0 for a collective
+  // Number of a message among those of the group; 0 for a collective. What gloo does with CPU
+  // tensors is numbered so as well: ranks do not compare it, and see of each other only that they live.
+  uint64_t message = 0;
   std::string line;      // the user's
   double timeout_s = 0;
   double began_s = monotonic_s();

@@ -75,24 +75,36 @@ GlooWork::~GlooWork() {
 }
 
 bool GlooWork::wait(std::chrono::milliseconds timeout) {
-  std::string message;
-  try {
-    // The wait for a message cannot be taken up again.
-    bool is_message = c10d::isP2POp(work_->retrieveOpType());
-    return timeout == kNoTimeout && !is_message ? wait_for({work_}, Abort()) : work_->wait(timeout);
-  } catch (py::error_already_set&) {  // Ctrl-C, or another handler of a signal
-    py::gil_scoped_acquire gil;
-    owner_.attr("host_interrupted")();
-    throw;
-  } catch (const c10::ValueError&) {  // the caller's own mistake
-    throw;
-  } catch (const std::exception& error) {
-    message = error.what();
+  if (timeout != kNoTimeout) {
+    return work_->wait(timeout);  // it is the caller's own, and can be repeated
   }
-  py::gil_scoped_acquire gil;
-  Untraced untraced;
-  owner_.attr("host_failed")(message);
-  throw std::runtime_error(message);
+  if (is_over_soon()) {
+    return true;
+  }
+  PendingPtr record;
+  {
+    py::gil_scoped_acquire gil;
+    Untraced untraced;
+    record = owner_.attr("host_record")(c10d::opTypeToString(work_->retrieveOpType())).cast<PendingPtr>();
+  }
+  try {
+    direct_->follow(record, [this](const Abort& abort) { return wait_for({work_}, abort); });
+  } catch (...) {
+    if (!work_->isCompleted()) {
+      py::gil_scoped_acquire gil;
+      owner_.attr("host_left")();
+    }
+    throw;
+  }
+  return true;
+}
+
+bool GlooWork::is_over_soon() {
+  try {
+    return work_->wait(kSignalPeriod);
+  } catch (const std::exception&) {
+    return false;  // or it has failed
+  }
 }
 
 std::exception_ptr as_exception(const py::object& error) {

@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/utils/pybind.h>
 
+#include <memory>
+
 namespace torch::jit {
 struct PythonFutureWrapper;
 }
@@ -12,6 +14,8 @@ struct PythonFutureWrapper;
 namespace torchtpu::distributed {
 
 namespace py = pybind11;
+
+class Direct;
 
 // Holds an object with wait(timeout_s), get_future(), is_completed(), is_success(),
 // source_rank(), result() and synchronize().
@@ -35,13 +39,13 @@ class PythonWork : public c10d::Work {
   py::object work_;
 };
 
-// A work of gloo on CPU tensors. When it fails, `host_failed(message)` of `owner` is asked for the
-// error, which names the rank behind it; gloo only knows that a connection has closed. When a
-// handler of a signal ends a wait, `host_interrupted()` is told: gloo goes on waiting.
+// A work of gloo on CPU tensors. A wait that takes long is followed as one for the device's
+// collectives is, with a record that `host_record(operation)` of `owner` gives, so that it ends
+// in time and names the rank behind a failure. If it ends before gloo does, `host_left()` is told.
 class GlooWork : public c10d::Work {
  public:
-  GlooWork(c10::intrusive_ptr<c10d::Work> work, py::object owner)
-      : work_(std::move(work)), owner_(std::move(owner)) {}
+  GlooWork(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<Direct> direct, py::object owner)
+      : work_(std::move(work)), direct_(std::move(direct)), owner_(std::move(owner)) {}
   ~GlooWork() override;
 
   bool isCompleted() override { return work_->isCompleted(); }
@@ -55,7 +59,10 @@ class GlooWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return work_->getFuture(); }
 
  private:
+  bool is_over_soon();
+
   c10::intrusive_ptr<c10d::Work> work_;
+  std::shared_ptr<Direct> direct_;
   py::object owner_;
 };
 

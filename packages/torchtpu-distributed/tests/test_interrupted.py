@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 SLOW = pytest.mark.slow
-FAST = ("init", "group", "host", "reduction")
+FAST = ("init", "group", "host", "host_message", "reduction")
 REST = ("later", "objects", "message", "barrier")
 
 

@@ -50,6 +50,19 @@ def test_late_rank_is_named_with_the_line_it_is_at(run_scripts):
     )
 
 
+@pytest.mark.parametrize(
+    ("way", "what"),
+    [
+        ("host_message", "recv from group rank 1"),
+        pytest.param("host", "a collective of CPU tensors (ALLREDUCE)", marks=pytest.mark.slow),
+    ],
+)
+def test_rank_that_is_late_for_cpu_tensors_is_named_within_the_timeout(run_scripts, way, what):
+    survivor, _ = run_scripts(SCRIPT, f"late+{way}", "8")
+    words = (what, " Timed out after 10 s", "rank 1", "in sleep_long", "lost_rank.py:")
+    assert_survivor(survivor, "CollectiveTimeoutError", *words)
+
+
 def test_all_survivors_of_three_end(run_scripts):
     first, killed, last = run_scripts(SCRIPT, "killed", "300000", size=3)
     assert killed.returncode == -signal.SIGKILL

@@ -18,6 +18,7 @@ from torchtpu_distributed.errors import ProcessGroupError
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_path import HostPath, check_splits
 from torchtpu_distributed.host_running import HostRunner
+from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.running import Runner
 from torchtpu_distributed.uneven import Uneven
 from torchtpu_distributed.work import DeviceWork, SeriesWork
@@ -204,20 +205,13 @@ class Backend:
             self._series.append(work)
         return work
 
-    def host_failed(self, message: str) -> None:
-        """Raise why a collective of CPU tensors failed.
+    def host_record(self, operation: str) -> Pending:
+        """What stands for a collective of CPU tensors while somebody waits for it."""
+        return self._host.record(operation)
 
-        Args:
-            message: what gloo said.
-
-        Raises:
-            CollectiveError: it names the rank behind it, if there is one.
-        """
-        self._host.diagnose(message)
-
-    def host_interrupted(self) -> None:
-        """A handler of a signal has ended the wait for a collective of CPU tensors."""
-        self._host.interrupted()
+    def host_left(self) -> None:
+        """A wait for a collective of CPU tensors has ended before gloo has."""
+        self._host.left()
 
     def sequence_number(self) -> int:
         """Number of collectives so far."""

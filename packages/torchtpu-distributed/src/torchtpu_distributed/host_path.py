@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges through host memory: uneven all-to-all, barrier; and mistakes of CPU tensors.
+"""Exchanges through host memory: uneven all-to-all, barrier; and records of CPU tensors.
 
 The simulated time charged is that of the exchange over ICI, which is what a TPU would use.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -15,15 +14,13 @@ from torchtpu_core.calls import add_device_time, user_line
 from torchtpu_core.tpu import devices
 
 from torchtpu_distributed import _C, pricing
-from torchtpu_distributed.errors import CollectiveError, ProcessGroupError
+from torchtpu_distributed.errors import ProcessGroupError
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_collectives import Begun, Gloo
 from torchtpu_distributed.host_running import HostRunner
 from torchtpu_distributed.pending import Operand, Pending
+from torchtpu_distributed.stacks import main_line
 from torchtpu_distributed.work import DeviceWork
-
-#: How long the watch may need to say which rank is behind an error of gloo.
-_VERDICT_S = 15.0
 
 
 class HostPath:
@@ -79,30 +76,26 @@ class HostPath:
 
         return self._runner.run_host(_C.Call("barrier", "barrier", (), (), 0), begin)
 
-    def interrupted(self) -> None:
-        """Leave a collective of CPU tensors in its middle."""
+    def left(self) -> None:
+        """A wait for a collective of CPU tensors has ended before gloo has."""
         self._group.world.ledger.leave_stuck(self._gloo)
 
-    def diagnose(self, message: str) -> None:
-        """Let the watch find out why gloo failed with CPU tensors, and raise it."""
-        group, ledger = self._group, self._group.world.ledger
-        pending = Pending(
+    def record(self, operation: str) -> Pending:
+        """What stands for a collective of CPU tensors while somebody waits for it.
+
+        Args:
+            operation: its name in c10d.
+        """
+        group = self._group
+        return Pending(
             group=group.name,
             ranks=group.ranks,
             seq=0,
-            what="a collective of CPU tensors",
-            line=user_line(),
+            message=group.state.next_message(),
+            what=f"a collective of CPU tensors ({operation})",
+            line=user_line() or main_line(),
             timeout_s=group.timeout_s,
-            kind="all_reduce",
         )
-        pending.trouble, pending.trouble_s = message, time.monotonic()
-        ledger.begin(pending)
-        ledger.on_trouble()
-        try:
-            ledger.wait_until(lambda: False, _VERDICT_S)
-        finally:
-            ledger.give_up(pending)
-        raise CollectiveError(f"{pending.name}, failed: {message}")
 
 
 def check_splits(splits: Sequence[int], tensor: torch.Tensor, size: int) -> None:

@@ -183,7 +183,7 @@ class HostRunner:
         ledger.spawn(ledger.run_here, pending, wait)
 
     def message_failed(self, pending: Pending, message: str) -> None:
-        """Fail because of what gloo told compiled code about a message, if anything."""
+        """Fail because of what gloo told compiled code about a message, or of CPU tensors."""
         ledger = self._group.world.ledger
         try:
             ledger.check()
@@ -191,7 +191,7 @@ class HostRunner:
             ledger.wait_for_verdict()
         finally:
             ledger.give_up(pending)
-        raise RuntimeError(f"{pending.name}: {message}")
+        raise CollectiveError(f"{pending.name}: {message}")
 
     def main_line(self) -> str:
         """The line of the main thread, for a collective that another thread calls."""

@@ -148,7 +148,7 @@ class Watch:
         if notice is not None:
             came = _has_come(notice["positions"].get(pending.group, (0, "")), pending)
             lost = not came or pending.trouble
-            if pending.message:  # what it sent before it went may be on its way
+            if pending.message and not pending.trouble:  # what it sent may be on its way
                 lost = time.monotonic() - notice["heard_s"] > DIAGNOSIS_S
             return str(notice["reason"]) if lost else ""
         running = processes.is_running(self._peers[rank])
@@ -186,7 +186,7 @@ class Watch:
             for rank in others
             if rank not in late and processes.is_stopped(self._peers[rank])
         ]
-        who = "; ".join(parts) or "all ranks had come, but the data did not arrive"
+        who = "; ".join(parts) or _nobody_is_late(pending)
         return (
             f"{pending.name}: Timed out after {pending.timeout_s:g} s: {who}. Raise timeout= of "
             "init_process_group or TORCH_TPU_COLLECTIVE_TIMEOUT_S if it only needed longer."
@@ -245,12 +245,21 @@ class Watch:
             os._exit(1)
 
 
+def _nobody_is_late(pending: Pending) -> str:
+    if len(pending.ranks) == 1:
+        return "it receives from itself, and has not sent the message"
+    return "all ranks had come, but the data did not arrive"
+
+
 def _has_come(last: Sequence[Any], pending: Pending) -> bool:
     """Whether a rank has come to a collective.
 
     Args:
         last: number and name of the last one it came to in the group.
-        pending: the collective; without a kind it is the making of the group.
+        pending: the collective; without a kind it is the making of the group. Of a message, or
+            what gloo does with CPU tensors, nobody knows.
     """
     number, name = last
+    if pending.message:
+        return False
     return 0 < pending.seq <= int(number) if pending.kind else bool(name)

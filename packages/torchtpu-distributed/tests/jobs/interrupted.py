@@ -28,6 +28,7 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "host": lambda x: dist.all_reduce(torch.ones(2)),
     "objects": lambda x: dist.all_gather_object([None, None], "mine"),
     "message": lambda x: dist.recv(x, 1),
+    "host_message": lambda x: dist.recv(torch.ones(2), 1),
     "barrier": lambda x: dist.barrier(),
 }
 

@@ -4,7 +4,8 @@
     python lost_rank.py <what rank 1 does> <number of elements> [<timeout in seconds>]
 
 Rank 1 is lost by SIGKILL, or by SIGSTOP if what it does ends with ``+stop``. With ``+later`` the
-second reduction is asynchronous, with ``+future`` its future is waited for.
+second reduction is asynchronous, with ``+future`` its future is waited for. With ``+host`` its
+tensor is on the CPU, and with ``+host_message`` rank 1 should send it instead.
 A rank that gets an error prints ``ERROR <class>: <message>`` and ends with code 3.
 """
 
@@ -125,6 +126,8 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
             lose_me()
         if not other:
             dist.new_group(timeout=timedelta(seconds=float(sys.argv[3])))
+    if LATER[0] == "host_message" and not other:
+        dist.recv(x, 1)
     if how == "message":
         if other:
             lose_me()
@@ -138,20 +141,21 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
     operand = x[:-1] if how == "shape" and other else x
     operand = x.to(torch.int32) if how == "dtype" and other else operand
     work = dist.all_reduce(
-        operand, MAX if how == "operation" and other else SUM, async_op=LATER[0] != ""
+        operand, MAX if how == "operation" and other else SUM, async_op=LATER[0] in ASYNCHRONOUS
     )
     if work is not None:
         (work.get_future() if LATER[0] == "future" else work).wait()
     operand.cpu()
 
 
+ASYNCHRONOUS = ("later", "future")
 SUM, MAX = dist.ReduceOp.SUM, dist.ReduceOp.MAX
 
 
 def main(how: str, elements: str, timeout_s: str = "60") -> None:
     """Run one rank."""
     how, _, way = how.partition("+")
-    LATER[0] = way if way in ("later", "future") else ""
+    LATER[0] = way
     if how == "before_init" and os.environ["RANK"] == "1":
         lose_me()
     if how == "in_init" and os.environ["RANK"] == "1":
@@ -172,6 +176,7 @@ def main(how: str, elements: str, timeout_s: str = "60") -> None:
     dist.all_reduce(x)
     assert x.cpu()[0] == dist.get_world_size()
     print("began", flush=True)
+    x = x.cpu() if way.startswith("host") else x
     if rank == 1 and how in DEEDS:
         DEEDS[how]()
     try:
