@@ -200,6 +200,19 @@ def test_rank_lost_while_the_group_is_made_is_named(run_scripts, how, kill_after
     assert_survivor(waiting, "PeerLostError", "rank(s) 1 of 2 did not come")
 
 
+@pytest.mark.parametrize(
+    ("how", "kill_after", "words"),
+    [
+        ("in_join", None, "has ended"),
+        pytest.param("in_join+stop", 1, "is stopped (SIGSTOP", marks=pytest.mark.slow),
+    ],
+)
+def test_rank_lost_before_xla_connects_the_ranks_is_named(run_scripts, how, kill_after, words):
+    by_xla = {"TORCH_TPU_COLLECTIVES": "xla"}
+    waiting, _ = run_scripts(SCRIPT, how, "8", "10", kill_after=kill_after, environment=by_xla)
+    assert_survivor(waiting, "PeerLostError", "could not be connected", "rank 1", words)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["before_init", "before_init+stop"])
 def test_rank_missing_at_the_start_ends_the_others(run_scripts, how):

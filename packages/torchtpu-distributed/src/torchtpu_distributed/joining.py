@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,13 @@ def alone() -> Joined:
 
 
 def join(
-    service: str, lifeline: str, rank: int, size: int, device_count: int, timeout_s: float
+    service: str,
+    lifeline: str,
+    rank: int,
+    size: int,
+    device_count: int,
+    timeout_s: float,
+    meet: Callable[[], None],
 ) -> Joined:
     """Connect this process; blocks until all ranks have.
 
@@ -71,10 +78,12 @@ def join(
         size: number of ranks.
         device_count: devices of this process.
         timeout_s: seconds to wait for the other ranks.
+        meet: returns when all ranks are about to connect.
     """
     global _core
 
     def make(count: int) -> Any:
+        meet()
         return _make(service, lifeline, rank, size, count, timeout_s)
 
     if clients.is_made():

@@ -11,6 +11,7 @@ import atexit
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,8 @@ from torchtpu_distributed.watch import Watch
 _DRAIN_AFTER_ERROR_S = 1.0
 #: How long a thread may need to come out of a collective that is over.
 _STUCK_S = 2.0
+#: Time between two looks whether all ranks still run.
+_LOOK_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,14 +99,14 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
         name = stores.generation(store, size)
         shared = dist.PrefixStore(name, store)
         peers = introduce(shared, rank, size, timeout_s)
+        by_gloo = _is_by_gloo()
+        joined = joining.alone() if by_gloo else _join(shared, rank, size, peers, timeout_s)
     except dist.DistNetworkError as error:
         raise CollectiveError(
             f"the store of the process group does not answer ({type(error).__name__}: {error}), "
             f"and rank {rank} of {size} is in init_process_group(): the store's host, rank 0 or "
             "the launcher, has probably ended. Look at its output, then restart the job."
         ) from error
-    by_gloo = _is_by_gloo()
-    joined = joining.alone() if by_gloo else _join(shared, rank, size, peers, timeout_s)
     ledger = Ledger()
     world = World(
         name=name,
@@ -161,14 +164,35 @@ def _join(
     if rank == 0:
         addresses = coordinator.start(stores.address_seen_by_ranks(store), size)
         store.set("service", " ".join(addresses))
-    if not stores.wait(store, ["service"], timeout_s):
-        raise _join_error(store, peers, timeout_s)
+    _wait_for_all(store, peers, ["service"], timeout_s)
     service, lifeline = store.get("service").decode().split()
-    store.set(f"joins/{rank}", "")
+
+    def meet() -> None:
+        # XLA hears no Ctrl-C while it connects, and ends the process if a rank does not come.
+        store.set(f"joins/{rank}", "")
+        _wait_for_all(store, peers, [f"joins/{r}" for r in peers], timeout_s)
+
     try:
-        return joining.join(service, lifeline, rank, size, target().device_count, timeout_s)
+        return joining.join(service, lifeline, rank, size, target().device_count, timeout_s, meet)
+    except (CollectiveError, dist.DistNetworkError):
+        raise
     except (RuntimeError, OSError) as error:
         raise _join_error(store, peers, timeout_s) from error
+
+
+def _wait_for_all(
+    store: dist.Store, peers: dict[int, Process], keys: list[str], timeout_s: float
+) -> None:
+    """Wait for keys of the ranks.
+
+    Raises:
+        PeerLostError: they do not come in time, or a rank has ended before they did.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not stores.wait(store, keys, min(_LOOK_S, max(0.0, deadline - time.monotonic()))):
+        ended = any(is_running(process) is False for process in peers.values())
+        if ended or time.monotonic() > deadline:
+            raise _join_error(store, peers, timeout_s)
 
 
 def _join_error(store: dist.Store, peers: dict[int, Process], timeout_s: float) -> PeerLostError:
@@ -179,9 +203,9 @@ def _join_error(store: dist.Store, peers: dict[int, Process], timeout_s: float) 
         elif is_stopped(process):
             lost.append(f"{process.name} is stopped (SIGSTOP, or a debugger)")
         elif not store.check([f"joins/{rank}"]):
-            lost.append(f"{process.name} did not come")
+            lost.append(f"{process.name} did not come in {timeout_s:g} s")
     return PeerLostError(
-        f"the ranks could not be connected in {timeout_s:g} s: {'; '.join(lost) or 'see above'}. "
+        f"the ranks could not be connected: {'; '.join(lost) or 'see above'}. "
         "Look at that rank's output for the cause, then restart the job."
     )
 

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 from torch import nn
+from torchtpu_distributed import joining
 
 TIMEOUT_S = 10  # ranks also wait this long for each other at the start
 
@@ -162,6 +163,8 @@ def main(how: str, elements: str, timeout_s: str = "60") -> None:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         STORES.append(dist.TCPStore(address, port, int(os.environ["WORLD_SIZE"]), False))
         lose_me()
+    if how == "in_join" and os.environ["RANK"] == "1":
+        joining.join = lambda *args: lose_me()
     seconds = TIMEOUT_S if how == "late" else float(timeout_s)
     try:
         dist.init_process_group(timeout=timedelta(seconds=seconds))
