@@ -289,7 +289,7 @@ def elementwise(call: Call) -> Any:
     lists = [v for a in call.args if isinstance(a, (list, tuple)) for v in a]
     if any(isinstance(v, Padded) and v.padded_dims for v in lists):
         raise Unbounded(f"{describe(call.node)} takes a list of padded tensors")
-    aligned = _cut_to_smallest(align(call.sizes, [a for _, a in operands]))
+    aligned = cut_to_smallest(align(call.sizes, [a for _, a in operands]))
     for (i, _), value in zip(operands, aligned, strict=True):
         call.args[i] = value
     values = call.run()
@@ -309,7 +309,7 @@ def align(sizes: Sizes, operands: Sequence[Padded]) -> list[Padded]:
     return list(operands)
 
 
-def _cut_to_smallest(operands: list[Padded]) -> list[Padded]:
+def cut_to_smallest(operands: list[Padded]) -> list[Padded]:
     """Aligned operands without what is padding in any of them.
 
     Their true sizes are equal, which PyTorch has checked; the expressions may not show it.

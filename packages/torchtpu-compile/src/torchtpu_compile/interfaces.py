@@ -22,7 +22,13 @@ from typing import Any
 
 import torch
 
-from torchtpu_compile import flex_attention, inductor, margin_losses, meta_kernels
+from torchtpu_compile import (
+    flex_attention,
+    inductor,
+    margin_losses,
+    meta_kernels,
+    open_composites,
+)
 
 log = logging.getLogger("torchtpu")
 
@@ -82,6 +88,7 @@ def _prepare_dynamo() -> None:
     flex_attention.admit_device()
     meta_kernels.register()
     margin_losses.register()
+    open_composites.register()
     for package in _KERNELS:
         trace_rules.add(package)
     for name in _OUTSIDE_OF_GRAPHS:

@@ -24,6 +24,7 @@ from torchtpu_compile.bounded_rules import (
     pooling,
     recurrent,
     reductions,
+    sampling,
     scattering,
     sequences,
     views,
@@ -51,4 +52,5 @@ RULES: Mapping[str, Rule] = {
     **order_statistics.RULES,
     **batches.RULES,
     **scattering.RULES,
+    **sampling.RULES,
 }

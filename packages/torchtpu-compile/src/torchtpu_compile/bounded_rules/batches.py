@@ -42,10 +42,6 @@ def _by_member(lead: int, *, is_backward: bool) -> Rule:
 
 
 _BY_FIRST = (
-    "grid_sampler_2d",
-    "grid_sampler_3d",
-    "grid_sampler_2d_backward",
-    "grid_sampler_3d_backward",
     "_thnn_fused_lstm_cell",
     "_thnn_fused_lstm_cell_backward_impl",
     "_thnn_fused_gru_cell",

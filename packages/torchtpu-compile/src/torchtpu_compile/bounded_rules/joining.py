@@ -12,8 +12,8 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import cast
 
-from torchtpu_compile.bounded import Call, Rule, align
-from torchtpu_compile.bounded_rules.common import dim_of
+from torchtpu_compile.bounded import Call, Rule, align, cut_to_smallest
+from torchtpu_compile.bounded_rules.common import dim_of, fitted
 from torchtpu_compile.bounded_rules.pieces import first_of
 from torchtpu_compile.padded import Padded, is_padded, padded_size, same_dim, true_size
 from torchtpu_compile.symbols import expression
@@ -25,7 +25,7 @@ def _cat(call: Call) -> Padded:
     others = [d for d in range(len(parts[0].dims)) if d != dim]
     alike = all(same_dim(p.dims[d], parts[0].dims[d]) for p in parts for d in others)
     if not alike or any(len(p.dims[dim]) > 1 for p in parts):
-        parts = [call.sizes.compact(p) for p in parts]
+        parts = _with_equal_room([call.sizes.compact(p) for p in parts], others)
     dtype = dtypes.to_numpy(call.node.meta["val"].dtype)
     arrays = [cast(p.array, dtype) for p in parts]
     expr = call.exprs()[dim]
@@ -42,8 +42,20 @@ def _cat(call: Call) -> Padded:
     return Padded(lax.slice_in_dim(whole, 0, padded_size(dims[dim]), axis=dim), dims)
 
 
+def _with_equal_room(parts: list[Padded], dims: Sequence[int]) -> list[Padded]:
+    """Parts cut to the smallest padded sizes along `dims`: their true sizes are equal there."""
+    for d in dims:
+        least = min(parts, key=lambda p: p.array.shape[d])
+        room, dim = least.array.shape[d], least.dims[d]
+        parts = [
+            Padded(lax.slice_in_dim(p.array, 0, room, axis=d), (*p.dims[:d], dim, *p.dims[d + 1 :]))
+            for p in parts
+        ]
+    return parts
+
+
 def _stack(call: Call) -> Padded:
-    parts = align(call.sizes, call.args[0])
+    parts = cut_to_smallest(align(call.sizes, call.args[0]))
     dim = call.arg("dim")
     dim = dim + len(parts[0].dims) + 1 if dim < 0 else dim
     dims = parts[0].dims
@@ -104,6 +116,7 @@ def _replicated_backward(call: Call) -> Padded:
 def _slice_scatter(call: Call) -> Padded:
     x, source = call.sizes.compact(call.args[0]), call.sizes.compact(call.args[1])
     dim = dim_of(x, call.arg("dim"))
+    source = _alike(source, x, dim)
     begin = first_of(call, x, dim, call.arg("start"))
     place = lax.broadcasted_iota(np.int64, x.array.shape, dim) - begin
     count = call.sizes.true(true_size(source.dims[dim]))
@@ -141,7 +154,18 @@ def _select_scatter(call: Call) -> Padded:
     dim, index = dim_of(x, call.args[2]), call.sizes.true(expression(call.args[3]))
     index = jnp.where(index < 0, index + call.sizes.true(true_size(x.dims[dim])), index)
     here = lax.broadcasted_iota(np.int64, x.array.shape, dim) == index
-    return Padded(jnp.where(here, jnp.expand_dims(source.array, dim), x.array), x.dims)
+    wide = Padded(jnp.expand_dims(source.array, dim), (*source.dims[:dim], (), *source.dims[dim:]))
+    return Padded(jnp.where(here, _alike(wide, x, dim).array, x.array), x.dims)
+
+
+def _alike(source: Padded, x: Padded, dim: int) -> Padded:
+    """`source` with the room of `x` in all dimensions but one; true sizes are equal there."""
+    shape = list(x.array.shape)
+    shape[dim] = source.array.shape[dim]
+    dims = tuple(
+        s if d == dim else t for d, (s, t) in enumerate(zip(source.dims, x.dims, strict=True))
+    )
+    return Padded(fitted(source.array, shape), dims)
 
 
 def _copy(call: Call) -> Padded:

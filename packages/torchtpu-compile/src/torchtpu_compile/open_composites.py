@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composite ops whose C++ code takes open sizes for fixed ones.
+
+PyTorch's own ask a tensor for its sizes as plain numbers, so that a graph with open sizes
+becomes one graph per size, on every backend. These forms ask for symbols. They are for the
+device only, and for tracing only; values are those of the operators they are made of.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+def max_pool1d(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`(..., length)` -> `(..., windows)`."""
+    values: Tensor = aten.max_pool1d_with_indices(self, *args, **kwargs)[0]
+    return values
+
+
+def tensordot(
+    self: Tensor, other: Tensor, dims_self: Sequence[int], dims_other: Sequence[int]
+) -> Tensor:
+    """The sum over pairs of dimensions: those left of `self`, then those left of `other`."""
+    for a, b in zip(dims_self, dims_other, strict=True):
+        if self.shape[a] == 1 and other.shape[b] != 1:  # sizes of 1 are never symbols
+            other = other.sum(b, keepdim=True)
+        elif other.shape[b] == 1 and self.shape[a] != 1:
+            self = self.sum(a, keepdim=True)
+    summed_self = [d % self.ndim for d in dims_self]
+    summed_other = [d % other.ndim for d in dims_other]
+    left = [d for d in range(self.ndim) if d not in summed_self]
+    right = [d for d in range(other.ndim) if d not in summed_other]
+    sizes = [self.shape[d] for d in left] + [other.shape[d] for d in right]
+    inner = math.prod(self.shape[d] for d in summed_self)
+    a = self.permute(left + summed_self).reshape(math.prod(sizes[: len(left)]), inner)
+    b = other.permute(summed_other + right).reshape(inner, math.prod(sizes[len(left) :]))
+    return (a @ b).reshape(sizes)
+
+
+def kron(self: Tensor, other: Tensor) -> Tensor:
+    """`(a, b, ...)` and `(c, d, ...)` -> `(a * c, b * d, ...)`."""
+    rank = max(self.ndim, other.ndim)
+    a, b = (t.reshape((1,) * (rank - t.ndim) + tuple(t.shape)) for t in (self, other))
+    for d in range(rank):
+        a, b = a.unsqueeze(2 * d + 1), b.unsqueeze(2 * d)
+    sizes = [m * n for m, n in zip(a.shape[::2], b.shape[1::2], strict=True)]
+    return (a * b).reshape(sizes)
+
+
+def take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """The elements along `dim` at `indices`; without `dim`, of the flat tensor."""
+    if dim is None:
+        return self.reshape(-1).gather(0, indices.reshape(-1))
+    dim %= self.ndim
+    common = torch.broadcast_shapes(
+        (*self.shape[:dim], 1, *self.shape[dim + 1 :]),
+        (*indices.shape[:dim], 1, *indices.shape[dim + 1 :]),
+    )
+    sizes = [list(common) for _ in range(2)]
+    sizes[0][dim], sizes[1][dim] = self.shape[dim], indices.shape[dim]
+    return self.expand(sizes[0]).gather(dim, indices.expand(sizes[1]))
+
+
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
+    """`(N, 2, 3)` or `(N, 3, 4)` matrices -> `(N, *places, 2 or 3)`, where each place looks.
+
+    Args:
+        theta: a matrix per image; the last column is added.
+        size: of the images, `(N, C, H, W)` or `(N, C, D, H, W)`.
+        align_corners: whether -1 and 1 are the centres of the outermost places, or their edges.
+    """
+    places = size[2:]
+    rank = len(places)
+    axes = [theta.new_ones([1] * rank)]
+    for d, count in enumerate(places):
+        shape = [-1 if other == d else 1 for other in range(rank)]
+        axes.insert(0, _from_minus_one(theta, count, align_corners).reshape(shape))
+    base = torch.stack([axis.expand(tuple(places)) for axis in axes], -1)
+    flat = base.reshape(1, math.prod(places), rank + 1) @ theta.transpose(1, 2)
+    return flat.reshape(size[0], *places, rank)
+
+
+def _from_minus_one(like: Tensor, count: int, align_corners: bool) -> Tensor:
+    """`(count,)` from -1 to 1, or half a step within."""
+    if count <= 1:
+        return like.new_zeros(1)
+    place = torch.arange(count, dtype=like.dtype, device=like.device)
+    return place * (2 / (count - 1)) - 1 if align_corners else (place * 2 + 1) / count - 1
+
+
+_FORMS: Mapping[Any, Callable[..., Tensor]] = {
+    aten.max_pool1d.default: max_pool1d,
+    aten.tensordot.default: tensordot,
+    aten.kron.default: kron,
+    aten.take_along_dim.default: take_along_dim,
+    aten.affine_grid_generator.default: affine_grid,
+}
+
+
+@functools.cache
+def register() -> None:
+    """Let tracing on the device use them, before derivatives are taken."""
+    for op, form in _FORMS.items():
+        op.py_impl(torch._C.DispatchKey.AutogradPrivateUse1)(form)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images and sequences whose sizes are open on more than one side: values and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchtpu_compile import bounded_program, open_composites
+
+#: Sizes of one bucket, and one of the next.
+SIZES = (9, 10, 15, 20)
+
+
+class Case(NamedTuple):
+    """A function, what makes its operands of a size, and which of their dimensions are open."""
+
+    function: Callable[..., Any]
+    make: Callable[[int], Sequence[Tensor]]
+    open_dims: Sequence[Sequence[int]]
+
+
+def image(n: int) -> Tensor:
+    return torch.randn(2, 4, n, n + 3)
+
+
+def grid(n: int) -> Tensor:
+    return torch.rand(2, n, n + 3, 2) * 2.4 - 1.2
+
+
+def cropped(x: Tensor) -> Tensor:
+    """Without the last row and column of odd sizes, as pixels are joined in pairs."""
+    return F.pixel_unshuffle(x[..., : x.shape[2] // 2 * 2, : x.shape[3] // 2 * 2], 2)
+
+
+def sampled_by_a_map(x: Tensor, theta: Tensor) -> Tensor:
+    return F.grid_sample(x, F.affine_grid(theta, x.shape, align_corners=False), align_corners=False)
+
+
+def joined_after_transposed_convolution(x: Tensor, w: Tensor) -> Tensor:
+    smaller = F.max_pool2d(x, 2)
+    larger = F.conv_transpose2d(smaller, w, stride=2)
+    return torch.cat([larger, x[:, :, : larger.shape[2], : larger.shape[3]]], 1)
+
+
+WITH_TARGET = ((), (2, 3)), lambda n: (torch.randn(2, 4, 24, 30), image(n))
+BOTH_OPEN = ((2, 3), (2, 3)), lambda n: (torch.randn(2, 4, 2 * n, n + 1), image(n))
+SAMPLED = ((2, 3), (1, 2)), lambda n: (image(n), grid(n))
+CASES: dict[str, Case] = {
+    "averages for places of an open image": Case(
+        lambda x, y: F.adaptive_avg_pool2d(x, y.shape[-2:]) * y, WITH_TARGET[1], WITH_TARGET[0]
+    ),
+    "averages of an open image for those of another": Case(
+        lambda x, y: F.adaptive_avg_pool2d(x, (y.shape[2], 4)) * y[..., :4],
+        BOTH_OPEN[1],
+        BOTH_OPEN[0],
+    ),
+    "area resizing": Case(
+        lambda x: F.interpolate(x, scale_factor=1.5, mode="area"), lambda n: [image(n)], [(2, 3)]
+    ),
+    "bilinear samples": Case(
+        lambda x, g: F.grid_sample(x, g, align_corners=False), SAMPLED[1], SAMPLED[0]
+    ),
+    "nearest samples, border": Case(
+        lambda x, g: F.grid_sample(x, g, "nearest", "border", True), SAMPLED[1], SAMPLED[0]
+    ),
+    "cubic samples, reflected": Case(
+        lambda x, g: F.grid_sample(x, g, "bicubic", "reflection", False), SAMPLED[1], SAMPLED[0]
+    ),
+    "an affine map": Case(
+        sampled_by_a_map, lambda n: (image(n), torch.randn(2, 2, 3)), ((2, 3), ())
+    ),
+    "cropped to pairs": Case(cropped, lambda n: [image(n)], [(2, 3)]),
+    "skip connection": Case(
+        joined_after_transposed_convolution,
+        lambda n: (image(n), torch.randn(4, 3, 2, 2)),
+        ((2, 3), ()),
+    ),
+    "max_pool1d": Case(
+        lambda x: F.max_pool1d(x, 3, 2, 1), lambda n: [torch.randn(2, 3, n)], [(2,)]
+    ),
+    "kron": Case(torch.kron, lambda n: (torch.randn(n, 3), torch.randn(2)), ((0,), ())),
+    "tensordot": Case(
+        lambda x, y: torch.tensordot(x, y, ([1, 2], [0, 1])),
+        lambda n: (torch.randn(3, n, 2), torch.randn(n, 2, 4)),
+        ((1,), (0,)),
+    ),
+    "take_along_dim": Case(
+        lambda x: torch.take_along_dim(x, x.argsort(0), 0), lambda n: [torch.randn(n, 3)], [(0,)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_as_on_the_cpu_at_padded_sizes(name: str) -> None:
+    case = CASES[name]
+    compiled = torch.compile(case.function, backend="tpu", fullgraph=True)
+    bounded_program.reasons.clear()
+    for n in SIZES:
+        torch.manual_seed(n)
+        given = [x.requires_grad_() for x in case.make(n)]
+        on_device = [x.detach().to("tpu").requires_grad_() for x in given]
+        for x, dims in zip(on_device, case.open_dims, strict=True):
+            for dim in dims:
+                torch._dynamo.mark_dynamic(x, dim)
+        expected, actual = case.function(*given), compiled(*on_device)
+        slope = torch.randn_like(expected)
+        expected.backward(slope)
+        actual.backward(slope.to("tpu"))
+        pairs = [(actual.detach(), expected.detach())]
+        pairs += [(d.grad, x.grad) for d, x in zip(on_device, given, strict=True)]
+        for a, e in pairs:
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-3, atol=1e-4)
+    assert not bounded_program.reasons
+
+
+@pytest.mark.parametrize("align", [True, False])
+@pytest.mark.parametrize("size", [(2, 3, 4, 5), (2, 3, 4, 5, 6), (2, 3, 1, 4)])
+def test_grid_of_an_affine_map_is_that_of_torch(size: tuple[int, ...], align: bool) -> None:
+    theta = torch.randn(2, len(size) - 2, len(size) - 1)
+    expected = F.affine_grid(theta, size, align_corners=align)
+    torch.testing.assert_close(open_composites.affine_grid(theta, size, align), expected)
+
+
+def test_products_over_pairs_of_dimensions_are_those_of_torch() -> None:
+    a, b = torch.randn(2, 3, 4), torch.randn(4, 5, 3)
+    for x in (a, a[:, :1], a[..., :1]):
+        found = open_composites.tensordot(x, b, [1, -1], [2, 0])
+        torch.testing.assert_close(found, torch.tensordot(x, b, ([1, 2], [2, 0])))
+    x, y = torch.randn(2, 3), torch.randn(2, 1, 4)
+    torch.testing.assert_close(open_composites.kron(x, y), torch.kron(x, y))
+    index = torch.randint(0, 3, (1, 5))
+    found = open_composites.take_along_dim(x, index, -1)
+    torch.testing.assert_close(found, torch.take_along_dim(x, index, -1))
+    torch.testing.assert_close(
+        open_composites.take_along_dim(x, index), torch.take_along_dim(x, index)
+    )
