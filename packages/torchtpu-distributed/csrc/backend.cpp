@@ -3,6 +3,7 @@
 
 #include "direct_works.h"
 #include "host_memory.h"
+#include "profiled.h"
 #include "untraced.h"
 
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -50,12 +51,14 @@ WorkPtr PythonBackend::shortly(Short&& way, const char* method, Arguments&&... a
 }
 
 WorkPtr PythonBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  Profiled range(profiled::kBroadcast, *this, direct_->group(), [&] { return Operands{tensors, tensors}; });
   return on_host(tensors) ? on_gloo(host_->broadcast(tensors, opts))
                               : shortly([&](Direct& direct) { return distributed::broadcast(direct, tensors, opts); },
                                 "broadcast", tensors, opts);
 }
 
 WorkPtr PythonBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  Profiled range(profiled::kAllReduce, *this, direct_->group(), [&] { return Operands{tensors, tensors}; });
   return on_host(tensors) ? on_gloo(host_->allreduce(tensors, opts))
                               : shortly([&](Direct& direct) { return all_reduce(direct, tensors, opts); },
                                 "allreduce", tensors, opts);
@@ -63,24 +66,31 @@ WorkPtr PythonBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions&
 
 WorkPtr PythonBackend::allreduce_coalesced(Tensors& tensors,
                                            const c10d::AllreduceCoalescedOptions& opts) {
+  Profiled range(profiled::kAllReduceMany, *this, direct_->group(),
+                 [&] { return Operands{tensors, tensors}; });
   return on_host(tensors) ? on_gloo(host_->allreduce_coalesced(tensors, opts))
                               : shortly([&](Direct& direct) { return all_reduce(direct, tensors, opts); },
                                 "allreduce_coalesced", tensors, opts);
 }
 
 WorkPtr PythonBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  Profiled range(profiled::kReduce, *this, direct_->group(), [&] { return Operands{tensors, tensors}; });
   return on_host(tensors) ? on_gloo(host_->reduce(tensors, opts))
                               : call("reduce", tensors, opts);
 }
 
 WorkPtr PythonBackend::allgather(TensorLists& outputs, Tensors& inputs,
                                  const c10d::AllgatherOptions& opts) {
+  Profiled range(profiled::kAllGather, *this, direct_->group(),
+                 [&] { return Operands{inputs, joined(outputs)}; });
   return on_host(inputs) ? on_gloo(host_->allgather(outputs, inputs, opts))
                               : call("allgather", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::AllgatherOptions& opts) {
+  Profiled range(profiled::kAllGatherBase, *this, direct_->group(),
+                 [&] { return Operands{{input}, {output}}; });
   return on_host(output) ? on_gloo(host_->_allgather_base(output, input, opts))
                               : shortly([&](Direct& direct) { return all_gather(direct, output, input, opts); },
                                 "allgather_base", output, input, opts);
@@ -88,36 +98,48 @@ WorkPtr PythonBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr PythonBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                            const c10d::AllgatherOptions& opts) {
+  Profiled range(profiled::kAllGather, *this, direct_->group(),
+                 [&] { return Operands{inputs, joined(outputs)}; });
   return on_host(inputs) ? on_gloo(host_->allgather_coalesced(outputs, inputs, opts))
                               : call("allgather_coalesced", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::AllgatherOptions& opts) {
+  Profiled range(profiled::kAllGatherMany, *this, direct_->group(),
+                 [&] { return Operands{inputs, outputs}; });
   return on_host(outputs) ? on_gloo(host_->allgather_into_tensor_coalesced(outputs, inputs, opts))
                               : shortly([&](Direct& direct) { return all_gather(direct, outputs, inputs, opts); },
                                 "allgather_into_tensor_coalesced", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+  Profiled range(profiled::kGather, *this, direct_->group(),
+                 [&] { return Operands{inputs, joined(outputs)}; });
   return on_host(inputs) ? on_gloo(host_->gather(outputs, inputs, opts))
                               : call("gather", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::scatter(Tensors& outputs, TensorLists& inputs,
                                const c10d::ScatterOptions& opts) {
+  Profiled range(profiled::kScatter, *this, direct_->group(),
+                 [&] { return Operands{joined(inputs), outputs}; });
   return on_host(outputs) ? on_gloo(host_->scatter(outputs, inputs, opts))
                               : call("scatter", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                       const c10d::ReduceScatterOptions& opts) {
+  Profiled range(profiled::kReduceScatter, *this, direct_->group(),
+                 [&] { return Operands{joined(inputs), outputs}; });
   return on_host(outputs) ? on_gloo(host_->reduce_scatter(outputs, inputs, opts))
                               : call("reduce_scatter", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                             const c10d::ReduceScatterOptions& opts) {
+  Profiled range(profiled::kReduceScatterBase, *this, direct_->group(),
+                 [&] { return Operands{{input}, {output}}; });
   return on_host(output) ? on_gloo(host_->_reduce_scatter_base(output, input, opts))
                               : shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, output, input, opts); },
                                 "reduce_scatter_base", output, input, opts);
@@ -125,6 +147,8 @@ WorkPtr PythonBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& inpu
 
 WorkPtr PythonBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::ReduceScatterOptions& opts) {
+  Profiled range(profiled::kReduceScatterMany, *this, direct_->group(),
+                 [&] { return Operands{inputs, outputs}; });
   return on_host(outputs) ? on_gloo(host_->reduce_scatter_tensor_coalesced(outputs, inputs, opts))
                               : shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, outputs, inputs, opts); },
                                 "reduce_scatter_tensor_coalesced", outputs, inputs, opts);
@@ -134,6 +158,8 @@ WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                      std::vector<int64_t>& output_splits,
                                      std::vector<int64_t>& input_splits,
                                      const c10d::AllToAllOptions& opts) {
+  Profiled range(profiled::kAllToAllBase, *this, direct_->group(),
+                 [&] { return Operands{{input}, {output}, input_splits, output_splits}; });
   return on_host(output) ? on_gloo(host_->alltoall_base(output, input, output_splits, input_splits, opts))
                               : shortly(
                   [&](Direct& direct) {
@@ -144,6 +170,7 @@ WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
 }
 
 WorkPtr PythonBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  Profiled range(profiled::kAllToAll, *this, direct_->group(), [&] { return Operands{inputs, outputs}; });
   return on_host(outputs) ? on_gloo(host_->alltoall(outputs, inputs, opts))
                               : call("alltoall", outputs, inputs, opts);
 }
@@ -165,18 +192,22 @@ WorkPtr PythonBackend::message(Begin&& begin) {
 }
 
 WorkPtr PythonBackend::send(Tensors& tensors, int destination, int tag) {
+  Profiled range(profiled::kSend, *this, direct_->group(), [&] { return Operands{tensors, {}}; });
   return message([&] { return distributed::send(direct_, *host_, tensors.at(0), destination, tag); });
 }
 
 WorkPtr PythonBackend::recv(Tensors& tensors, int source, int tag) {
+  Profiled range(profiled::kReceive, *this, direct_->group(), [&] { return Operands{{}, tensors}; });
   return message([&] { return receive(direct_, *host_, tensors.at(0), source, tag); });
 }
 
 WorkPtr PythonBackend::recvAnysource(Tensors& tensors, int tag) {
+  Profiled range(profiled::kReceive, *this, direct_->group(), [&] { return Operands{{}, tensors}; });
   return message([&] { return receive(direct_, *host_, tensors.at(0), -1, tag); });
 }
 
 WorkPtr PythonBackend::barrier(const c10d::BarrierOptions& opts) {
+  Profiled range(profiled::kBarrier, *this, direct_->group(), [&] { return Operands{{}, {}}; });
   return shortly([&](Direct& direct) { return distributed::barrier(direct, opts); }, "barrier", opts);
 }
 

@@ -89,6 +89,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
   py::object owner() const { return owner_(); }
   int size() const { return static_cast<int>(group_->ranks.size()); }
   int rank() const { return rank_; }
+  const GroupState& group() const { return *group_; }
   // Raises the failure of the job, if there is one.
   void check() const;
 

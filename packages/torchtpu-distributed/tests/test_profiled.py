@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile names collectives, and says of them what trace analysers read."""
+
+from __future__ import annotations
+
+import pytest
+
+# Name of the range, operation as analysers know it, elements in and out.
+CALLS = [
+    ("all_reduce", "allreduce", 3, 3),
+    ("all_gather_into_tensor", "_allgather_base", 3, 6),
+    ("reduce_scatter_tensor", "_reduce_scatter_base", 6, 3),
+    ("all_reduce", "allreduce", 8, 8),  # DDP's gradients
+]
+MESSAGES = [("send", "send", 3, 0), ("recv", "recv", 0, 3)]
+
+
+@pytest.mark.parametrize("fixture", ["pair", "xla_pair"])
+def test_profile_shows_collectives_and_messages(request, fixture):
+    for rank, events in enumerate(request.getfixturevalue(fixture)("profiled.events")):
+        expected = [*CALLS, MESSAGES[rank], ("barrier", "barrier", 0, 0)]
+        assert [name for name, _ in events[::2]] == [f"tpu_dist:{call[0]}" for call in expected]
+        for (name, found), (_, operation, into, out) in zip(events[1::2], expected, strict=True):
+            assert name == "record_param_comms" and found["Collective name"] == operation
+            assert (found["In msg nelems"], found["Out msg nelems"]) == (into, out)
+            assert found["Group size"] == 2 and found["Rank"] == rank
+            assert found["dtype"] == ("Byte" if operation == "barrier" else "Float")
