@@ -2,7 +2,9 @@
 """Sizes of results that torch does not state for tensors without values.
 
 PyTorch has no meta kernel of the fused GRU cell, which ``nn.GRUCell`` calls on any device but
-the CPU: a compiled one fails as soon as its batch has an open size.
+the CPU: a compiled one fails as soon as its batch has an open size. Of the CTC loss it says
+that a size depends on values, the longest target's; on the device that size is the room for
+targets.
 
 Legend: B batch, H hidden features.
 """
@@ -10,9 +12,14 @@ Legend: B batch, H hidden features.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
 
 
 def _gru_cell(
@@ -33,6 +40,33 @@ def _gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> tu
     return tuple(grad_hy.new_empty(s) for s in (*shapes, (bias,), (bias,)))
 
 
+#: Devices of tensors whose CTC loss has the sizes below.
+_SERVED = ("tpu", "meta")
+
+
+def _ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[Tensor, Tensor]:
+    if log_probs.device.type not in _SERVED:
+        raise DynamicOutputShapeException(torch.ops.aten._ctc_loss.Tensor)
+    time, batch, _ = log_probs.shape
+    alphas = log_probs.new_empty((batch, time, 2 * targets.shape[-1] + 1))
+    return log_probs.new_empty(batch), alphas
+
+
+def _ctc_loss_backward(grad: Tensor, log_probs: Tensor, *others: Any) -> Tensor:
+    if log_probs.device.type not in _SERVED:
+        raise UnsupportedOperatorException(torch.ops.aten._ctc_loss_backward.Tensor)
+    return torch.empty_like(log_probs)
+
+
+#: Of tensors of the device and of none; others get what they got before.
+_FAKE = {"aten::_ctc_loss.Tensor": _ctc_loss, "aten::_ctc_loss_backward.Tensor": _ctc_loss_backward}
 _KERNELS = {
     "_thnn_fused_gru_cell": _gru_cell,
     "_thnn_fused_gru_cell_backward": _gru_cell_backward,
@@ -46,4 +80,6 @@ def register() -> torch.library.Library:
     for name, function in _KERNELS.items():
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
             library.impl(name, function, "Meta")
+    for name, fake in _FAKE.items():
+        torch.library.register_fake(name, fake, lib=library)
     return library

@@ -3,7 +3,8 @@
 
 PyTorch's own ask a tensor for its sizes as plain numbers, so that a graph with open sizes
 becomes one graph per size, on every backend. These forms ask for symbols. They are for the
-device only, and for tracing only; values are those of the operators they are made of.
+device only, and for tracing only; values are those of the operators they are made of. The CTC
+loss is here too: PyTorch takes its lengths for plain numbers, and breaks the graph.
 """
 
 from __future__ import annotations
@@ -96,12 +97,75 @@ def _from_minus_one(like: Tensor, count: int, align_corners: bool) -> Tensor:
     return place * (2 / (count - 1)) - 1 if align_corners else (place * 2 + 1) / count - 1
 
 
+def ctc_loss_of_lists(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    """The CTC loss of lengths in lists, which are operands of the program like any tensor."""
+    lengths = (_numbers(given, targets) for given in (input_lengths, target_lengths))
+    return ctc_loss_of_tensors(log_probs, targets, *lengths, *args, **kwargs)
+
+
+def _numbers(values: Sequence[int], like: Tensor) -> Tensor:
+    """`(N,)` int64 of numbers that may be symbols."""
+    if all(isinstance(n, int) for n in values):
+        return torch.tensor(list(values), dtype=torch.int64, device=like.device)
+    each = [torch.full((), n, dtype=torch.int64, device=like.device) for n in values]
+    return torch.stack(each)
+
+
+def ctc_loss_of_tensors(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """`(T, N, C)` or `(T, C)`, targets, `(N,)`, `(N,)` -> loss, `(N,)` without a reduction.
+
+    Lengths may be on the CPU, as they are for packed sequences.
+    """
+    is_batch = log_probs.ndim == 3
+    probs = log_probs if is_batch else log_probs.unsqueeze(1)
+    steps, lengths = (
+        n.to(device=probs.device, dtype=torch.int64).reshape(-1)
+        for n in (input_lengths, target_lengths)
+    )
+    rows = targets if is_batch else targets.reshape(1, -1)
+    if rows.ndim == 1:
+        rows = _rows(rows, lengths)
+    loss = aten._ctc_loss.Tensor(probs, rows, steps, lengths, blank, zero_infinity)[0]
+    if zero_infinity:
+        loss = torch.where(loss == math.inf, 0, loss)
+    if reduction == 1:
+        return (loss / lengths.clamp_min(1).to(loss.dtype)).mean()
+    total: Tensor = loss.sum() if reduction == 2 else loss if is_batch else loss.squeeze(0)
+    return total
+
+
+def _rows(joined: Tensor, lengths: Tensor) -> Tensor:
+    """`(sum of lengths,)` -> `(N, sum of lengths)`: each row begins with the next targets."""
+    count = joined.shape[0]
+    aten._assert_async.msg(lengths.sum() == count, "ctc_loss: target_lengths must sum to targets")
+    starts = lengths.cumsum(0) - lengths
+    places = starts[:, None] + torch.arange(count, device=joined.device)
+    return joined[places.clamp_max(count - 1)] if count else joined.new_zeros((len(lengths), 0))
+
+
 _FORMS: Mapping[Any, Callable[..., Tensor]] = {
     aten.max_pool1d.default: max_pool1d,
     aten.tensordot.default: tensordot,
     aten.kron.default: kron,
     aten.take_along_dim.default: take_along_dim,
     aten.affine_grid_generator.default: affine_grid,
+    aten.ctc_loss.IntList: ctc_loss_of_lists,
+    aten.ctc_loss.Tensor: ctc_loss_of_tensors,
 }
 
 

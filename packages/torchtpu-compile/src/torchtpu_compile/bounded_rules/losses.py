@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from torchtpu_core.lowering import checks
 
 from torchtpu_compile.bounded import Call, Rule
-from torchtpu_compile.bounded_rules.common import has_argument
+from torchtpu_compile.bounded_rules.common import fitted, has_argument, refuse
 from torchtpu_compile.padded import Padded, is_padded, same_dim, true_size
 
 
@@ -70,7 +70,53 @@ def _pointwise_loss(call: Call) -> Padded:
     return Padded(total, ())
 
 
+def _ctc(call: Call) -> Any:
+    """ctc_loss: what lies behind a sequence's own lengths counts nowhere."""
+    x = _sequences(call)
+    losses, alphas = call.run()
+    batch = x.dims[1]
+    return [Padded(losses, (batch,)), Padded(alphas, tuple(map(call.sizes.dim, call.exprs(1))))]
+
+
+def _ctc_backward(call: Call) -> Padded:
+    x = _sequences(call)
+    for name in ("grad", "neg_log_likelihood", "log_alpha"):
+        call.set(name, call.sizes.filled(call.sizes.compact(call.arg(name)), 0))
+    alphas, labels = call.arg("log_alpha"), 2 * call.arg("targets").array.shape[1] + 1
+    # The labels of alphas have a padded size of their own where nothing relates it to the targets'.
+    room = fitted(alphas.array, (*alphas.array.shape[:2], labels))
+    call.set("log_alpha", Padded(room, alphas.dims))
+    return Padded(call.run(), x.dims)
+
+
+def _sequences(call: Call) -> Padded:
+    """The log probabilities, after zeros were put in the padding of targets and lengths.
+
+    Raises:
+        Unbounded: the targets are joined, and only their lengths tell where each begins.
+    """
+    names = ("log_probs", "targets", "input_lengths", "target_lengths")
+    x, targets, steps, lengths = (call.sizes.compact(call.arg(name)) for name in names)
+    if len(targets.dims) != 2:
+        raise refuse(call, "takes targets in one row")
+    for operand, room, what in ((steps, x.dims[0], "input"), (lengths, targets.dims[1], "target")):
+        legal = operand.array <= call.sizes.true(true_size(room))
+        legal |= ~_valid(call, operand)
+        message = f"ctc_loss: Expected {what}_lengths to be at most the size there is"
+        checks.require(legal, RuntimeError, message)
+    for name, value in zip(names, (x, targets, steps, lengths), strict=True):
+        call.set(name, value if name == "log_probs" else call.sizes.filled(value, 0))
+    return x
+
+
+def _valid(call: Call, x: Padded) -> Any:
+    ok = call.sizes.valid(x, range(len(x.dims)))
+    return jnp.ones((), bool) if ok is None else ok
+
+
 RULES: Mapping[str, Rule] = {
+    "aten::_ctc_loss.Tensor": _ctc,
+    "aten::_ctc_loss_backward.Tensor": _ctc_backward,
     **dict.fromkeys(("aten::nll_loss_forward", "aten::nll_loss2d_forward"), _nll),
     **dict.fromkeys(("aten::nll_loss_backward", "aten::nll_loss2d_backward"), _nll_backward),
     **dict.fromkeys(
