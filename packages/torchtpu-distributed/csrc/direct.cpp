@@ -195,6 +195,9 @@ void Direct::follow(const PendingPtr& record, const std::function<bool(const Abo
   } catch (const c10::ValueError&) {
     records_->end(record);
     throw;
+  } catch (const NotYet&) {
+    records_->end(record);
+    throw;
   } catch (const std::exception& error) {
     trouble = error.what();
   }
@@ -299,11 +302,21 @@ WorkPtr Direct::run_later(const Request& request, Begin begin, Prepared prepared
   return c10::make_intrusive<LaterWork>(shared_from_this(), std::move(operation));
 }
 
-void Direct::wait(Operation& operation) {
+void Direct::wait(Operation& operation, std::chrono::milliseconds timeout) {
   bool aborted = false;
+  bool late = false;
   try {
-    lane_->serve(Lane::Patience::kAwake, &operation);
-    aborted = !operation.await(*abort_);
+    if (timeout == kNoTimeout) {
+      lane_->serve(Lane::Patience::kAwake, &operation);
+      aborted = !operation.await(*abort_);
+    } else {
+      auto until = std::chrono::steady_clock::now() + timeout;
+      aborted = !poll(*abort_, [&] {
+        lane_->serve(Lane::Patience::kNone, &operation);
+        late = std::chrono::steady_clock::now() > until;
+        return operation.is_over() || late;
+      });
+    }
   } catch (py::error_already_set&) {  // Ctrl-C, or another handler of a signal
     py::gil_scoped_acquire gil;
     owner_().attr("interrupted")(operation.record());
@@ -312,6 +325,15 @@ void Direct::wait(Operation& operation) {
   if (aborted) {
     check();
   }
+  if (late && !operation.is_over()) {
+    throw_not_yet(*operation.record(), timeout);
+  }
+}
+
+void throw_not_yet(const Pending& record, std::chrono::milliseconds timeout) {
+  throw NotYet({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+               c10::str(record.name(), ": not over in the ", timeout.count(),
+                        " ms that wait() was given. It goes on: wait again, or give it longer."));
 }
 
 void Direct::wait_for_users_of(const at::Tensor& tensor) const {

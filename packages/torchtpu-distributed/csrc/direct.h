@@ -26,6 +26,12 @@ struct Count {
   std::atomic<size_t> value{0};
 };
 
+// The time that a caller gave to wait() is over.
+struct NotYet : c10::DistBackendError {
+  using c10::DistBackendError::DistBackendError;
+};
+[[noreturn]] void throw_not_yet(const Pending& record, std::chrono::milliseconds timeout);
+
 // What one rank asks of a collective.
 struct Request {
   const char* kind;              // these three as Python's calls.Collective has them
@@ -63,8 +69,9 @@ class Direct : public std::enable_shared_from_this<Direct> {
   // A finished work, or one to wait for if it was called for `later`; null if it declines.
   // Throws what HostRunner says about a failure.
   WorkPtr run(const Request& request, Begin begin);
-  // Waits, without the GIL, for one that was called for later.
-  void wait(Operation& operation);
+  // Waits, without the GIL, for one that was called for later. A timeout is the caller's own: after
+  // it this throws NotYet, and the operation goes on.
+  void wait(Operation& operation, std::chrono::milliseconds timeout);
   // Begins all that were called for later, without the GIL.
   void settle() { lane_->serve(Lane::Patience::kAwake); }
   // Waits until they are over, without the GIL; false if aborted.
@@ -78,7 +85,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
   PendingPtr message(const char* kind, int peer, const at::Tensor& tensor);
   // Waits, without the GIL, for something the record stands for; it is under way meanwhile.
   // `wait` gives false when it is aborted. Throws what HostRunner says about a failure; a
-  // ValueError is the caller's own mistake, and no failure of the group.
+  // ValueError is the caller's own mistake, and NotYet the end of its patience: no failures of the group.
   void follow(const PendingPtr& record, const std::function<bool(const Abort&)>& wait);
 
   // The tensor's memory if gloo may use it now, see Native::memory; the GIL is held.

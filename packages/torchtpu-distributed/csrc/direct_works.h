@@ -48,9 +48,9 @@ class LaterWork : public c10d::Work {
   std::vector<at::Tensor> result() override { return operation_->results(); }
   void synchronize() override { wait(kNoTimeout); }
   void blockCurrentStream() override { wait(kNoTimeout); }
-  bool wait(std::chrono::milliseconds /*timeout*/) override {
+  bool wait(std::chrono::milliseconds timeout) override {
     if (!operation_->is_over()) {
-      direct_->wait(*operation_);
+      direct_->wait(*operation_, timeout);
     }
     operation_->rethrow();
     return true;
@@ -76,7 +76,7 @@ class LaterWork : public c10d::Work {
   // Waits until it is over and that future is complete; without the GIL.
   void wait_for_future(torch::jit::PythonFutureWrapper& future) {
     if (!operation_->is_over()) {
-      direct_->wait(*operation_);
+      direct_->wait(*operation_, kNoTimeout);
     }
     future.fut->wait();
   }

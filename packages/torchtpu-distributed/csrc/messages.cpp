@@ -48,8 +48,23 @@ class Interrupter {
   std::unordered_set<c10d::Work*> works_;
 };
 
-// Without the GIL. False if aborted; throws what gloo or a handler of a signal does.
-bool wait_for_message(c10d::Work& work, const Abort& abort) {
+// When a wait of the caller's is over: at no time without a timeout.
+class Deadline {
+ public:
+  explicit Deadline(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+  void check(const Pending& record) const {
+    if (timeout_ != kNoTimeout && std::chrono::steady_clock::now() - began_ > timeout_) {
+      throw_not_yet(record, timeout_);
+    }
+  }
+
+ private:
+  const std::chrono::milliseconds timeout_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
+// Without the GIL. False if aborted; throws what gloo or a handler of a signal does, and NotYet.
+bool wait_for_message(c10d::Work& work, const Pending& record, const Deadline& deadline, const Abort& abort) {
   struct Interrupted {
     explicit Interrupted(c10d::Work& of) : work(of) { Interrupter::instance().add(work); }
     ~Interrupted() { Interrupter::instance().remove(work); }
@@ -59,6 +74,7 @@ bool wait_for_message(c10d::Work& work, const Abort& abort) {
     if (abort.set.load(std::memory_order_relaxed)) {
       return false;
     }
+    deadline.check(record);
     check_signals();
   }
   return true;
@@ -132,16 +148,17 @@ class MessageWork : public c10d::Work {
     return finished_future({tensor_});
   }
 
-  bool wait(std::chrono::milliseconds /*timeout*/) override {
+  bool wait(std::chrono::milliseconds timeout) override {
     if (over_) {
       direct_->check();
       return true;
     }
-    direct_->follow(record_, [this](const Abort& abort) {
+    direct_->follow(record_, [this, deadline = Deadline(timeout)](const Abort& abort) {
       if (behind_) {
-        return poll(abort, [this] { return arrived_->is_over.load(); }) && arrived_->fits();
+        auto is_over = [&] { return deadline.check(*record_), arrived_->is_over.load(); };
+        return poll(abort, is_over) && arrived_->fits();
       }
-      return wait_for_message(*of_gloo_, abort);
+      return wait_for_message(*of_gloo_, *record_, deadline, abort);
     });
     over_ = true;
     if (receives_ && parcel_->host.defined() && !tensor_.device().is_cpu()) {

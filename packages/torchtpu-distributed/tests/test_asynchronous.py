@@ -96,3 +96,13 @@ def test_functional_collectives_are_run_by_compiled_code(pair):
         wanted = [total, torch.cat(each), total[2 * rank : 2 * rank + 2] / 2]
         assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
         assert long_ways == 0
+
+
+@pytest.mark.parametrize("way", ["float32", "int16", "message"])
+def test_wait_with_a_timeout_ends_and_can_be_repeated(pair, way):
+    first, second = drawn(5)
+    (said, result), (_, other) = pair("asynchronous.waited_for_in_turns", way, each=[first, second])
+    assert "100 ms" in said or "0.1 s" in said
+    total = first + second
+    assert torch.equal(result.float(), second if way == "message" else total)
+    assert torch.equal(other.float(), second if way == "message" else total)

@@ -137,9 +137,20 @@ class QueuedWork(DeviceWork):
             self._ledger.announce()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the results."""
-        self._runner.help(self)
-        self._ledger.wait_until(lambda: self._over)
+        """Wait for the results.
+
+        Raises:
+            DistBackendError: `timeout_s` are over; it goes on, and can be waited for again.
+        """
+        if timeout_s is None:
+            self._runner.help(self)
+        else:
+            self._runner.hurry()
+        if not self._ledger.wait_until(lambda: self._over, timeout_s):
+            raise dist.DistBackendError(
+                f"{self._queued.name}: not over in the {timeout_s:g} s that wait() was given. It "
+                "goes on: wait again, or give it longer."
+            )
         if self._error is not None:
             raise self._error
         return True

@@ -10,6 +10,8 @@ import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -194,3 +196,29 @@ def functional(mine: Tensor) -> tuple[list[Tensor], int]:
         ]
         results = [r.wait() if hasattr(r, "wait") else r for r in results]
     return [r.cpu() for r in results], long.count
+
+
+def waited_for_in_turns(way: str, mine: Tensor) -> tuple[str, Tensor]:
+    """Rank 0 waits a moment for what rank 1 does after that, and again: what it says at first.
+
+    Args:
+        way: ``float32`` or ``int16``, the dtype of a reduction; or ``message``.
+        mine: this rank's tensor.
+    """
+    x = mine.to("tpu", torch.float32 if way == "message" else getattr(torch, way))
+    store, said = dist.distributed_c10d._get_default_store(), ""
+    begin = (
+        partial(dist.irecv, src=1) if way == "message" else partial(dist.all_reduce, async_op=True)
+    )
+    if dist.get_rank() == 0:
+        work = begin(x)
+        try:
+            work.wait(timeout=timedelta(milliseconds=100))
+        except dist.DistBackendError as error:
+            said = str(error)
+        store.set(f"waited/{way}", "")
+        work.wait()
+    else:
+        store.wait([f"waited/{way}"])
+        (dist.send(x, 0) if way == "message" else dist.all_reduce(x))
+    return said, x.cpu()
