@@ -12,6 +12,7 @@ Legend: B batch, H hidden features.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -40,7 +41,8 @@ def _gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> tu
     return tuple(grad_hy.new_empty(s) for s in (*shapes, (bias,), (bias,)))
 
 
-#: Devices of tensors whose CTC loss has the sizes below.
+_FAKE_QUANTIZE = torch.ops.aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
+#: Devices of tensors that get the sizes below.
 _SERVED = ("tpu", "meta")
 
 
@@ -59,6 +61,12 @@ def _ctc_loss(
     return log_probs.new_empty(batch), alphas
 
 
+def _fake_quantized(self: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    if self.device.type not in _SERVED:
+        raise UnsupportedOperatorException(_FAKE_QUANTIZE)
+    return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)
+
+
 def _ctc_loss_backward(grad: Tensor, log_probs: Tensor, *others: Any) -> Tensor:
     if log_probs.device.type not in _SERVED:
         raise UnsupportedOperatorException(torch.ops.aten._ctc_loss_backward.Tensor)
@@ -66,7 +74,11 @@ def _ctc_loss_backward(grad: Tensor, log_probs: Tensor, *others: Any) -> Tensor:
 
 
 #: Of tensors of the device and of none; others get what they got before.
-_FAKE = {"aten::_ctc_loss.Tensor": _ctc_loss, "aten::_ctc_loss_backward.Tensor": _ctc_loss_backward}
+_FAKE: Mapping[str, Callable[..., Any]] = {
+    "aten::_ctc_loss.Tensor": _ctc_loss,
+    "aten::_ctc_loss_backward.Tensor": _ctc_loss_backward,
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _fake_quantized,
+}
 _KERNELS = {
     "_thnn_fused_gru_cell": _gru_cell,
     "_thnn_fused_gru_cell_backward": _gru_cell_backward,
