@@ -45,6 +45,7 @@ void Pieces::note(const Node& node) {
   site.times = site.form == form ? site.times + 1 : 1;
   site.form = form;
   ++length_;
+  covered_ += static_cast<uint32_t>(groups_.length_at(node));
   steady_run_ = site.times >= kSteady ? steady_run_ + 1 : 0;
   if (steady_run_ >= kLeastPiece) {
     covered_ += steady_run_ == kLeastPiece ? kLeastPiece : 1;

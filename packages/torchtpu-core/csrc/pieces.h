@@ -4,6 +4,8 @@
 // all of a layer but its attention repeats.
 #pragma once
 
+#include "groups.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,6 +27,8 @@ class Pieces {
   bool is_known(std::span<const Node> piece);
   // Whether one more program may be asked for to run a piece: a few differ in which results live on.
   bool may_request(std::span<const Node> piece);
+  // Groups of ops of sizes that vary together, which count as pieces.
+  Groups& groups() { return groups_; }
   void reset() { *this = Pieces(); }
 
  private:
@@ -40,6 +44,7 @@ class Pieces {
 
   bool is_steady(const Node& node) const;
 
+  Groups groups_;
   std::unordered_map<uint64_t, Site> sites_;
   std::unordered_map<uint64_t, Met> met_;  // by hash of the forms
   uint32_t steady_run_ = 0;  // ops in a row up to the last one

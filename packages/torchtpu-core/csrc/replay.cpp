@@ -7,6 +7,7 @@
 #include "trace_key.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace torchtpu {
 namespace {
@@ -112,15 +113,11 @@ class Replay {
       pieces.note(nodes_[i]);
     }
     for (size_t i = 0; i < nodes_.size();) {
-      auto rest = std::span(nodes_).subspan(i);
-      size_t length = varies ? pieces.length(rest) : 0;
-      if (length == 0 || !run_piece(rest.first(length))) {
-        length = std::max<size_t>(length, 1);
-        for (size_t j = 0; j < length; ++j) {
-          run_one(i + j);
-        }
+      Several several = varies ? run_several(std::span(nodes_).subspan(i)) : Several();
+      for (size_t j = 0; !several.done && j < several.length; ++j) {
+        run_one(i + j);
       }
-      i += length;
+      i += several.length;
     }
     nodes_.clear();
     trace_.nodes.swap(nodes_);  // keeps its memory for the next trace
@@ -155,24 +152,116 @@ class Replay {
     trace_.nodes.clear();
   }
 
-  // Several ops as one program. False if there is none yet, or it failed: then they are as before.
-  bool run_piece(std::span<Node> piece) {
+  // Ops in a row, and whether they ran as one program; else each has to run alone.
+  struct Several {
+    size_t length = 1;
+    bool done = false;
+  };
+
+  // Runs the group or the piece that begins here.
+  Several run_several(std::span<Node> rest) {
     Pieces& pieces = trace_.journal.pieces();
-    if (std::any_of(piece.begin(), piece.end(), has_failed_input) || !pieces.is_known(piece)) {
+    size_t length = pieces.length(rest);
+    if (length == 0 && pieces.groups().length(rest) == 0) {
+      learn_groups(rest);
+    }
+    if (size_t grouped = run_group(rest); grouped > 0) {
+      return {grouped, true};
+    }
+    if (length == 0) {
+      return {};
+    }
+    auto piece = rest.first(length);
+    bool known = pieces.is_known(piece);
+    return {length, known && run_together(piece, [this] { return run_program_of_piece(); })};
+  }
+
+  // Notes the sizes of the ops up to the next piece.
+  void learn_groups(std::span<Node> rest) {
+    Pieces& pieces = trace_.journal.pieces();
+    if (rest.data() < learned_) {
+      return;
+    }
+    size_t length = 0;
+    while (length < rest.size() && Groups::may_join(rest[length]) && !has_failed_input(rest[length]) &&
+           pieces.length(rest.subspan(length)) == 0) {
+      ++length;
+    }
+    learned_ = rest.data() + length;
+    auto open = rest.first(length);
+    if (pieces.groups().wants_to_know(open)) {
+      Groups::Spans found;
+      as_trace(open, [&] {
+        found = bridge("groups_in")(describe_trace(trace_, lay_out(trace_))).cast<Groups::Spans>();
+        return false;
+      });
+      pieces.groups().learn(open, found);
+    }
+  }
+
+  // Runs the group that begins here; how many ops that were, 0: there is none.
+  size_t run_group(std::span<Node> rest) {
+    Groups& groups = trace_.journal.pieces().groups();
+    while (size_t length = groups.length(rest)) {
+      std::optional<Groups::Spans> instead;
+      if (run_together(rest.first(length), [&] { return run_program_of_group(instead); })) {
+        return length;
+      }
+      if (!instead) {
+        return 0;
+      }
+      groups.replace(rest.first(length), *instead);
+    }
+    return 0;
+  }
+
+  // Several ops as one program. False if there is none yet, or it failed: then they are as before.
+  template <class Run>
+  bool run_together(std::span<Node> several, const Run& run) {
+    if (std::any_of(several.begin(), several.end(), has_failed_input)) {
       return false;
     }
-    for (size_t i = 0; i < piece.size(); ++i) {
-      set_place(piece[i], i);
-      trace_.nodes.push_back(std::move(piece[i]));
+    bool done = as_trace(several, run);
+    record_.in_pieces += done ? static_cast<uint32_t>(several.size()) : 0;
+    return done;
+  }
+
+  // What `use` returns when these ops are the trace: whether they have run.
+  template <class Use>
+  bool as_trace(std::span<Node> several, const Use& use) {
+    for (size_t i = 0; i < several.size(); ++i) {
+      set_place(several[i], i);
+      trace_.nodes.push_back(std::move(several[i]));
     }
-    bool done = run_program_of_piece();
-    for (size_t i = 0; !done && i < piece.size(); ++i) {
-      piece[i] = std::move(trace_.nodes[i]);
-      set_place(piece[i], 0);
+    bool done = use();
+    for (size_t i = 0; !done && i < several.size(); ++i) {
+      several[i] = std::move(trace_.nodes[i]);
+      set_place(several[i], 0);
     }
     trace_.nodes.clear();
-    record_.in_pieces += done ? static_cast<uint32_t>(piece.size()) : 0;
     return done;
+  }
+
+  // With `instead`, these are the groups among them, and they are none.
+  bool run_program_of_group(std::optional<Groups::Spans>& instead) {
+    TraceLayout layout = lay_out(trace_);
+    auto program = find_program(trace_, layout);
+    if (program) {
+      run_counters().hits.fetch_add(1);
+    } else {
+      py::object made = bridge("build_group")(describe_trace(trace_, layout));
+      if (py::isinstance<py::list>(made)) {
+        instead = made.cast<Groups::Spans>();
+      }
+      if (made.is_none() || instead) {
+        return false;
+      }
+      program = std::make_shared<Program>();
+      program->fill(std::move(made));
+      run_counters().compiles.fetch_add(program->compiled ? 1 : 0);
+      program = add_program(layout.key, layout.liveness, std::move(program));
+    }
+    return program->ready() && run_as_one(trace_, layout, *program);
   }
 
   // The layout holds the operands, and must be gone when the ops run one by one after all.
@@ -190,6 +279,7 @@ class Replay {
   Trace& trace_;
   FlushRecord& record_;
   std::vector<Node> nodes_;
+  const Node* learned_ = nullptr;  // up to where the sizes of ops were noted
   std::exception_ptr first_error_;
   bool built_ = false;
 };

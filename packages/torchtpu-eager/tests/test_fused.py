@@ -13,7 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 from torchtpu_core import _C
 from torchtpu_core.errors import DeferredIndexError
-from torchtpu_core.runtime import compiling, varying
+from torchtpu_core.runtime import compiling, groups, varying
 from torchtpu_eager import fused
 
 
@@ -63,6 +63,7 @@ def test_training_step_runs_as_one_program_without_compiling():
 def _a_program_per_size(monkeypatch) -> None:
     """As without torchtpu-compile, which knows how to run at padded sizes."""
     monkeypatch.setattr(varying, "sizes_seen", lambda description: ())
+    monkeypatch.setattr(groups, "_found", lambda nodes, rows: [])
 
 
 def _threads_that_compile(monkeypatch, step) -> list[str]:

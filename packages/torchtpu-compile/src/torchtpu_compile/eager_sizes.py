@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops of Fused Eager whose sizes vary, as few programs.
 
-An op that a script calls with ever new sizes, such as attention over a cache that grows,
-runs at padded sizes by the rules of compiled graphs. Nothing else changes: operands are
-padded and results cut back in host memory, so that values, views and keys are those of
-programs of true sizes. A call that does not fit gets a program of its own.
+An op that a script calls with ever new sizes, such as attention over a cache that grows, or a
+group of ops whose sizes vary together, runs at padded sizes by the rules of compiled graphs.
+Nothing else changes: operands are padded and results cut back in host memory, so that values,
+views and keys are those of programs of true sizes. A call that does not fit gets a program of
+its own.
 
 Legend: the *form* of a call is all that its program depends on but sizes; a *pattern* says
 which sizes are open, and which of them are always equal.
@@ -18,12 +19,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from torchtpu_core.runtime import clients, varying
+from torchtpu_core.runtime import clients, groups, varying
 from torchtpu_core.runtime.programs import Program
-from torchtpu_core.runtime.trace_lowering import Description
+from torchtpu_core.runtime.trace_lowering import Description, name_of
 
-from torchtpu_compile.op_graph import FormError, Pattern
-from torchtpu_compile.open_op import OpenOp
+from torchtpu_compile.open_graph import FormError, Pattern, Size, link_form
+from torchtpu_compile.open_op import OpenOps
 from torchtpu_compile.padded_call import PaddedCall
 from torchtpu_compile.symbols import Unbounded
 
@@ -32,23 +33,26 @@ reasons: Counter[str] = Counter()
 
 _lock = threading.Lock()
 #: By form and pattern; an error: it cannot run at padded sizes.
-_ops: dict[Any, OpenOp | Unbounded] = {}
+_ops: dict[Any, OpenOps | Unbounded] = {}
 
 
 def program(description: Description, sizes_seen: Sequence[Any]) -> Program | None:
     """The program of an op of open sizes, or None if it needs one of its true sizes.
 
     Args:
-        description: a trace of one op.
-        sizes_seen: of its site, the present ones last.
+        description: a trace of one op, or of a group.
+        sizes_seen: of each op, when the script came by, the present ones last.
     """
-    (node,) = description["nodes"]
     if clients.client().platform != "cpu":
         return None
     pattern, true = _pattern(sizes_seen)
     if not true:
         return None
-    key = _form(description), pattern
+    try:
+        key = _form(description), pattern
+    except Unbounded as error:
+        reasons[_reason(description, error)] += 1
+        return None
     op = _ops.get(key)
     if op is None:
         with _lock:
@@ -67,17 +71,17 @@ def program(description: Description, sizes_seen: Sequence[Any]) -> Program | No
         return None
     return Program(
         call=call,
-        positions=[output for _, output in description["live"]],
+        positions=list(range(len(description["live"]))),
         checks=executable.checks,
         device_time_ps=executable.compiled.device_time_ps,
-        new_bytes=executable.new_bytes + sum(_bytes(output[0]) for output in node["outputs"]),
+        new_bytes=executable.new_bytes + _live_bytes(description),
         compiled=op.count > known,
     )
 
 
-def _made(description: Description, pattern: Pattern) -> OpenOp | Unbounded:
+def _made(description: Description, pattern: Pattern) -> OpenOps | Unbounded:
     try:
-        return OpenOp(description, pattern)
+        return OpenOps(description, pattern)
     except Exception as error:
         reasons[_reason(description, error)] += 1
         return error if isinstance(error, Unbounded) else Unbounded(str(error))
@@ -85,44 +89,95 @@ def _made(description: Description, pattern: Pattern) -> OpenOp | Unbounded:
 
 def _reason(description: Description, error: Exception) -> str:
     text = str(error) if isinstance(error, Unbounded) else f"{type(error).__name__}: {error}"
-    return f"{description['nodes'][0]['name']} in eager mode: {text}"
+    return f"{name_of(description)} in eager mode: {text}"
 
 
-def _bytes(geometry: Sequence[Any]) -> int:
-    sizes, _, dtype = geometry
-    return math.prod(sizes) * int(dtype.itemsize)
+def _live_bytes(description: Description) -> int:
+    total = 0
+    for op, output in description["live"]:
+        sizes, _, dtype = description["nodes"][op]["outputs"][output][0]
+        total += math.prod(sizes) * int(dtype.itemsize)
+    return total
 
 
 def _pattern(sizes_seen: Sequence[Any]) -> tuple[Pattern, tuple[int, ...]]:
     """What varies, and the present value of each symbol."""
-    histories: dict[tuple[int, ...], int] = {}
-    true: list[int] = []
+    flat = [
+        [n for of_op in row for pair in of_op for part in pair for n in part] for row in sizes_seen
+    ]
+    histories = list(dict.fromkeys(h for h in zip(*flat, strict=True) if len(set(h)) > 1))
+    joint = len(sizes_seen[-1]) > 1
+    symbols, true = _by_freedom(histories) if joint else _by_history(histories)
 
-    def part(parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        result = []
-        for history in zip(*parts, strict=True):
-            if len(set(history)) == 1:
-                result.append(history[0])
-                continue
-            if history not in histories:
-                histories[history] = len(histories)
-                true.append(history[-1])
-            result.append(-1 - histories[history])
-        return tuple(result)
+    def part(parts: Sequence[tuple[int, ...]]) -> tuple[Size, ...]:
+        return tuple(symbols.get(history, history[-1]) for history in zip(*parts, strict=True))
 
     pattern = tuple(
-        (part([view for view, _ in operand]), part([base for _, base in operand]))
-        for operand in zip(*sizes_seen, strict=True)
+        tuple(
+            (part([view for view, _ in operand]), part([base for _, base in operand]))
+            for operand in zip(*of_op, strict=True)
+        )
+        for of_op in zip(*sizes_seen, strict=True)
     )
-    return pattern, tuple(true)
+    return pattern, true
+
+
+def _by_history(
+    histories: Sequence[tuple[int, ...]],
+) -> tuple[dict[tuple[int, ...], Size], tuple[int, ...]]:
+    """A symbol for each way to vary, and its value."""
+    symbols: dict[tuple[int, ...], Size] = {h: (i, 1, 0) for i, h in enumerate(histories)}
+    return symbols, tuple(h[-1] for h in histories)
+
+
+def _by_freedom(
+    histories: Sequence[tuple[int, ...]],
+) -> tuple[dict[tuple[int, ...], Size], tuple[int, ...]]:
+    """Sizes that vary together as multiples of one symbol, and its value."""
+    symbols: dict[tuple[int, ...], Size] = {}
+    true: list[int] = []
+    kept: list[tuple[Any, int, int, int]] = []  # of each symbol: freedom, unit, first value, index
+    for history in sorted(histories, key=lambda h: (_unit(h), h[0])):
+        freedom, unit = groups.freedom(history), _unit(history)
+        for known, least, first, index in kept:
+            if known == freedom and unit % least == 0:
+                times = unit // least
+                symbols[history] = (index, times, history[0] - times * first)
+                break
+        else:
+            kept.append((freedom, unit, history[0], len(true)))
+            symbols[history] = (len(true), 1, 0)
+            true.append(history[-1])
+    return symbols, tuple(true)
+
+
+def _unit(history: Sequence[int]) -> int:
+    return math.gcd(*(n - history[0] for n in history))
 
 
 def _form(description: Description) -> str:
-    """What two calls have in common that differ in sizes only."""
-    (node,) = description["nodes"]
+    """What two calls have in common that differ in sizes only.
+
+    Raises:
+        Unbounded: an op of a group reads a part of another's result.
+    """
+    live = description["live"] if len(description["nodes"]) > 1 else None
+    forms = [_op_form(node) for node in description["nodes"]]
+    return repr((forms, live, description["scalar_count"]))
+
+
+def _op_form(node: Any) -> Any:
     operands = [
-        None if place is None else (place, len(base[0]), base[2], view and (len(view[0]), view[2]))
-        for place, base, view, _ in node["inputs"]
+        None
+        if place is None
+        else (
+            place,
+            len(base[0]),
+            base[2],
+            view and (len(view[0]), view[2]),
+            link_form((place, base, view, plan)) if place[0] == "node" else None,
+        )
+        for place, base, view, plan in node["inputs"]
     ]
     outputs = [(update, base) for _, update, base, _, _ in node["outputs"]]
     made = [(kind, [spec[2] for spec in specs]) for kind, specs in node["outs"]]
@@ -132,4 +187,4 @@ def _form(description: Description) -> str:
         (name, *rest[:-1], None if name in numbers else rest[-1]) for name, *rest in node["args"]
     ]
     facts = (node["name"], id(node["row"]), node["precision"], args, node["scalars"])
-    return repr((facts, operands, outputs, made, written, description["scalar_count"]))
+    return facts, operands, outputs, made, written

@@ -1,35 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One op as a graph with symbols for its open sizes."""
+"""One op of a trace as a graph, its sizes open."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-import sympy
 import torch
 from torch._decomp import decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torchtpu_core.lowering.table import operator
 from torchtpu_core.runtime import tables, varying
-from torchtpu_core.runtime.trace_lowering import Description
 
 from torchtpu_compile.decompositions import has_rule, missing_rows
 from torchtpu_compile.padded import Padded
 from torchtpu_compile.placement import is_number
-from torchtpu_compile.symbols import Unbounded, evaluate, expression
-
-#: Per operand the sizes of the tensor, and those under which its storage is kept, then the numbers
-#: of the op, if any; symbol `i` is ``-1 - i``.
-Pattern: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+from torchtpu_compile.symbols import Unbounded
 
 #: Ops that fill what they are given, whose result begins as a longer one does.
 _FILLS = frozenset({"aten::arange.start_out"})
@@ -45,35 +37,35 @@ _EXAMPLES: Mapping[str, bool | int | float] = {"b": True, "i": 1, "f": 1.0}
 _SCALARS = {"i": torch.int64, "f": torch.float64}
 
 
-class FormError(Unbounded):
-    """Why one call of an op of open sizes is not like the others."""
-
-
 class OpGraph:
-    """An op, or what PyTorch takes it apart into, with symbols for its open sizes.
+    """An op, or what PyTorch takes it apart into, traced with symbols for its open sizes.
 
     Args:
         node: a call of the op.
-        pattern: its open sizes.
+        operands: fake tensors that it reads.
+        numbers: its integer arguments that may vary, numbers or symbols.
 
     Attributes:
-        symbols: the open sizes and numbers.
-        operands: placeholders, of the tensors it reads.
-        numbers: placeholders, of arguments that are symbols.
+        operands: placeholders of the tensors.
+        numbers: placeholders of arguments that are symbols.
         scalars: placeholders, of numbers that come with a call: place, kind and dtype.
         call: of the op; None where it fills what it is given.
         is_whole: the call was not taken apart.
         nodes: what is computed, in order.
         returned: the nodes that are the results, as the op returns them.
-        results: sizes of each result.
+        values: the results, fake.
 
     Raises:
         Unbounded: it has no form for open sizes.
     """
 
-    def __init__(self, node: Mapping[str, Any], pattern: Pattern) -> None:
+    def __init__(
+        self,
+        node: Mapping[str, Any],
+        operands: Sequence[torch.Tensor],
+        numbers: Sequence[int | torch.SymInt],
+    ) -> None:
         self.node = node
-        self.pattern = pattern
         self.operands: list[Node] = []
         self.numbers: list[Node] = []
         self.scalars: dict[Node, tuple[int, str, Any]] = {}
@@ -81,60 +73,25 @@ class OpGraph:
         self.is_whole = True
         self.nodes: list[Node] = []
         self.returned: Any = None
-        env = ShapeEnv()
-        lowest = min((n for pair in pattern for part in pair for n in part), default=0)
-        symbols = [_new_symbol(env, i) for i in range(max(-lowest, 0))]
-        self.symbols = [symbol.node.expr for symbol in symbols]
-        if node["only_out"]:
-            self.results = [self._filled(symbols)]
-        else:
-            with FakeTensorMode(shape_env=env), _without_reports():
-                value = self._traced(symbols)
-            self.results = [[expression(s) for s in t.shape] for t in results_of(node, value)]
-        self.guards = [guard.expr for guard in env.guards]
-
-    @functools.cached_property
-    def operand_sizes(self) -> list[list[sympy.Expr]]:
-        """Sizes of each operand."""
-        return [[expression(s) for s in node.meta["val"].shape] for node in self.operands]
-
-    @functools.cached_property
-    def shaping(self) -> tuple[bool, ...]:
-        """Of each symbol, whether it is part of a size; the other ones are numbers only."""
-        exprs = [e for of_one in (*self.operand_sizes, *self.results) for e in of_one]
-        used = {symbol for e in exprs for symbol in e.free_symbols}
-        return tuple(symbol in used for symbol in self.symbols)
-
-    def require(self, description: Description, true: Sequence[int]) -> None:
-        """Refuse a call whose results would not have the sizes that the trace foresees.
-
-        Raises:
-            FormError: so.
-        """
-        known = dict(zip(self.symbols, true, strict=True))
-        (node,) = description["nodes"]
-        specs = [tuple(spec[0]) for _, specs in node["outs"] for spec in specs]
-        specs += [tuple(spec[0]) for spec in node["written"]]
-        found = [tuple(evaluate(e, known) for e in exprs) for exprs in self.results]
-        if found != specs or any(g.xreplace(known) != sympy.true for g in self.guards):
-            raise FormError("it does not keep its form at some sizes")
-
-    def _filled(self, symbols: Sequence[torch.SymInt]) -> list[sympy.Expr]:
-        """The size of what the op fills."""
-        if self.node["name"] not in _FILLS:
-            raise Unbounded(f"{self.node['name']} has no rule for padded sizes")
-        ((sizes, _),) = self.pattern
-        return [expression(n if n >= 0 else symbols[-1 - n]) for n in sizes]
-
-    def _traced(self, symbols: Sequence[torch.SymInt]) -> Any:
-        """The results as the tracer sees them, of the op if it has a rule, else of its parts."""
         graph = Graph()
-        self._read_operands(graph, symbols)
-        numbers = self._numbers(graph, symbols)
-        args, kwargs, self.scalars = _node_arguments(self.node, graph, self.operands, numbers)
-        target = operator(_overload(self.node))
-        self.call = graph.call_function(target, tuple(args), kwargs)
-        if not has_rule(target):
+        if node["only_out"]:
+            if node["name"] not in _FILLS:
+                raise Unbounded(f"{node['name']} has no rule for padded sizes")
+            self.values: list[Any] = list(operands)
+            return
+        for operand in operands:
+            placeholder = graph.placeholder("operand")
+            placeholder.meta["val"] = operand
+            self.operands.append(placeholder)
+        named = self._numbers(graph, numbers)
+        args, kwargs, self.scalars = _node_arguments(node, graph, self.operands, named)
+        self.call = graph.call_function(operator(_overload(node)), tuple(args), kwargs)
+        self.values = results_of(node, self._traced())
+
+    def _traced(self) -> Any:
+        """The results as the tracer sees them, of the op if it has a rule, else of its parts."""
+        assert self.call is not None
+        if not has_rule(self.call.target):
             value = self._take_apart()
             return self._evaluate() if value is None else value
         try:
@@ -144,14 +101,6 @@ class OpGraph:
             if value is None:
                 raise
             return value
-
-    def _read_operands(self, graph: Graph, symbols: Sequence[torch.SymInt]) -> None:
-        inputs = read_inputs(self.node)
-        for (_, _, view, _), (sizes, _) in zip(inputs, self.pattern, strict=False):
-            placeholder = graph.placeholder("operand")
-            shape = [n if n >= 0 else symbols[-1 - n] for n in sizes]
-            placeholder.meta["val"] = torch.empty(shape, dtype=view[2], device="tpu")
-            self.operands.append(placeholder)
 
     def _evaluate(self) -> Any:
         """The results of the call as the tracer sees them."""
@@ -182,25 +131,25 @@ class OpGraph:
         self.returned = output.args[0]
         return torch.fx.node.map_arg(self.returned, lambda n: n.meta["val"])
 
-    def _numbers(self, graph: Graph, symbols: Sequence[torch.SymInt]) -> dict[str, Any]:
+    def _numbers(self, graph: Graph, given: Sequence[int | torch.SymInt]) -> dict[str, Any]:
         """The arguments of the op that may vary, by name, with nodes for those that do."""
-        numbers: dict[str, Any] = {}
-        given = iter(self.pattern[-1][0])
+        rest = iter(given)
 
-        def number(n: int) -> int | Node:
-            if n >= 0:
+        def number(n: int | torch.SymInt) -> int | Node:
+            if isinstance(n, int):
                 return n
             made = graph.placeholder("number")
-            made.meta["val"] = symbols[-1 - n]
+            made.meta["val"] = n
             self.numbers.append(made)
             return made
 
-        for name, values in varying.numbers_of(self.node):
-            numbers[name] = [number(next(given)) for _ in values]
-        return numbers
+        return {
+            name: [number(next(rest)) for _ in values]
+            for name, values in varying.numbers_of(self.node)
+        }
 
 
-def _new_symbol(env: ShapeEnv, index: int) -> torch.SymInt:
+def new_symbol(env: ShapeEnv, index: int) -> torch.SymInt:
     """The size number `index` of an op, open."""
     source = ConstantSource(f"size{index}")
     hint = _HINT + 2 * index
@@ -209,7 +158,7 @@ def _new_symbol(env: ShapeEnv, index: int) -> torch.SymInt:
 
 
 @contextlib.contextmanager
-def _without_reports() -> Iterator[None]:
+def without_reports() -> Iterator[None]:
     """PyTorch logs as an error what it also raises: here a reason for a program per size."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One op whose operands have open sizes, as a program for each of a few padded sizes."""
+"""Ops whose operands have open sizes, as a program for each of a few padded sizes."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import describe
 from torchtpu_compile.inductor_ops import RNG_STEP
-from torchtpu_compile.op_graph import OpGraph, Pattern, read_inputs, results_of, scalar_dtype
+from torchtpu_compile.op_graph import read_inputs, results_of, scalar_dtype
+from torchtpu_compile.open_graph import OpenGraph, Pattern, arranged
 from torchtpu_compile.padded import Padded, Sizes, padded_size
 from torchtpu_compile.symbols import expression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executable:
-    """The op compiled for padded sizes.
+    """The ops compiled for padded sizes.
 
     Attributes:
         compiled: operands, true sizes and scalar words to results, flags of checks last.
         checks: what it reports.
-        operands: padded sizes of each operand.
+        operands: padded sizes of each tensor read from outside.
         new_bytes: memory of a run besides its operands.
     """
 
@@ -50,34 +51,34 @@ class Executable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
-    """How calls of an op find their operands.
+    """How calls find their operands.
 
     Attributes:
-        node: of the first such call.
+        nodes: of the first such call.
         device: the device's index.
-        reads: of each operand, whether the program reads the tensor from its storage's value;
-            else the operand is the tensor, padded.
+        reads: of each tensor read from outside, whether the program reads it from its storage's
+            value; else the operand is the tensor, padded.
     """
 
-    node: Mapping[str, Any]
+    nodes: Sequence[Mapping[str, Any]]
     device: int
     reads: tuple[bool, ...]
 
 
-class OpenOp:
-    """An op at padded sizes.
+class OpenOps:
+    """Ops that follow each other, at padded sizes.
 
     Args:
-        description: a call of it, a trace of one op.
-        pattern: its open sizes.
+        description: a call of them.
+        pattern: their open sizes.
 
     Raises:
-        Unbounded: it has no form for open sizes.
+        Unbounded: they have no form for open sizes.
     """
 
     def __init__(self, description: Description, pattern: Pattern) -> None:
-        (node,) = description["nodes"]
-        self.graph = OpGraph(node, pattern)
+        self.graph = OpenGraph(description, pattern)
+        self.live: list[tuple[int, int]] = description["live"]
         self.scalar_count: int = description["scalar_count"]
         self.lock = threading.RLock()
         self.policy = BucketPolicy()
@@ -89,28 +90,29 @@ class OpenOp:
 
         Args:
             description: the call.
-            reads: of each operand, as in `Way`.
+            reads: of each tensor read from outside, as in `Way`.
         """
-        (node,) = description["nodes"]
-        read = [i[1:] if r else None for i, r in zip(read_inputs(node), reads, strict=True)]
+        nodes = description["nodes"]
+        given = [nodes[op]["inputs"][index] for op, index in self.graph.reads]
+        read = [i[1:] if r else None for i, r in zip(given, reads, strict=True)]
         key = description["device"], tuple(read)
         with self.lock:
-            return self._ways.setdefault(key, Way(node, description["device"], tuple(reads)))
+            return self._ways.setdefault(key, Way(nodes, description["device"], tuple(reads)))
 
     def executable(self, way: Way, padded: Sequence[int]) -> Executable:
-        """The op compiled for padded sizes.
+        """The ops compiled for padded sizes.
 
         Args:
             way: of the call.
             padded: of each symbol.
 
         Raises:
-            Unbounded: the op could see padding, or fails at these sizes.
+            Unbounded: an op could see padding, or fails at these sizes.
         """
         key = id(way), tuple(padded)
         with self.lock:
             if key not in self._executables:
-                self._executables[key] = self._compile(way.node, way.device, padded, way.reads)
+                self._executables[key] = self._compile(way, padded)
             return self._executables[key]
 
     @property
@@ -118,26 +120,24 @@ class OpenOp:
         """How many programs there are."""
         return len(self._executables)
 
-    def _compile(
-        self, node: Mapping[str, Any], device: int, padded: Sequence[int], reads: Sequence[bool]
-    ) -> Executable:
+    def _compile(self, way: Way, padded: Sequence[int]) -> Executable:
         known = dict(zip(self.graph.symbols, map(int, padded), strict=True))
         sizes = Sizes(known, {})
-        shapes = [tuple(sizes.padded(e) for e in of_one) for of_one in self.graph.operand_sizes]
-        placement = clients.sharding(device)
+        shapes = [
+            tuple(sizes.padded(e) for e in self.graph.sizes_read(*read))
+            for read in self.graph.reads
+        ]
+        placement = clients.sharding(way.device)
 
         def struct(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype), sharding=placement)
 
-        avals = [
-            struct(base[0], dtypes.to_numpy(base[2]))
-            if read
-            else struct(shape, dtypes.to_numpy(view[2]))
-            for shape, read, (place, base, view, _) in zip(
-                shapes, reads, read_inputs(node), strict=True
-            )
-            if place is not None
-        ]
+        avals = []
+        for (op, index), shape, read in zip(self.graph.reads, shapes, way.reads, strict=True):
+            place, base, view, _ = way.nodes[op]["inputs"][index]
+            if place is not None:
+                of = (base[0], base[2]) if read else (shape, view[2])
+                avals.append(struct(of[0], dtypes.to_numpy(of[1])))
         avals.append(struct((len(known),), np.int32))
         if self.scalar_count:
             avals.append(struct((self.scalar_count * SCALAR_WORDS,), np.uint32))
@@ -145,18 +145,18 @@ class OpenOp:
         bytes_: list[int] = []
 
         def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-            with checks.collecting() as collected, mxu.using(node["precision"]):
-                results = self._interpret(node, known, reads, arrays)
+            with checks.collecting() as collected:
+                results = self._interpret(way, known, arrays, collected)
             found[:] = [
-                (error, _own_words(text, self.graph.call), 0)
-                for error, text, _ in collected.messages
+                (error, _own_words(text, self.graph.ops[op].call), op)
+                for error, text, op in collected.messages
             ]
             bytes_[:] = [r.size * r.dtype.itemsize for r in results]
             flags = [checks.failed(collected.conditions)] if collected.conditions else []
             return (*results, *flags)
 
-        name = f"{node['name'].split('::')[-1]}_open"
-        compiled = compiling.compile_function(function, avals, [], name)
+        names = [node["name"].split("::")[-1] for node in way.nodes[:4]]
+        compiled = compiling.compile_function(function, avals, [], "+".join([*names, "open"]))
         return Executable(
             compiled=compiled,
             checks=found,
@@ -166,80 +166,104 @@ class OpenOp:
 
     def _interpret(
         self,
-        node: Mapping[str, Any],
+        way: Way,
         padded: Mapping[sympy.Symbol, int],
-        reads: Sequence[bool],
         arrays: Sequence[jax.Array],
+        collected: checks.Collected,
     ) -> list[jax.Array]:
         words = Words(arrays[-1] if self.scalar_count else None)
         true = arrays[-2 if self.scalar_count else -1].astype(np.int64)
         sizes = Sizes(padded, {s: true[i] for i, s in enumerate(self.graph.symbols)})
-        operands = self._operands(node, sizes, words, reads, arrays)
-        for *_, plan in node["inputs"][len(self.graph.operands) :]:
-            words.take(plan[-1])
-        for _, _, _, plan, _ in node["outputs"]:
-            words.take(plan[-1])
-        scalars = words.take(node["scalars"])
-        if self.graph.call is None:
-            return [self._filled(node, words, scalars, sizes)]
-        value = self._computed(operands, sizes, words, scalars)
-        specs = [spec for _, specs in node["outs"] for spec in specs] + list(node["written"])
-        return [
-            cast(sizes.compact(v).array, dtypes.to_numpy(dtype))
-            for v, (_, _, dtype) in zip(results_of(node, value), specs, strict=True)
-        ]
+        given = iter(arrays)
+        reads = iter(way.reads)
+        results: list[list[Padded]] = []
+        for number, (op, node) in enumerate(zip(self.graph.ops, way.nodes, strict=True)):
+            collected.node = number
+            operands = []
+            for index, described in enumerate(read_inputs(node)):
+                exprs = self.graph.sizes_read(number, index) if op.operands else []
+                place, _, _, plan = described
+                if (number, index) not in self.graph.reads:
+                    words.take(plan[-1])
+                    operands.append(arranged(results[place[1]][place[2]], described, exprs, sizes))
+                else:
+                    array = None if place is None else next(given)
+                    operands.append(_operand(array, described, exprs, sizes, words, next(reads)))
+            for *_, plan in node["inputs"][len(operands) :]:
+                words.take(plan[-1])
+            for _, _, _, plan, _ in node["outputs"]:
+                words.take(plan[-1])
+            scalars = words.take(node["scalars"])
+            with mxu.using(node["precision"]):
+                results.append(self._results(number, node, operands, sizes, words, scalars))
+        return [sizes.compact(results[op][output]).array for op, output in self.live]
 
-    def _operands(
+    def _results(
         self,
+        number: int,
         node: Mapping[str, Any],
+        operands: Sequence[Padded],
         sizes: Sizes,
         words: Words,
-        reads: Sequence[bool],
-        arrays: Sequence[jax.Array],
-    ) -> dict[Node, Any]:
-        """The tensors that a call reads, by placeholder."""
-        given = iter(arrays)
-        found: dict[Node, Any] = {}
-        for (place, base, view, plan), read, operand, exprs in zip(
-            read_inputs(node), reads, self.graph.operands, self.graph.operand_sizes, strict=True
-        ):
-            dims = tuple(sizes.dim(e) for e in exprs)
-            if place is None:  # as programs of true sizes have what was never written
-                shape = [padded_size(dim) for dim in dims]
-                array = jnp.zeros(shape, dtypes.to_numpy(view[2]))
-            else:
-                array = next(given)
-            if read and place is not None:
-                starts = words.starts(plan)
-                array = storage_views.read(
-                    array, Geometry(*base), Geometry(*view), Plan(*plan), starts
-                )
-            else:
-                words.take(plan[-1])
-            found[operand] = Padded(array, dims)
-        return found
-
-    def _computed(self, env: dict[Node, Any], sizes: Sizes, words: Words, scalars: range) -> Any:
-        """What the op returns, from `env` of its operands."""
-        graph = self.graph
-        for placeholder, (position, kind, dtype) in graph.scalars.items():
+        scalars: range,
+    ) -> list[Padded]:
+        """The results of an op, of the dtypes that PyTorch gives them."""
+        op = self.graph.ops[number]
+        if op.call is None:
+            return [_filled(node, self.graph.results[number][0], words, scalars, sizes)]
+        env: dict[Node, Any] = dict(zip(op.operands, operands, strict=True))
+        for placeholder, (position, kind, dtype) in op.scalars.items():
             scalar = words.scalar(scalars[position], kind, dtype)
             of_part = dtypes.to_numpy(scalar_dtype(kind, dtype))
-            env[placeholder] = scalar if graph.is_whole else Padded(scalar.to(of_part), ())
-        env.update({number: expression(number.meta["val"]) for number in graph.numbers})
-        rng = words.rng(scalars) if graph.node["random"] else None
-        interpreter = BoundedInterpreter(graph.nodes, tables.current(), lambda _: 1, RNG_STEP)
-        interpreter.run(env, sizes, rng)
-        return torch.fx.node.map_arg(graph.returned, env.__getitem__)
+            env[placeholder] = scalar if op.is_whole else Padded(scalar.to(of_part), ())
+        env.update({number: expression(number.meta["val"]) for number in op.numbers})
+        rng = words.rng(scalars) if node["random"] else None
+        BoundedInterpreter(op.nodes, tables.current(), lambda _: 1, RNG_STEP).run(env, sizes, rng)
+        value = torch.fx.node.map_arg(op.returned, env.__getitem__)
+        specs = [spec for _, specs in node["outs"] for spec in specs] + list(node["written"])
+        return [
+            Padded(cast(result.array, dtypes.to_numpy(dtype)), result.dims)
+            for result, (_, _, dtype) in zip(results_of(node, value), specs, strict=True)
+        ]
 
-    def _filled(
-        self, node: Mapping[str, Any], words: Words, scalars: range, sizes: Sizes
-    ) -> jax.Array:
-        ((_, _, dtype),) = node["written"]
-        args, kwargs = arguments(node, [], words, scalars)
-        shape = [sizes.padded(e) for e in self.graph.results[0]]
-        kwargs["out"] = jax.ShapeDtypeStruct(shape, dtypes.to_numpy(dtype))
-        return cast(run_row(node["row"], args, kwargs, tables.current()), kwargs["out"].dtype)
+
+def _operand(
+    array: jax.Array | None,
+    described: Sequence[Any],
+    exprs: Sequence[sympy.Expr],
+    sizes: Sizes,
+    words: Words,
+    is_read: bool,
+) -> Padded:
+    """A tensor from outside, from the tensor itself or, if it `is_read`, from its storage."""
+    _, base, view, plan = described
+    dims = tuple(sizes.dim(e) for e in exprs)
+    if array is None:  # as programs of true sizes have what was never written
+        shape = [padded_size(dim) for dim in dims]
+        words.take(plan[-1])
+        return Padded(jnp.zeros(shape, dtypes.to_numpy(view[2])), dims)
+    if not is_read:
+        words.take(plan[-1])
+        return Padded(array, dims)
+    starts = words.starts(plan)
+    geometry = Geometry(*base), Geometry(*view), Plan(*plan)
+    return Padded(storage_views.read(array, *geometry, starts), dims)
+
+
+def _filled(
+    node: Mapping[str, Any],
+    exprs: Sequence[sympy.Expr],
+    words: Words,
+    scalars: range,
+    sizes: Sizes,
+) -> Padded:
+    ((_, _, dtype),) = node["written"]
+    args, kwargs = arguments(node, [], words, scalars)
+    dims = tuple(sizes.dim(e) for e in exprs)
+    shape = [padded_size(dim) for dim in dims]
+    kwargs["out"] = jax.ShapeDtypeStruct(shape, dtypes.to_numpy(dtype))
+    result = run_row(node["row"], args, kwargs, tables.current())
+    return Padded(cast(result, kwargs["out"].dtype), dims)
 
 
 def _own_words(message: str, call: Node | None) -> str:

@@ -7,7 +7,7 @@ device's. What has its true size already is passed as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,8 +18,7 @@ from torchtpu_core.runtime import host_views, transfers
 from torchtpu_core.runtime.trace_lowering import Description
 from torchtpu_core.runtime.untraced import untraced
 
-from torchtpu_compile.op_graph import read_inputs
-from torchtpu_compile.open_op import Executable, OpenOp
+from torchtpu_compile.open_op import Executable, OpenOps
 from torchtpu_compile.symbols import Unbounded
 
 #: Of an update, instead of the operand that it changes; below it, results of the op itself.
@@ -38,26 +37,25 @@ class PaddedCall:
         Unbounded: the op cannot run at padded sizes.
     """
 
-    def __init__(self, op: OpenOp, description: Description, true: tuple[int, ...]) -> None:
-        (node,) = description["nodes"]
+    def __init__(self, op: OpenOps, description: Description, true: tuple[int, ...]) -> None:
+        nodes = description["nodes"]
         self._op = op
         self._true = true
         self._sizes = np.asarray(np.minimum(true, np.iinfo(np.int32).max), np.int32)
         self._device = description["device"]
         self._takes_words = bool(description["scalar_count"])
-        self._inputs = [_Input(i) for i in read_inputs(node)]
+        graph = op.graph
+        self._inputs = [_Input(nodes[number]["inputs"][index]) for number, index in graph.reads]
         #: Views that never change, of values that never do, are read by the program.
         self._reads = tuple(
-            all(n >= 0 for part in sizes for n in part)
-            for sizes, _ in zip(op.graph.pattern, self._inputs, strict=False)
+            all(isinstance(n, int) for part in graph.pattern[number][index] for n in part)
+            for number, index in graph.reads
         )
         self._way = op.way(description, self._reads)
-        self._outputs = [_Output(o, node) for o in node["outputs"]]
-        counts = [*(i[3][-1] for i in node["inputs"]), *(o[3][-1] for o in node["outputs"])]
-        ends = np.cumsum(counts, dtype=np.int64).tolist()
-        spans = [slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
-        self._starts_in = spans[: len(self._inputs)]
-        self._starts_out = spans[len(node["inputs"]) :]
+        self._outputs = [_Output(nodes[n]["outputs"][i], nodes[n]) for n, i in description["live"]]
+        spans = list(_starts(nodes))
+        self._starts_in = [spans[number][0][index] for number, index in graph.reads]
+        self._starts_out = [spans[number][1][index] for number, index in description["live"]]
         self._needs_starts = any(
             not read and not way.is_whole
             for read, way in zip(self._reads, self._inputs, strict=True)
@@ -97,6 +95,20 @@ class PaddedCall:
 
 
 untraced(PaddedCall.__call__)  # C++ enters it where an op runs between two graphs
+
+
+def _starts(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[list[slice], list[slice]]]:
+    """Of each op, where among the scalars the starts of its inputs' and outputs' views are."""
+    at = 0
+    for node in nodes:
+        plans = [i[3] for i in node["inputs"]], [o[3] for o in node["outputs"]]
+        spans: tuple[list[slice], list[slice]] = ([], [])
+        for of, of_plans in zip(spans, plans, strict=True):
+            for *_, count in of_plans:
+                of.append(slice(at, at + count))
+                at += count
+        at += node["scalars"]
+        yield spans
 
 
 def _padded(tensor: np.ndarray, sizes: Sequence[int]) -> np.ndarray:

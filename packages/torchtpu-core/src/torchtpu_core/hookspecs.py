@@ -55,12 +55,13 @@ def torchtpu_compile_backend() -> Callable[..., Any]:  # type: ignore[empty-body
 
 @hookspec(firstresult=True)
 def torchtpu_open_sizes(description: Any, sizes_seen: Sequence[Any]) -> Any | None:
-    """A program for an op whose sizes vary, which serves other sizes too; None: one per size.
+    """A program for ops whose sizes vary, which serves other sizes too; None: one per size.
 
     Args:
-        description: a trace of one op, as `torchtpu_core.runtime.trace_lowering` reads it.
-        sizes_seen: what `torchtpu_core.runtime.varying.sizes_of` gave for the calls of its
-            site, the present one last; at least three.
+        description: a trace of one op or of a group, as `torchtpu_core.runtime.trace_lowering`
+            reads it.
+        sizes_seen: what `torchtpu_core.runtime.varying.sizes_of` gave for each op when the script
+            came by, the present time last; at least three times.
 
     Returns:
         A `torchtpu_core.runtime.programs.Program` for this description.

@@ -15,9 +15,11 @@ from typing import Any, NoReturn
 from torchtpu_core.runtime.untraced import untraced
 
 _HEAVY = {
+    "build_group": "groups",
     "build_program": "programs",
     "build_side_by_side": "background",
     "compile_program": "programs",
+    "groups_in": "groups",
     "lookup_program": "programs",
     "request_program": "background",
     "log_flush": "explanations",

@@ -6,7 +6,8 @@ whenever the script comes by. A layer after the other is another site; the next 
 loop that decodes is the same site with larger operands. A loop that never stops for the
 host is one endless stream without sites that come again. There the last calls tell the
 place, as they also do where an optimizer goes from parameter to parameter; so only sizes
-that grow steadily count.
+that grow steadily count. Sites of one line of the script share what they learn about sizes that
+change.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any, TypeAlias
 from torchtpu_core.lowering.table import operator
 from torchtpu_core.runtime.trace_lowering import Description
 
-#: Of each operand: sizes of the tensor, and those under which its storage is kept; then those
-#: of what an op of no operands fills, and the numbers of an op that has such.
+#: Of each operand of an op: sizes of the tensor, and those under which its storage is kept; then
+#: those of what an op of no operands fills, and the numbers of an op that has such.
 Sizes: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 #: Sizes of one site that get programs of their own: training and the last batch of an epoch.
@@ -31,12 +32,15 @@ _MOST_SITES = 8192  # remembered; then all are forgotten
 _MOST_SIZES = 16  # remembered of a site
 _SIZE_ARGUMENT = re.compile(r"\bSymInt(?:\[\d*\])?\??\s+(\w+)")
 _lock = threading.Lock()
-_sites: dict[tuple[int, object], list[Sizes]] = {}
+_sites: dict[tuple[object, ...], list[Sizes]] = {}
 
 
-def sizes_of(description: Description) -> Sizes:
-    """The sizes of the operands of a trace of one op."""
-    (node,) = description["nodes"]
+def sizes_of(node: Mapping[str, Any]) -> Sizes:
+    """The sizes of the operands of an op.
+
+    Args:
+        node: of a description.
+    """
     sizes = [
         ((view or base)[0], () if base is None else base[0]) for _, base, view, _ in node["inputs"]
     ]
@@ -80,16 +84,40 @@ def sizes_seen(description: Description) -> Sequence[Sizes]:
     if len(description["nodes"]) != 1 or not description["nodes"][0]["site"]:
         return ()
     (node,) = description["nodes"]
-    sizes = sizes_of(description)
+    sizes = sizes_of(node)
     form = tuple(tuple(n if n < 2 else None for n in part) for pair in sizes for part in pair)
     with _lock:
         if len(_sites) > _MOST_SITES:
             _sites.clear()
         at_site = _noted((node["site"], form), sizes)
         recently = _noted((node["recent"], form), sizes)
-    if len(at_site) > _OWN_PROGRAMS:
-        return at_site
+        at_line = _noted((node["line"], node["name"], form), sizes)
+        if len(at_site) > _OWN_PROGRAMS:
+            return at_site
+        if len(alike := _alike(at_site, at_line)) > _OWN_PROGRAMS:
+            return alike
     return recently if _grows_steadily(recently[-_OWN_PROGRAMS - 1 :]) else ()
+
+
+def _alike(at_site: Sequence[Sizes], at_line: Sequence[Sizes]) -> Sequence[Sizes]:
+    """The sizes of a line that differ from a site's only in what varies there.
+
+    So the sites of a line share what they learn: a loop over experts, whose rows vary, has a site
+    for each of them.
+    """
+    rows = [_flat(sizes) for sizes in at_site]
+    varies = [len(set(column)) > 1 for column in zip(*rows, strict=True)]
+    if not any(varies):
+        return ()
+    return tuple(
+        sizes
+        for sizes in at_line
+        if all(a == b or v for a, b, v in zip(_flat(sizes), rows[-1], varies, strict=True))
+    )
+
+
+def _flat(sizes: Sizes) -> list[int]:
+    return [n for pair in sizes for part in pair for n in part]
 
 
 def forget() -> None:
@@ -98,7 +126,7 @@ def forget() -> None:
         _sites.clear()
 
 
-def _noted(key: tuple[int, object], sizes: Sizes) -> Sequence[Sizes]:
+def _noted(key: tuple[object, ...], sizes: Sizes) -> Sequence[Sizes]:
     """The different sizes of a place, these last."""
     seen = _sites.setdefault(key, [])
     if sizes in seen:
@@ -113,7 +141,7 @@ def _grows_steadily(seen: Sequence[Sizes]) -> bool:
     """Whether sizes are further apart by the same each time, and no program of their own is due."""
     if len(seen) <= _OWN_PROGRAMS:
         return False
-    rows = [[n for pair in sizes for part in pair for n in part] for sizes in seen]
+    rows = [_flat(sizes) for sizes in seen]
     return all(
         later - earlier == rows[1][i] - rows[0][i] >= 0
         for before, after in itertools.pairwise(rows)
