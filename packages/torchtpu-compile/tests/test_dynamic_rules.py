@@ -131,6 +131,10 @@ CASES: dict[str, Case] = {
             torch.view_as_real(torch.fft.rfft(x, dim=0)),
             torch.fft.irfft(torch.fft.rfft(x, dim=0) * 2, n=x.shape[0], dim=0),
             torch.fft.irfft(torch.polar(x, x), dim=0),
+            torch.fft.irfft2(torch.polar(x, x), dim=(1, 0)),
+            torch.fft.irfft2(
+                torch.fft.rfft2(x, dim=(1, 0)), s=(x.shape[1], x.shape[0]), dim=(1, 0)
+            ),
         ),
         lambda n: torch.randn(n, 4),
     ),

@@ -188,7 +188,7 @@ const auto* const kMetas = new Metas{
 
 // What of a call, besides sizes and numbers, decides whether CPU's kernels accept it.
 uint64_t kinds_of(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
-  auto kinds = static_cast<uint64_t>(op.uid);
+  uint64_t kinds = mixed(0, static_cast<uint64_t>(op.uid));  // spread: what follows are small words
   auto add_tensor = [&](const at::Tensor& tensor) {
     uint64_t dtype = tensor.defined() ? static_cast<uint64_t>(tensor.scalar_type()) + 1 : 0;
     kinds = mixed(kinds, dtype * 128 + (tensor.defined() ? static_cast<uint64_t>(tensor.dim()) : 0));

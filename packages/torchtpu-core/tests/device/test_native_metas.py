@@ -103,3 +103,16 @@ def test_mistake_after_a_call_that_was_right_raises_as_on_cpu(name: str) -> None
         call(*(t.to("tpu") for t in wrong))
     if name != "no kernel":
         assert str(theirs.value).splitlines()[0] in str(ours.value)
+
+
+_BY_A_NUMBER = (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge, torch.pow, F.hardshrink)
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8)
+
+
+def test_what_one_operator_accepts_another_still_refuses() -> None:
+    for call, dtype, dims in itertools.product(_BY_A_NUMBER, _DTYPES, range(8)):
+        if call is not F.hardshrink or dtype.is_floating_point:
+            call(torch.ones((1,) * dims, dtype=dtype, device="tpu"), 0.5)
+    for dtype, dims in itertools.product(_DTYPES[3:], range(8)):
+        with pytest.raises(NotImplementedError, match="leaky_relu_cpu"):
+            F.leaky_relu(torch.ones((1,) * dims, dtype=dtype, device="tpu"), 0.5)

@@ -31,13 +31,15 @@ def _transform(call: Call) -> Padded:
         return Padded(call.run(), tuple(dims))
     kind = call.node.target._schema.name.removeprefix("aten::_fft_")  # type: ignore[union-attr]
     array, lengths = x.array, list(x.dims)
-    if kind == "c2r":
-        lengths[along[-1]] = call.sizes.dim(call.arg("last_dim_size"))
-        array = _mirrored(call, x, along[-1], lengths[along[-1]])
     array = array.astype(jnp.promote_types(array.dtype, np.complex64))
     inverse = kind == "c2r" or (kind == "c2c" and not call.arg("forward"))
-    for d in along:
+    *others, last = along
+    for d in others:
         array = _along(call, array, d, lengths[d], inverse)
+    if kind == "c2r":  # lines are those of real signals only now
+        lengths[last] = call.sizes.dim(call.arg("last_dim_size"))
+        array = _mirrored(call, Padded(array, x.dims), last, lengths[last])
+    array = _along(call, array, last, lengths[last], inverse)
     array = array * _factor(call, [lengths[d] for d in along]).astype(array.real.dtype)
     array = array.real if kind == "c2r" else array
     return Padded(fitted(array, [padded_size(d) for d in dims]), tuple(dims))
