@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 
 @hookimpl
 def torchtpu_cpu_client(device_count: int) -> Any | None:
-    """The distributed client, while a process group is being made."""
-    return active.make_client(device_count) if active.make_client is not None else None
+    """The distributed client, while a process group is being made; else a rank may stay alone."""
+    if active.make_client is not None:
+        return active.make_client(device_count)
+    from torchtpu_distributed import unjoined
+
+    unjoined.watch()
+    return None
 
 
 @hookimpl
