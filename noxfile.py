@@ -144,6 +144,23 @@ def model_zoo(session: nox.Session) -> None:
 
 
 @nox.session
+def peers(session: nox.Session) -> None:
+    """Time training steps beside Inductor, torchax and torch_xla; writes the results.
+
+    torch_xla needs another torch, with several GB of CUDA, in an environment of its own. Arguments
+    go to the benchmark: ``nox -s peers -- gpt --rounds 9``.
+    """
+    session.install("-r", "requirements/torch.txt")
+    session.run("python", "tools/install.py", *DISTRIBUTIONS)
+    theirs = Path(session.create_tmp(), "peers").resolve()
+    session.run("python", "-m", "venv", str(theirs))
+    pip = (str(theirs / "bin" / "python"), "-m", "pip", "install", "-q")
+    session.run(*pip, "-r", "requirements/peers.txt", external=True)
+    command = ("python", "benchmarks/peers.py", "--peers", str(theirs), "--save")
+    session.run(*command, *session.posargs)
+
+
+@nox.session
 def pytorch_tests(session: nox.Session) -> None:
     """Run PyTorch's own device tests: ``nox -s pytorch_tests -- DIR VERSION [--sample N]``.
 

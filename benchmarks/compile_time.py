@@ -71,7 +71,7 @@ def torch_call(
 ) -> Callable[[], Any]:
     """What the first call of is measured."""
     import torch
-    from train_steps import MODELS as MAKE
+    from _tasks import MODELS as MAKE
 
     model, batch, loss_of = MAKE[name]()
     model.to(device)

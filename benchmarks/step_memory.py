@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 from _measure import save
-from train_steps import MODELS, in_mode, jax_program, torch_step
+from _tasks import MODELS
+from train_steps import in_mode, jax_program, torch_step
 
 STEPS = 8  # the fused program is there after two or three
 

@@ -21,55 +21,13 @@ from functools import partial
 from typing import Any
 
 import _jax_models as jax_models
-import _models as models
 import jax
 import jax.numpy as jnp
 import torch
 from _measure import Spread, save
-from torch.nn import functional as F
+from _tasks import MODELS, optimizer_of
 
 Step = Callable[[], Any]
-
-
-def _gpt() -> tuple[Any, Any, Any]:
-    torch.manual_seed(0)
-    model = models.GPT(layers=4, width=256, heads=8, vocabulary=512, length=128)
-    tokens = torch.randint(0, 512, (8, 129))
-    batch = (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
-
-    def loss_of(model: Any, x: Any, y: Any) -> Any:
-        return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
-
-    return model, batch, loss_of
-
-
-def _resnet() -> tuple[Any, Any, Any]:
-    torch.manual_seed(0)
-    batch = (torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,)))
-    return models.ResNet(), batch, lambda model, x, y: F.cross_entropy(model(x), y)
-
-
-def _dlrm_loss(model: Any, dense: Any, bags: Any, y: Any) -> Any:
-    return F.binary_cross_entropy_with_logits(model(dense, bags), y)
-
-
-def _dlrm() -> tuple[Any, Any, Any]:
-    """So small that the host decides: a step of JAX's takes less than a millisecond."""
-    torch.manual_seed(0)
-    batch = (torch.randn(128, 13), torch.randint(0, 1000, (8, 128, 4)), torch.rand(128).round())
-    return models.DLRM(), batch, _dlrm_loss
-
-
-def _criteo() -> tuple[Any, Any, Any]:
-    """DLRM's published networks for Criteo Kaggle, tables of 10,000 rows, a batch of 2,048."""
-    torch.manual_seed(0)
-    rows, size = 10_000, 2048
-    model = models.DLRM(26, rows, bottom=(512, 256, 64), top=(512, 256))
-    batch = (torch.randn(size, 13), torch.randint(0, rows, (26, size, 1)), torch.rand(size).round())
-    return model, batch, _dlrm_loss
-
-
-MODELS = {"gpt": _gpt, "resnet": _resnet, "dlrm": _dlrm, "criteo": _criteo}
 
 
 def torch_step(name: str, device: str, compiled: bool = False) -> Step:
@@ -77,10 +35,7 @@ def torch_step(name: str, device: str, compiled: bool = False) -> Step:
     model, batch, loss_of = MODELS[name]()
     model.to(device)
     batch = tuple(t.to(device) for t in batch)
-    if name == "resnet":
-        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = optimizer_of(name, model)
     # Dynamo keeps what it knows of sizes by the wrapper that all partial functions share.
     torch._dynamo.reset()
     forward = torch.compile(partial(loss_of, model), backend="tpu") if compiled else None
