@@ -134,6 +134,51 @@ def test_advice_on_a_mesh_off_the_torus_names_the_collective() -> None:
         assert any("along the torus" in title for title in titles) is said
 
 
+def _summed_gradients(*groups: tuple[int, ...]):
+    """Two gradients of a megabyte, the first ones summed over groups, and their update."""
+    ops = [op("mm", Work.MATMUL, (1,), (2 + i,), Phase.BACKWARD) for i in range(2)]
+    for i, group in enumerate(groups):
+        more = {"collective": "all_reduce", "group": group, "moved_bytes": MIB}
+        ops.append(op("allreduce_", Work.COLLECTIVE, (2 + i,), (2 + i,), Phase.BACKWARD, **more))
+    ops.append(op("add_", Work.ELEMENTWISE, (2, 3, 4), (4,), Phase.OPTIMIZER, size=64 * MIB))
+    made = recording(ops, {2: None, 3: None, 4: None})
+    for number in (2, 3):
+        made.blocks[number].category = Category.GRADIENTS
+    made.blocks[4].category = Category.OPTIMIZER
+    made.world_size = 64
+    return make_plan(made, V5P, 1, "highest")
+
+
+def test_advice_on_the_optimizers_state_is_on_what_replicas_hold() -> None:
+    eight = tuple(range(8))
+    found = {
+        summed: next((a for a in plan.advice if "optimizer's state" in a.title), None)
+        for summed in range(3)
+        if (plan := _summed_gradients(*([eight] * summed)))
+    }
+    assert found[0] is None  # stages and experts hold states of their own
+    assert "each of 8 ranks" in found[2].why
+    # Of 256 MiB moved by the update an eighth is left of what is summed.
+    whole = Pricer(V5P, 1).rates.hbm_s(256 * MIB)
+    assert found[2].gain_s == pytest.approx(7 / 8 * whole, rel=0.01)
+    assert found[1].gain_s == pytest.approx(7 / 16 * whole, rel=0.01)
+
+
+def test_sum_that_products_of_the_backward_pass_read_is_tensor_parallelism() -> None:
+    tensor, data = (0, 1, 2, 3), tuple(range(0, 64, 4))
+    more = {"collective": "all_reduce", "moved_bytes": MIB}
+    ops = [
+        op("mm", Work.MATMUL, (1,), (2,), Phase.BACKWARD),
+        op("allreduce_", Work.COLLECTIVE, (2,), (2,), Phase.BACKWARD, group=tensor, **more),
+        op("mul", Work.ELEMENTWISE, (2,), (3,), Phase.BACKWARD),
+        op("mm", Work.MATMUL, (1, 3), (4,), Phase.BACKWARD),
+        op("allreduce_", Work.COLLECTIVE, (4,), (4,), Phase.BACKWARD, group=data, **more),
+    ]
+    made = recording(ops, {})
+    made.world_size = 64
+    assert make_plan(made, V5P, 1, "highest").data_parallel == 16
+
+
 def test_memory_that_does_not_fit_names_the_part_of_the_batch_that_would() -> None:
     kept = {Category.PARAMETERS: 40, Category.ACTIVATIONS: 100, Category.TEMPORARIES: 20}
     assert "50% of the batch" in Memory(at_peak=kept, peak_bytes=160, limit_bytes=100).to_fit

@@ -106,6 +106,32 @@ def test_step_of_a_pipeline_has_its_bubble(microbatches) -> None:
     assert not plan.recording.notes
 
 
+def _advice(plan, word: str):
+    return next((item for item in plan.advice if word in item.title), None)
+
+
+def test_twice_the_microbatches_gain_what_two_steps_of_them_waste() -> None:
+    once, twice = (make_plan(_stages(n), WHERE, 1, "highest") for n in (4, 8))
+    found = _advice(once, "microbatches")
+    assert found.gain_s == pytest.approx(once.step_s - twice.step_s / 2, rel=0.01)
+    assert found.part == pytest.approx(found.gain_s / once.step_s)
+    assert _advice(once, "busiest stage") is None  # both do the same
+
+
+def test_uneven_stages_gain_what_even_ones_save() -> None:
+    def stages(first: int, second: int):
+        made = _stages(4)
+        for one, products in zip(made, (first, second), strict=True):
+            for item in one.ops:
+                item.products *= products
+        return make_plan(made, WHERE, 1, "highest")
+
+    uneven, even = stages(1, 3), stages(2, 2)
+    found = _advice(uneven, "busiest stage")
+    assert found.gain_s == pytest.approx(uneven.step_s - even.step_s, rel=0.02)
+    assert "ranks 2 to 3" in found.why
+
+
 def test_collective_waits_for_the_rank_with_more_to_do() -> None:
     def step(products: int, rank: int, ranks: tuple[int, ...]):
         ops = [op("mm", Work.MATMUL, (1,), (2,), products=PRODUCT) for _ in range(products)]

@@ -16,6 +16,7 @@ from typing import Any
 from torchtpu_core.plan import host_advice
 from torchtpu_core.plan.changed_step import Found, Step
 from torchtpu_core.plan.fusion import Fusion
+from torchtpu_core.plan.gradient_sums import gradient_sums
 from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Schedule
 from torchtpu_core.plan.records import Category, Op, Parts, Phase, Recording, Work
@@ -223,20 +224,24 @@ def _communication(step: Step) -> Iterator[Found]:
 
 
 def _optimizer(step: Step) -> Iterator[Found]:
-    """State that every replica holds and updates."""
-    state = step.memory.at_peak.get(Category.OPTIMIZER, 0)
-    sharded = any(op.collective == "reduce_scatter" for op in step.ops)
-    world = step.recording.world_size
-    if sharded or world < 2 or not state:
+    """State that every replica holds and updates: that of gradients which are summed whole."""
+    sums = gradient_sums(step.ops)
+    if any(op.collective == "reduce_scatter" for op in step.ops) or not sums:
         return
+    gradients = max(step.memory.curves[Category.GRADIENTS])
+    part = min(1.0, sum(op.moved_bytes for op in sums) / max(gradients, 1))
+    state = int(part * step.memory.at_peak.get(Category.OPTIMIZER, 0))
+    if not state:
+        return
+    ranks = max(len(op.group) for op in sums)
     chosen = [i for i, op in enumerate(step.ops) if op.phase is Phase.OPTIMIZER]
     moved = [
-        size / world if step.ops[i].phase is Phase.OPTIMIZER else size
+        size * (1 - part * (1 - 1 / ranks)) if step.ops[i].phase is Phase.OPTIMIZER else size
         for i, size in enumerate(step.fusion.moved_bytes)
     ]
     yield (
         "Shard the optimizer's state",
-        f"each of {world} ranks holds and updates all {format_bytes(state)} of it; use FSDP2 "
+        f"each of {ranks} ranks holds and updates all {format_bytes(state)} of it; use FSDP2 "
         "(fully_shard) or ZeroRedundancyOptimizer",
         step.lines(chosen),
         step.seconds_of(step.ops, moved),

@@ -13,6 +13,7 @@ from torchtpu_core.plan.fusion import fuse
 from torchtpu_core.plan.join import Joined
 from torchtpu_core.plan.links import traffic_of
 from torchtpu_core.plan.memory import memory_of
+from torchtpu_core.plan.pipeline_advice import advise_pipeline, is_pipeline
 from torchtpu_core.plan.placed import Schedule
 from torchtpu_core.plan.records import Recording, Work
 from torchtpu_core.plan.result import Plan, Role
@@ -47,6 +48,9 @@ def make_plan(
     schedules = joined.run([placing(p.ops, p.fusion, pricer) for p in plans])
     slowest = max(range(len(plans)), key=lambda number: schedules[number].step_s)
     step_s = schedules[slowest].step_s
+    if is_pipeline(plans):
+        alone = [plan.schedule for plan in plans]
+        plans[slowest].advice = advise_pipeline(plans, alone, step_s, pricer)
     roles = []
     for plan, placed in zip(plans, schedules, strict=True):
         roles.append(Role(plan.recording.ranks, plan, placed.step_s))

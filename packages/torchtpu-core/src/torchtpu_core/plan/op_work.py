@@ -46,6 +46,14 @@ MOVES = frozenset(
     {
         "embedding",
         "embedding_dense_backward",
+        "_embedding_bag",
+        "_embedding_bag_backward",
+        "_embedding_bag_dense_backward",
+        "_embedding_bag_forward_only",
+        "index_add",
+        "index_add_",
+        "index_copy",
+        "index_copy_",
         "index_select",
         "index",
         "index_put",
@@ -66,6 +74,21 @@ MOVES = frozenset(
         "contiguous",
     }
 )
+#: Operators that read single rows of their first operand, however large it is.
+GATHERS = frozenset({"embedding", "gather", "index", "index_select"})
+BAGS = frozenset({"_embedding_bag", "_embedding_bag_forward_only"})
+#: Operators that change single rows of their first operand, in its place.
+SCATTERS = frozenset(
+    {
+        "_index_put_impl_",
+        "index_add_",
+        "index_copy_",
+        "index_put_",
+        "scatter_",
+        "scatter_add_",
+        "scatter_reduce_",
+    }
+)
 _DTYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "bf16",
@@ -80,6 +103,32 @@ _DTYPES = {
 def dtype_of(tensor: torch.Tensor) -> str:
     """The class of rate of a tensor's element type."""
     return _DTYPES.get(tensor.dtype, "bf16")
+
+
+def touched_bytes(
+    name: str, tensors: Sequence[torch.Tensor], read: Sequence[int], written: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Bytes that an operator reads of each operand and writes of each result.
+
+    Looking rows up, or changing some in their place, touches those and not the table.
+
+    Args:
+        name: the operator.
+        tensors: its operands on the device.
+        read: their bytes.
+        written: those of the results, or of what is changed.
+    """
+    rows = 0
+    if name in GATHERS and written:
+        rows = written[0]
+    elif name in BAGS:
+        table, places = tensors[:2]
+        rows = places.numel() * table[0].numel() * table.element_size()
+    elif name in SCATTERS and len(read) > 1 and all(t.dtype != torch.bool for t in tensors[1:]):
+        rows = max(read[1:])  # through a mask, all elements are touched
+    if not rows or rows >= read[0]:
+        return tuple(read), tuple(written)
+    return (rows, *read[1:]), (rows,) if name in SCATTERS else tuple(written)
 
 
 def products_of(name: str, args: Sequence[Any], out: Any) -> Products:

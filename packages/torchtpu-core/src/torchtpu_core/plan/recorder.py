@@ -190,8 +190,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         op.reads = tuple(self.storages.key(t, phase, line) for t in on_device)
         written = results or arguments.mutated(func, args, kwargs)
         op.writes = tuple(self.storages.key(t, phase, line) for t in written)
-        op.read_bytes = tuple(arguments.nbytes(t) for t in on_device)
-        op.write_bytes = tuple(arguments.nbytes(t) for t in written)
+        op.read_bytes, op.write_bytes = op_work.touched_bytes(
+            name,
+            on_device,
+            [arguments.nbytes(t) for t in on_device],
+            [arguments.nbytes(t) for t in written],
+        )
         if name == "embedding":
             op.looked_up = inputs[1].numel()
             op.differentiable = torch.is_grad_enabled()

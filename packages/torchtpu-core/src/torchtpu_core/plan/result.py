@@ -13,6 +13,7 @@ from torchtpu_core.ici.faults import NO_FAULTS, Faults
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.plan.advice import Advice
 from torchtpu_core.plan.fusion import Fusion
+from torchtpu_core.plan.gradient_sums import gradient_sums
 from torchtpu_core.plan.links import Link
 from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Schedule, Unit
@@ -149,23 +150,18 @@ class Plan:
         return sum(
             op.looked_up
             for op in looked_up
-            if (op.line, op.read_bytes[:1]) == (first[0].line, first[0].read_bytes[:1])
+            if (op.line, self._table_bytes(op)) == (first[0].line, self._table_bytes(first[0]))
         )
+
+    def _table_bytes(self, op: Op) -> int:
+        """Size of what an embedding looks rows up in."""
+        return self.recording.blocks[op.reads[0]].size_bytes
 
     @property
     def data_parallel(self) -> int:
         """Ranks with different data: those among which gradients are summed."""
-        backward = [i for i, op in enumerate(self.ops) if op.phase is Phase.BACKWARD]
-        after = backward[-1] if backward else len(self.ops)
-        sizes = {
-            len(op.group): op.group
-            for index, op in enumerate(self.ops)
-            if op.work is Work.COLLECTIVE
-            and (op.phase is Phase.BACKWARD or index > after)
-            and op.name in ("_reduce_scatter_base_", "allreduce_", "allreduce_coalesced_")
-            and op.moved_bytes > 1024
-        }
-        distinct = math.prod(sizes) if sizes else 1
+        sizes = {len(op.group) for op in gradient_sums(self.ops)}
+        distinct = math.prod(sizes)
         return min(distinct, self.recording.world_size)
 
     @property
