@@ -75,10 +75,9 @@ def _torchax(name: str) -> Step:
     from torchax import interop, train
 
     model, batch, loss_of = MODELS[name]()
-    env = torchax.default_env()
-    with env:
-        model.to("jax")
-        arrays = [t.to("jax") for t in batch]
+    torchax.enable_globally()
+    model.to("jax")
+    arrays = [t.to("jax") for t in batch]
 
     def forward(weights: Any, buffers: Any, args: Any) -> Any:
         def call(*given: Any) -> Any:
