@@ -62,7 +62,7 @@ def _collective(topology: str, text: str, slices: int = 1) -> float:
     return predict(build(Spec, table, "test"), "time", "s")
 
 
-START_S, LINK, HOP_S = 10e-6, 45e9, 1e-6
+START_S, LINK, HOP_S = 5e-6, 45e9, 1e-6
 
 
 @pytest.mark.parametrize("hops", [1, 3])

@@ -197,10 +197,21 @@ class ClosedForm:
             busiest_link=_label(busiest) if slowest == "ici" else slowest,
             axis_bytes=by_axis,
             dcn_bytes=round(sum(between.load.values())),
+            phases=_phases(kind, span, algorithm),
             schedule=" + ".join(names),
             engine=algorithm.engine,
             model=model,
         )
+
+
+def _phases(kind: CollectiveKind, span: Span, algorithm: Algorithm) -> int:
+    """Rings along one axis after another, where the algorithm has such.
+
+    What devices of a chip and slices exchange overlaps with them or has its own latency.
+    """
+    if not algorithm.strategy:
+        return 1
+    return max(1, len(span.axes) * (2 if kind in _TWICE else 1))
 
 
 def _label(axis: int | None) -> str:

@@ -52,6 +52,8 @@ class CollectiveTime:
         busiest_link: which that is, such as ``axis 0``, ``dcn`` or ``die``.
         axis_bytes: by physical axis, bytes on its busiest link in one direction.
         dcn_bytes: bytes that a chip sends to other slices.
+        phases: parts that begin one after another, each with chips of its own: a sum over two
+            axes of a torus has four. What it takes to begin one is not in `time_ps`.
         schedule: the algorithm, by XLA:TPU's name where it has one.
         engine: the unit that drives it.
         model: the network model that answered.
@@ -64,6 +66,7 @@ class CollectiveTime:
     busiest_link: str = ""
     axis_bytes: dict[int, int] = field(default_factory=dict)
     dcn_bytes: int = 0
+    phases: int = 1
     schedule: str = ""
     engine: Engine = Engine.TENSOR_CORE
     model: str = ""

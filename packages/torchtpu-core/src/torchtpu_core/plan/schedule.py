@@ -30,6 +30,7 @@ from torchtpu_core.plan.links import messages_of
 from torchtpu_core.plan.placed import Placed, Schedule, Unit
 from torchtpu_core.plan.records import Op, Parts, Work
 from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.simulator.collective_pricing import start_s
 from torchtpu_core.simulator.rates import Rates
 
 # Passes over the matrix unit of a float32 product, by torch's setting of its precision.
@@ -273,7 +274,7 @@ def _place_collective(
 ) -> Generator[Question, float | None, tuple[float, float]]:
     """Places a collective; returns its seconds, and those in which it keeps the core."""
     found = pricer.collective(op)
-    seconds = found.time_s + (cal.COLLECTIVE_START_S.value if found.time_ps else 0.0)
+    seconds = found.time_s + start_s(found)
     result.sent[op.collective, op.parts or op.moved_bytes, op.group] += 1
     result.dcn_bytes += found.dcn_bytes
     over_dcn = found.dcn_bytes > 0

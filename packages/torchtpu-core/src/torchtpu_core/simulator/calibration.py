@@ -9,6 +9,7 @@ chosen from the published training runs as a whole, and
 from __future__ import annotations
 
 from torchtpu_core.hardware.sourced import Sourced, Status
+from torchtpu_core.units import MIB
 
 MATRIX_FILL_ROWS = Sourced(
     2304.0,
@@ -32,9 +33,15 @@ HOST_START_S = Sourced(
     Status.MEASURED,
 )
 COLLECTIVE_START_S = Sourced(
-    10e-6,
-    "tpu-recipes: the constant part of the time of all-gathers of 0.25 to 64 MiB on tpu7x; "
-    "the scaling book has 5 us more than bandwidth and hops on v5e",
+    5e-6,
+    "of each phase: the scaling book's all-gather on one axis of v5e takes 5 us more than "
+    "bandwidth and hops; tpu-recipes' all-gathers of 0.25 to 64 MiB on two axes of tpu7x 11 us",
+    Status.MEASURED,
+)
+SCOPED_VMEM_BYTES = Sourced(
+    16 * MIB,
+    "libtpu's default limit for the blocks of one operation: the first are loaded before a "
+    "product begins, the last are stored after it",
     Status.MEASURED,
 )
 MULTISLICE_LOSS = Sourced(
@@ -75,7 +82,7 @@ ICI_HIDDEN = Sourced(
     Status.ASSUMED,
 )
 FUSED_VECTOR_OPS = Sourced(
-    0.2,
+    0.23,
     "vector stores per result of the matrix unit that fused work adds to the one that takes the "
     "result out: training runs on v6e and tpu7x, where that one fills the slot",
     Status.ASSUMED,

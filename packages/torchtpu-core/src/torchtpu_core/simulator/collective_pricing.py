@@ -15,6 +15,7 @@ from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.ici.torus import Torus
 from torchtpu_core.plugins import collect_if_loaded
+from torchtpu_core.simulator.calibration import COLLECTIVE_START_S
 from torchtpu_core.simulator.cost import Collective, CollectiveKind
 from torchtpu_core.units import ceil_div
 
@@ -58,6 +59,11 @@ def collective_time(collective: Collective, model: NetworkModel, devices: int) -
         for group in groups or {tuple(range(devices))}
     ]
     return max(times, key=lambda time: time.time_ps)
+
+
+def start_s(found: CollectiveTime) -> float:
+    """Seconds to begin the phases of a collective, which network models leave out."""
+    return COLLECTIVE_START_S.value * found.phases if found.time_ps else 0.0
 
 
 def model_of(slice_: Slice) -> NetworkModel:

@@ -75,6 +75,16 @@ class Rates:
         """
         return self.padded_flops(m, k, n) / (self.flops_per_s[dtype] * self.fill)
 
+    def product_s(self, m: int, k: int, n: int, dtype: str, moved_bytes: float) -> float:
+        """Seconds of a product by itself, operands and result in HBM.
+
+        The matrix units wait for the first blocks, and the last ones leave after they have
+        ended: of a small product that is all it moves.
+        """
+        alone = min(moved_bytes, cal.SCOPED_VMEM_BYTES.value * self.cores)
+        rest_s = self.hbm_s(moved_bytes - alone)
+        return self.hbm_s(alone) + max(self.matmul_s(m, k, n, dtype), rest_s)
+
     def fused_matmul_s(self, m: int, k: int, n: int, dtype: str = "bf16") -> float:
         """Seconds of a product with work fused into it: matrix or vector unit, the slower.
 

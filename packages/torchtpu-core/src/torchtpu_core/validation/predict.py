@@ -20,6 +20,7 @@ from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.ici.span import Span, SpanAxis
 from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.simulator.collective_pricing import start_s
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.units import GB
 from torchtpu_core.workloads.meshes import check_group, network_of
@@ -134,12 +135,10 @@ def _micro(spec: Spec) -> tuple[float, float]:
     if spec.matmul is not None:
         product = spec.matmul
         rates = Rates.of(chip, per_core=product.per_core)
-        element = ELEMENT_BYTES[product.dtype]
         m, k, n = product.m, product.k, product.n
+        moved = ELEMENT_BYTES[product.dtype] * (m * k + k * n + m * n)
         start = cal.HOST_START_S if product.host_timed else cal.KERNEL_START_S
-        matrix = rates.matmul_s(m, k, n, product.dtype)
-        memory = rates.hbm_s(element * (m * k + k * n + m * n))
-        return start.value + max(matrix, memory), element * (m * k + k * n + m * n)
+        return start.value + rates.product_s(m, k, n, product.dtype, moved), moved
     if spec.attention is not None:
         return _attention(chip, spec.attention)
     assert spec.collective is not None
@@ -169,14 +168,16 @@ def _collective(spec: Spec, run: CollectiveRun) -> tuple[float, float]:
     """Seconds of a collective from its start, and the bytes that its bandwidth counts."""
     network = network_of(spec.hardware, max(2, spec.hardware.slices) if run.dcn else 1)
     check_group(run, network.slice_.torus)
-    model, start = network_model(network), cal.COLLECTIVE_START_S.value
+    model = network_model(network)
     counted = run.bandwidth_bytes or run.bytes
     if run.kind in ("permute", "send"):
-        return start + model.messages_time(_messages(network.slice_, run)).time_s, counted
+        found = model.messages_time(_messages(network.slice_, run))
+        return start_s(found) + found.time_s, counted
     span = _span(network, run)
     own = run.bytes / span.chips if run.kind in ("all_gather", "all_to_all") else run.bytes
     kind = CollectiveKind.BROADCAST if run.kind == "broadcast" else CollectiveKind(run.kind)
-    return start + model.collective_time(kind, own, span).time_s, counted
+    found = model.collective_time(kind, own, span)
+    return start_s(found) + found.time_s, counted
 
 
 def _span(network: Network, run: CollectiveRun) -> Span:

@@ -22,6 +22,7 @@ from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.ici.model import Message, NetworkModel, network_model
 from torchtpu_core.ici.span import Span
 from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.simulator.collective_pricing import start_s
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.workloads import flops as counted
 from torchtpu_core.workloads.layers import Layer, Matrix, layers_of
@@ -81,13 +82,17 @@ def predict_step(spec: Spec, slices: int | None = None) -> StepPrediction:
 
 
 def scores_per_head(sequence: int, window: int, causal: bool) -> float:
-    """Pairs of query and key that a flash kernel's blocks cover, for one sequence."""
+    """Pairs of query and key that a flash kernel's blocks cover, for one sequence.
+
+    Of a window, a block of queries meets its own block of keys and those that the window of
+    its first query reaches into.
+    """
     length = float(sequence)
     block = min(cal.ATTENTION_BLOCK.value, length)
     if not causal:
         return length * length
     if window and window < length:
-        return length * min(window + block, (length + block) / 2)
+        return length * min(block * (1 + math.ceil(window / block)), (length + block) / 2)
     return length * (length + block) / 2
 
 
@@ -298,7 +303,8 @@ class _Step:
 
     def _once(self, kind: CollectiveKind, own: float, span: Span) -> float:
         """Seconds of one collective, from its start; a chip puts in `own` bytes."""
-        return self.network.collective_time(kind, own, span).time_s + cal.COLLECTIVE_START_S.value
+        found = self.network.collective_time(kind, own, span)
+        return found.time_s + start_s(found)
 
     def _collectives(self, ledger: _Ledger) -> None:
         """Moves what compute cannot hide from `communication` to the parts."""

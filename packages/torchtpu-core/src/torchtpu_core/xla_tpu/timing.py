@@ -19,7 +19,7 @@ from torchtpu_core.ici.kinds import CollectiveKind
 from torchtpu_core.ici.model import CollectiveTime, Message, NetworkModel, network_model
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
-from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.simulator.collective_pricing import start_s
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.xla_tpu.device_groups import groups_of
 from torchtpu_core.xla_tpu.hlo import Array, Instruction, Module, bits_of, read
@@ -218,7 +218,7 @@ class _Walker:
         else:
             found = self.model.collective_time(kind, moved, span_of(groups[0], self.network))
         unit = DCN if found.dcn_bytes else ICI
-        seconds = found.time_s + (cal.COLLECTIVE_START_S.value if found.time_ps else 0.0)
+        seconds = found.time_s + start_s(found)
         return Span(
             of or one,
             unit,
