@@ -23,8 +23,8 @@ Step = Callable[[], float]
 FIRST_STEPS = 8
 
 
-def _torch_step(name: str, device: Any, backend: str = "") -> Step:
-    """A step of plain PyTorch, with loss and gradients compiled if there is a backend."""
+def _torch_step(name: str, device: Any, backend: str = "", *, whole: bool = False) -> Step:
+    """A step of plain PyTorch; a backend compiles loss and gradients, or the whole step."""
     import torch
     from _tasks import MODELS, optimizer_of
 
@@ -32,25 +32,26 @@ def _torch_step(name: str, device: Any, backend: str = "") -> Step:
     model.to(device)
     batch = tuple(t.to(device) for t in batch)
     optimizer = optimizer_of(name, model)
-    loss_and_graph = partial(loss_of, model)
-    if backend:
-        loss_and_graph = torch.compile(loss_and_graph, backend=backend)
+    forward = partial(loss_of, model)
+    if backend and not whole:
+        forward = torch.compile(forward, backend=backend)
 
-    def step() -> float:
+    def train() -> Any:
         optimizer.zero_grad()
-        loss = loss_and_graph(*batch)
+        loss = forward(*batch)
         loss.backward()
         optimizer.step()
-        return float(loss.item())
+        return loss.detach()
 
-    return step
+    run = torch.compile(train, backend=backend) if whole else train
+    return lambda: float(run().item())
 
 
-def _tpu(name: str, mode: str, backend: str = "") -> Step:
+def _tpu(name: str, mode: str, backend: str = "", *, whole: bool = False) -> Step:
     import torch
 
     torch.tpu.set_eager_mode(mode)
-    return _torch_step(name, "tpu", backend)
+    return _torch_step(name, "tpu", backend, whole=whole)
 
 
 def _jax(name: str) -> Step:
@@ -103,6 +104,7 @@ def _torchax(name: str) -> Step:
 CANDIDATES: dict[str, Callable[[str], Step]] = {
     "tpu, fused": partial(_tpu, mode="fused"),
     "tpu, compiled": partial(_tpu, mode="fused", backend="tpu"),
+    "tpu, compiled step": partial(_tpu, mode="fused", backend="tpu", whole=True),
     "tpu, strict": partial(_tpu, mode="strict"),
     "jax.jit by hand": _jax,
     "cpu eager": partial(_torch_step, device="cpu"),

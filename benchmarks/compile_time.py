@@ -72,6 +72,7 @@ def torch_call(
     """What the first call of is measured."""
     import torch
     from _tasks import MODELS as MAKE
+    from _tasks import optimizer_of
 
     model, batch, loss_of = MAKE[name]()
     model.to(device)
@@ -94,10 +95,7 @@ def torch_call(
             return value.detach()
 
         return train
-    if name == "resnet":
-        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = optimizer_of(name, model)
 
     def step() -> Any:
         optimizer.zero_grad()

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torchtpu_core import plugins
+from torchtpu_core.hookspecs import hookimpl
 
 
 def decayed_and_plain(model: nn.Module) -> list[dict[str, object]]:
@@ -120,3 +122,39 @@ def test_an_optimizer_that_is_half_made_is_none_of_a_step() -> None:
         function(torch.randn(5, 3, device="tpu"))
     assert optimizer.state[model.weight]["step"].item() == 2
     assert not hasattr(half, "param_groups")
+
+
+class Waits:
+    """A plugin that counts how often the host waits for the device."""
+
+    count = 0
+
+    @hookimpl
+    def torchtpu_host_wait(self, array: object) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_step_counts_are_the_hosts_and_no_step_waits_for_the_device(foreach: bool) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to("tpu")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=foreach)
+    x = torch.randn(5, 3, device="tpu")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    compiled = torch.compile(step, backend="tpu")
+    for _ in range(3):
+        compiled()
+    torch.tpu.synchronize()
+    waits = Waits()
+    plugins.manager().register(waits)
+    try:
+        for _ in range(4):
+            compiled()
+    finally:
+        plugins.manager().unregister(waits)
+    assert waits.count == 0
+    assert {optimizer.state[p]["step"].item() for p in model.parameters()} == {7.0}

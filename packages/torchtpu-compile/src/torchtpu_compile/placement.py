@@ -163,8 +163,11 @@ class Placement:
             on_host |= needed
 
     def _needed_on_host(self, node: Node) -> bool:
+        """Whether somebody on the host takes a result of this node, itself or out of a list."""
         return any(
-            user.op == "output" or (user in self.groups and self.groups[user] is None)
+            user.op == "output"
+            or (user in self.groups and self.groups[user] is None)
+            or (user.target is operator.getitem and self._needed_on_host(user))
             for user in node.users
         )
 
@@ -267,8 +270,9 @@ def _only_device(graph: Graph) -> torch.device | None:
 def steps_of(placement: Placement) -> list[Step]:
     """The steps of a graph, in an order that respects data flow and effects.
 
-    A node starts a new step only where it needs a result of another group; writes of
-    inputs are left to the caller, who does them last.
+    A node starts a new step only where it needs a result of another group; what the host can do
+    at once comes before the first program. Writes of inputs are left to the caller, who does
+    them last.
     """
     stage: dict[Node, int] = {}
     steps: dict[tuple[int, torch.device | None], Step] = {}
@@ -277,7 +281,7 @@ def steps_of(placement: Placement) -> list[Step]:
         if node not in placement.groups or is_input_write(node):
             continue
         group = placement.groups[node]
-        number = floor
+        number = floor + (group is not None)
         for source in dependencies(node):
             if source in stage:
                 number = max(number, stage[source] + (placement.groups[source] != group))
