@@ -96,7 +96,12 @@ GATHER = "[hardware]\nchip='v5e'\ntopology='4x4'\n[collective]\nkind='all_gather
         (GATHER + "span = '8x8'", r"a.toml.collective: span = '8x8' is 64 chips"),
         (GATHER + "devices_share_links = 0", r"a.toml.collective: devices_share_links = 0"),
         (GATHER + "span = '2w'", r"a.toml.collective: span = '2w'.* such as 3w"),
-        (GATHER + "span = '1'", r"a.toml.collective: span = '1' is one chip.*use 2"),
+        (GATHER + "span = '1'", r"a.toml.collective: span = '1' .* is one chip.* of 2 or more"),
+        (GATHER.replace("topology='4x4'", ""), r"a.toml.collective: span = '' .* such as 2x2"),
+        (
+            "[hardware]\nchip='v5e'\n[attention]\nbatch=1\nheads=1\nsequence=8\nhead_dim=0",
+            "head_dim",
+        ),
         (TRAINED.replace("= 8", "= 8\nkv_heads = 3"), r"a.toml.model: kv_heads = 3 .*Nearest: 2"),
         (TRAINED.replace("= 8", "= 8\nglobal_every = 0"), r"a.toml.model: global_every = 0"),
         (TRAINED.replace("mlp = 4096", ""), r"a.toml.model: mlp is missing"),

@@ -95,8 +95,11 @@ def check_group(run: CollectiveRun, torus: Torus) -> None:
                 f"span = {run.span!r}: {side!r} is no axis; a line has 1 chip or more, such as 2, "
                 f"and a ring {SMALLEST_RING} or more, such as {SMALLEST_RING}w."
             )
-    if sides and run.group == 1 and not run.dcn:
-        raise SpecError(f"span = {run.span!r} is one chip, which has nobody to talk to: use 2.")
+    if not run.dcn and (run.group if sides else torus.chips) == 1:
+        raise SpecError(
+            f"span = {run.span!r} on a slice of {torus.chips} chip(s) is one chip, which has "
+            "nobody to talk to: give hardware.topology, such as 2x2, or a span of 2 or more."
+        )
     if torus.chips > 1 and torus.chips % run.group:
         raise SpecError(
             f"span = {run.span!r} is {run.group} chips, which do not divide the {torus.chips} of "

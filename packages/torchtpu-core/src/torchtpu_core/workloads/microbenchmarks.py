@@ -154,3 +154,6 @@ class AttentionRun:
     backward: bool = False
     per_core: bool = False
     host_timed: bool = False
+
+    def __post_init__(self) -> None:
+        check_counts(head_dim=self.head_dim)
