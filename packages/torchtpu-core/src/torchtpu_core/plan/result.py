@@ -234,6 +234,16 @@ class Plan:
                 seconds[item.op.line] += item.seconds
         return sorted(seconds.items(), key=lambda item: -item[1])[:count]
 
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of the recording, host reads first."""
+        reads = [
+            f"{relative(read.line)} reads {read.what}, {read.times:,} "
+            f"time{'' if read.times == 1 else 's'}; it got a placeholder"
+            for read in self.recording.reads.values()
+        ]
+        return reads + self.recording.notes
+
     def as_json(self) -> dict[str, Any]:
         """All figures, for programs."""
         memory = self.memory

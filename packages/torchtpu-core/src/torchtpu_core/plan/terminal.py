@@ -67,10 +67,7 @@ def show(plan: Plan, console: Console) -> None:
     console.print(_critical(plan))
     console.print()
     _advice(plan, console)
-    for read in plan.recording.reads.values():
-        where = f"{relative(read.line)} reads {read.what}, {counted(read.times, 'time')}"
-        console.print(f"note: {where}; it got a placeholder")
-    for note in plan.recording.notes:
+    for note in plan.notes:
         console.print(f"note: {note}")
 
 
