@@ -87,9 +87,14 @@ def _note(plan: Plan) -> str:
 
 def _cards(plan: Plan) -> str:
     memory = plan.memory
+    rate = []
+    if plan.tokens_per_rank:
+        rate = [("tokens/s", f"{plan.tokens_per_s:,.0f}", "simulated")]
+    elif plan.samples_per_rank:
+        rate = [("samples/s", f"{plan.samples_per_s:,.0f}", "simulated")]
     cards = [
         ("step", seconds(plan.step_s), "simulated"),
-        *([("tokens/s", f"{plan.tokens_per_s:,.0f}", "simulated")] if plan.tokens_per_rank else []),
+        *rate,
         ("MFU", f"{plan.mfu:.1%}", f"HFU {plan.hfu:.1%}, simulated"),
         (
             "HBM peak",
