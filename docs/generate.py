@@ -226,7 +226,7 @@ def commands_page() -> str:
 
 def specs_page() -> str:
     """Every key of a spec file, from the classes that read it."""
-    from torchtpu_core.workloads import spec, spec_reference
+    from torchtpu_core.workloads import remat, spec, spec_reference
 
     parts = ["# Spec files\n", f"{inspect.getdoc(spec)}\n"]
     for name, cls in spec_reference.TABLES.items():
@@ -235,7 +235,7 @@ def specs_page() -> str:
             (f"`{key}`", f"`{kind}`", default) for key, kind, default in spec_reference.keys_of(cls)
         ]
         parts.append(markdown_table(["key", "type", "default"], rows))
-    policies = [(f"`{name}`", ", ".join(kept)) for name, kept in spec.REMAT_POLICIES.items()]
+    policies = [(f"`{name}`", ", ".join(kept)) for name, kept in remat.REMAT_POLICIES.items()]
     parts += ["## Policies of rematerialisation\n", markdown_table(["remat", "keeps"], policies)]
     return "\n".join(parts)
 

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import torch
 from torch import Tensor
 from torchtpu_compile.explanation import explain
@@ -33,3 +36,18 @@ def test_debug_callback_gets_the_stablehlo_of_each_new_program() -> None:
     assert len(seen) == 1
     assert seen[0][0].startswith("watched.")
     assert "stablehlo.cosine" in seen[0][1]
+
+
+def test_compiled_layer_computes_no_operation_that_nobody_reads() -> None:
+    """Products contract the weight as it lies, so that its transposition is dead."""
+    seen: list[str] = []
+    options = {"name": "layer", "debug_callback": lambda name, text: seen.append(text)}
+    layer = torch.nn.Linear(5, 3).to("tpu")
+    compiled = torch.compile(layer, backend="tpu", options=options)
+    compiled(torch.ones(2, 5, device="tpu")).sum().backward()
+    layer.weight.grad.cpu()  # type: ignore[union-attr]
+    assert any("stablehlo.dot_general" in text for text in seen)
+    for text in seen:
+        made = re.findall(r"^ +(%\w+) = ", text, re.MULTILINE)
+        read = Counter(re.findall(r"%\w+", text))
+        assert [name for name in made if read[name] == 1] == []

@@ -21,7 +21,7 @@ PythonBackend::PythonBackend(int rank, int size, std::chrono::milliseconds timeo
     : Backend(rank, size),
       target_(std::move(target)),
       host_(std::move(host)),
-      options_(c10::make_intrusive<Options>("tpu_dist", timeout)),
+      options_(c10::make_intrusive<BackendOptions>("tpu_dist", timeout)),
       direct_(std::move(direct)) {}
 
 PythonBackend::~PythonBackend() {
@@ -293,6 +293,7 @@ void PythonBackend::abort() {
 }  // namespace torchtpu::distributed
 
 PYBIND11_MODULE(_C, m) {
+  using torchtpu::distributed::BackendOptions;
   using torchtpu::distributed::PythonBackend;
   m.doc() = "The compiled part of torchtpu_distributed.";
   pybind11::module_::import("torch.distributed");
@@ -300,6 +301,16 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("error"));
   m.def("finish_future", &torchtpu::distributed::finish_future, pybind11::arg("future"),
         pybind11::arg("tensors"));
+  pybind11::class_<BackendOptions, c10::intrusive_ptr<BackendOptions>, c10d::Backend::Options>(
+      m, "BackendOptions", "Options of a group, which PyTorch copies when it splits the group.")
+      .def("__deepcopy__",
+           [](const BackendOptions& self, const pybind11::dict& /*seen*/) {
+             return c10::make_intrusive<BackendOptions>(self);
+           },
+           pybind11::arg("seen"));
+  pybind11::class_<PythonBackend, c10::intrusive_ptr<PythonBackend>, c10d::Backend>(
+      m, "Backend", "A c10d backend that calls a Python object.")
+      .def_property_readonly("options", &PythonBackend::getBackendOptions);
   m.def("make_backend",
         [](int rank, int size, double timeout_s, pybind11::object target,
            c10::intrusive_ptr<c10d::Backend> host, std::shared_ptr<torchtpu::distributed::Direct> direct) {

@@ -17,6 +17,11 @@ namespace torchtpu::distributed {
 
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
+// What PyTorch hands on to the parts of a group when it splits it: it copies them first.
+struct BackendOptions : c10d::Backend::Options {
+  using Options::Options;
+};
+
 class PythonBackend : public c10d::Backend {
  public:
   PythonBackend(int rank, int size, std::chrono::milliseconds timeout, py::object target,
@@ -90,7 +95,7 @@ class PythonBackend : public c10d::Backend {
 
   py::object target_;
   c10::intrusive_ptr<Backend> host_;
-  c10::intrusive_ptr<Options> options_;
+  c10::intrusive_ptr<BackendOptions> options_;
   std::shared_ptr<Direct> direct_;
   std::mutex series_mutex_;
   std::atomic<bool> in_series_{false};

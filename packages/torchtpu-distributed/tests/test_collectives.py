@@ -276,6 +276,18 @@ def test_subgroups_reduce_apart(four):
         assert same_bits(found[rank], each[first] + each[first + 1])
 
 
+def test_groups_that_only_their_ranks_make_reduce_whatever_else_a_rank_is_in(pair):
+    each = operands(torch.float32, 3)
+    for found in pair("collectives.groups_others_do_not_know", each=each):
+        assert all(same_bits(x, each[0] + each[1]) for x in found)
+
+
+def test_device_mesh_of_a_group_that_is_bound_to_a_device_reduces(pair):
+    each = operands(torch.float32, 3)
+    for found in pair("collectives.mesh_of_a_bound_group", each=each):
+        assert same_bits(found, each[0] + each[1])
+
+
 def test_device_mesh_reduces_along_each_axis(four):
     each = operands(torch.float32, 3, count=4)
     for rank, (by_row, by_column) in enumerate(four("collectives.rows_and_columns", each=each)):

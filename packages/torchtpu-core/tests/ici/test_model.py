@@ -146,3 +146,19 @@ def test_ragged_all_to_all_of_equal_sizes_takes_about_an_all_to_all() -> None:
     regular = priced.collective_time(CollectiveKind.ALL_TO_ALL, 16 * MIB, whole(slice_))
     assert ragged.busiest_link_bytes == regular.busiest_link_bytes
     assert ragged.time_ps == pytest.approx(regular.time_ps, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "size", "phases"),
+    [
+        (CollectiveKind.ALL_GATHER, "v5e:16x16", 4 * MIB, 2),
+        (CollectiveKind.ALL_REDUCE, "v5e:16x16", 4 * MIB, 4),
+        (CollectiveKind.REDUCE_SCATTER, "v5p:4x4x4", 4 * MIB, 3),
+        (CollectiveKind.ALL_TO_ALL, "v5p:4x4x4", 4 * MIB, 1),
+    ],
+)
+def test_rings_on_every_axis_begin_one_after_another(kind, name, size, phases) -> None:
+    network = Network.of(parse_slice(name))
+    for link_level in (False, True):
+        priced = network_model(network, link_level=link_level)
+        assert priced.collective_time(kind, size, whole(network)).phases == phases

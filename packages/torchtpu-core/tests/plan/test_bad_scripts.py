@@ -41,6 +41,15 @@ FAILS = {
         "import torch\ntorch.nn.Linear(4, 4).cuda()\n",
         "A plan runs on the device 'tpu': choose it",
     ),
+    "device of cuda": (
+        "import torch\ntorch.cuda.set_device(0)\n",
+        "A plan runs on the device 'tpu': choose it",
+    ),
+    "options": (
+        "import argparse\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--data', required=True)\np.parse_args()\n",
+        "The script's own options go after `--`",
+    ),
     "no device": ("import torch\ntorch.ones(3).sum()\n", "current_accelerator()"),
     "sys exit": ("import sys\nsys.exit('no data')\n", "ended itself by sys.exit('no data')"),
     "os exit": ("import os\nos._exit(0)\n", "ended itself by os._exit(0)"),
@@ -52,7 +61,7 @@ FAILS = {
     "mesh": (
         "from torch.distributed.device_mesh import init_device_mesh\n"
         "init_device_mesh('tpu', (2, 3), mesh_dim_names=('dp', 'tp'))\n",
-        "4 devices cannot form a mesh (dp=2, tp=3): 6 does not divide 4. Use tp=2",
+        "mesh.py:2: 4 devices cannot form a mesh (dp=2, tp=3): 6 does not divide 4. Use tp=2",
     ),
     "spawn three": (
         "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=3)\n",

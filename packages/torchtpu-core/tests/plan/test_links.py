@@ -96,6 +96,24 @@ def test_page_draws_every_cable_with_its_own_load() -> None:
     assert down["text"][0] == "chips 0 and 1: down"
 
 
+def test_links_that_carry_nothing_have_no_scale_of_loads() -> None:
+    made = make_plan(Recording(world_size=64), V5P, 1, "highest")
+    made.schedule.traffic = traffic_of(Counter(), 0.0, 1e-2, Network.of(V5P))
+    links = torus(made)["data"][0]
+    assert {*links["line"]["color"]} == {0.0}
+    assert not links["line"]["showscale"]
+    assert torus(_plan(Faults()))["data"][0]["line"]["showscale"]
+
+
+def test_page_names_the_slices_and_says_what_the_plan_noted(tmp_path) -> None:
+    pytest.importorskip("plotly", reason="the extra 'plan' is not installed")
+    made = make_plan(Recording(notes=["a <note>"]), V5P, 3, "highest")
+    html.write(made, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "on v5p:4x4x4 x 3 slices</h1>" in page
+    assert "a &lt;note&gt;" in page
+
+
 def test_page_of_one_chip_has_no_torus(tmp_path) -> None:
     pytest.importorskip("plotly", reason="the extra 'plan' is not installed")
     made = make_plan(Recording(), parse_slice("v5e:1x1"), 1, "highest")

@@ -126,6 +126,26 @@ def test_advice_on_narrow_heads_is_silent_where_they_fill_the_unit() -> None:
         assert any("heads" in title for title in titles) is said
 
 
+@pytest.mark.parametrize(("width", "said"), [(64, True), (128, False)])
+def test_advice_on_narrow_heads_sees_attention_that_is_written_out(width, said) -> None:
+    heads, length, more = 2048 // width, 2048, {"work": Work.MATMUL}
+    ops = [
+        op("bmm", reads=(1,), writes=(2,), products=((heads, length, width, length),), **more),
+        op("div", Work.ELEMENTWISE, (2,), (3,)),
+        op("_softmax", Work.ELEMENTWISE, (3,), (4,)),
+        op("bmm", reads=(4,), writes=(5,), products=((heads, length, length, width),), **more),
+        # Not of heads: nothing here goes through a softmax.
+        op("bmm", reads=(6,), writes=(7,), products=((4096, 27, 32, 27),), **more),
+    ]
+    plan = make_plan(recording(ops, {}), V5P, 1, "high")
+    found = next((item for item in plan.advice if "heads" in item.title), None)
+    assert (found is not None) is said
+    if found is not None:
+        assert "128 instead of 64" in found.title
+        scores, values = (i.seconds for i in plan.schedule.placed if i.index in (0, 3))
+        assert found.gain_s == pytest.approx((scores + values) / 2, rel=0.15)
+
+
 def test_advice_on_a_mesh_off_the_torus_names_the_collective() -> None:
     for group, said in ((tuple(range(8)), False), ((0, 1, 2, 7, 9, 30, 41, 63), True)):
         ops = _collective(1)

@@ -129,7 +129,7 @@ def test_uneven_stages_gain_what_even_ones_save() -> None:
     uneven, even = stages(1, 3), stages(2, 2)
     found = _advice(uneven, "busiest stage")
     assert found.gain_s == pytest.approx(uneven.step_s - even.step_s, rel=0.02)
-    assert "ranks 2 to 3" in found.why
+    assert "the work of ranks 2 to 3" in found.why
 
 
 def test_collective_waits_for_the_rank_with_more_to_do() -> None:

@@ -29,7 +29,13 @@ RATES = (
 )
 DENSE = Model(layers=8, emb=2048, heads=16, kv_heads=4, mlp=5632)
 ROUTED = replace(DENSE, experts=Experts(count=16, per_token=2, mlp=1408))
-PARALLEL = (Parallel(), Parallel(tensor=4), Parallel(expert=4), Parallel(context=4))
+RUNS = (
+    (DENSE, Parallel()),
+    (DENSE, Parallel(tensor=4)),
+    (DENSE, Parallel(context=4)),
+    (ROUTED, Parallel()),
+    (ROUTED, Parallel(expert=4)),
+)
 
 
 def _faster(chip: Chip, rates: tuple[str, ...], factor: float) -> Chip:
@@ -49,17 +55,17 @@ def _step_s(spec: Spec, chip: Chip) -> float:
     st.sampled_from(RATES),
     st.floats(1.0, 8.0),
     st.sampled_from(("v4", "v5e", "v5p", "v6e", "tpu7x")),
-    st.sampled_from((DENSE, ROUTED)),
-    st.sampled_from(PARALLEL),
+    st.sampled_from(RUNS),
     st.sampled_from((1, 4)),
     st.sampled_from(("none", "int8")),
 )
 def test_step_on_a_faster_chip_is_never_slower(
-    rates, factor, name, model, parallel, slices, quantization
+    rates, factor, name, run, slices, quantization
 ) -> None:
     chip = chips().get(name)
     hardware = Hardware(chip=name, topology="64", slices=slices)
     train = Train(batch_per_chip=1, sequence=2048, quantization=quantization, offload=True)
+    model, parallel = run
     spec = Spec(hardware=hardware, model=model, parallel=parallel, train=train)
     before, after = _step_s(spec, chip), _step_s(spec, _faster(chip, rates, factor))
     assert after <= before * (1 + 1e-9)

@@ -95,6 +95,21 @@ GATHER = "[hardware]\nchip='v5e'\ntopology='4x4'\n[collective]\nkind='all_gather
         ("[hardware]\nchip='v5e'\n[matmul]\nm=8\nk=8\nn=8\ndtype='fp16'", "a.toml.matmul: dtype"),
         (GATHER + "span = '8x8'", r"a.toml.collective: span = '8x8' is 64 chips"),
         (GATHER + "devices_share_links = 0", r"a.toml.collective: devices_share_links = 0"),
+        (GATHER + "span = '2w'", r"a.toml.collective: span = '2w'.* such as 3w"),
+        (GATHER + "span = '1'", r"a.toml.collective: span = '1' .* is one chip.* of 2 or more"),
+        (GATHER.replace("topology='4x4'", ""), r"a.toml.collective: span = '' .* such as 2x2"),
+        (
+            "[hardware]\nchip='v5e'\n[attention]\nbatch=1\nheads=1\nsequence=8\nhead_dim=0",
+            "head_dim",
+        ),
+        (TRAINED.replace("= 8", "= 8\nkv_heads = 3"), r"a.toml.model: kv_heads = 3 .*Nearest: 2"),
+        (TRAINED.replace("= 8", "= 8\nglobal_every = 0"), r"a.toml.model: global_every = 0"),
+        (TRAINED.replace("mlp = 4096", ""), r"a.toml.model: mlp is missing"),
+        (TRAINED + "[model.experts]\ncount=4\nper_token=2\nmlp=8\nevery=0", "experts: every = 0"),
+        (TRAINED + "[model.experts]\ncount=4\nper_token=8\nmlp=8", "per_token = 8 of .*1 to 4"),
+        (TRAINED + "[parallel]\nexpert = 4", r"parallel.expert = 4 and no \[model.experts\]"),
+        (TRAINED + "[parallel]\npipeline = 4", r"parallel.pipeline = 4 for 2 layers: use 2 or"),
+        (TRAINED + "saved = ['mlpwu']", r"a.toml.train: saved holds 'mlpwu'.*'mlpwo'"),
     ],
 )
 def test_place_and_words_that_do_not_exist_are_named_with_file_and_key(
@@ -115,6 +130,12 @@ def test_types_have_the_names_of_other_libraries_too(tmp_path) -> None:
     assert spec == read_spec(
         _write(tmp_path / "b.toml", TRAINED + "dtype = 'f32'\nquantization = 'fp8'")
     )
+
+
+def test_results_have_the_names_of_maxtext_too(tmp_path) -> None:
+    said = "remat = 'custom'\nsaved = ['decoder_layer_input', 'query_proj', 'key_proj', 'mlpwo']"
+    spec = read_spec(_write(tmp_path / "a.toml", TRAINED + said))
+    assert spec.train.kept == {"qkv", "down"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -24,6 +26,9 @@ from torchtpu_distributed.running import Runner
 
 #: How much longer gloo waits than a collective may take.
 _PATIENCE_S = 60.0
+#: How PyTorch names groups that only their ranks know: a digest of the ranks and of the number of
+#: groups the process is in, which differs between processes and returns when a group ends.
+_DIGEST = re.compile("[0-9a-f]{40}")
 
 
 def create(options: Any) -> Any:
@@ -92,12 +97,15 @@ def make(
 
     Args:
         of: the world.
-        name: the group's name, the same on all its ranks.
+        name: PyTorch's name of the group.
         ranks: global ranks in group order.
         timeout_s: seconds a collective may take.
         store: a store of the group's own.
         is_world: whether the world ends with this backend.
     """
+    if _DIGEST.fullmatch(name):
+        name = _shared_name(of, ranks)
+        store = dist.PrefixStore(f"made/{name}", of.store)
     group = Group(of, name, ranks, timeout_s, is_world=is_world)
 
     def connect(purpose: str, patience_s: float) -> dist.ProcessGroupGloo:
@@ -121,6 +129,15 @@ def make(
     runner = host if of.by_gloo else Runner(group)
     backend = Backend(group, runner, HostPath(group, host, gloo), is_world)
     return _C.make_backend(group.rank, group.size, timeout_s, backend, gloo, host.direct)
+
+
+def _shared_name(of: world.World, ranks: tuple[int, ...]) -> str:
+    """A name that all ranks give a group, whatever other groups each of them is in.
+
+    Goes when PyTorch's own names do so.
+    """
+    number = of.made[ranks] = of.made.get(ranks, 0) + 1
+    return hashlib.sha1(f"{ranks} {number}".encode(), usedforsecurity=False).hexdigest()
 
 
 def serve_dtensors() -> None:

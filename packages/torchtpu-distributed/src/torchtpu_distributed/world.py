@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import distributed as dist
@@ -52,6 +52,7 @@ class World:
         peers: every rank's process.
         ledger: collectives under way.
         watch: the thread that looks for lost ranks.
+        made: how many groups that only their ranks know this rank has made, by their ranks.
     """
 
     name: str
@@ -64,6 +65,7 @@ class World:
     peers: dict[int, Process]
     ledger: Ledger
     watch: Watch
+    made: dict[tuple[int, ...], int] = field(default_factory=dict)
     ended: bool = False
     free: bool = True
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -199,6 +200,36 @@ def halves(mine: Tensor) -> Tensor:
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     x = mine.to("tpu")
     dist.all_reduce(x, group=groups[dist.get_rank() // 2])
+    return x.cpu()
+
+
+def groups_others_do_not_know(mine: Tensor) -> list[Tensor]:
+    """Sums over groups that only their ranks make; rank 0 is in more of them than the others."""
+    limit = timedelta(seconds=20)
+    if dist.get_rank() == 0:
+        dist.new_group([0], timeout=limit, use_local_synchronization=True)
+    sums = []
+    for _ in range(2):  # the second comes after PyTorch has forgotten the first
+        group = dist.new_group([0, 1], timeout=limit, use_local_synchronization=True)
+        sums.append(mine.to("tpu"))
+        dist.all_reduce(sums[-1], group=group)
+        dist.destroy_process_group(group)
+    return [x.cpu() for x in sums]
+
+
+def mesh_of_a_bound_group(mine: Tensor) -> Tensor:
+    """A sum along a device mesh, whose groups PyTorch splits off one that is bound to a device."""
+    whole = dist.group.WORLD
+    assert whole is not None
+    if dist.get_rank() == 0:
+        dist.new_group([0], use_local_synchronization=True)
+    whole.bound_device_id = torch.device("tpu", torch.tpu.current_device())
+    try:
+        mesh = dist.init_device_mesh("tpu", (1, 2), mesh_dim_names=("row", "column"))
+    finally:
+        whole.bound_device_id = None
+    x = mine.to("tpu")
+    dist.all_reduce(x, group=mesh.get_group("column"))
     return x.cpu()
 
 

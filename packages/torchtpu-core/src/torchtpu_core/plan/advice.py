@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchtpu_core.plan import host_advice
+from torchtpu_core.plan.attention_heads import heads_of_products
 from torchtpu_core.plan.changed_step import Found, Step
 from torchtpu_core.plan.fusion import Fusion
 from torchtpu_core.plan.gradient_sums import gradient_sums
@@ -107,25 +108,36 @@ def _float32(step: Step) -> Iterator[Found]:
 def _head_width(step: Step) -> Iterator[Found]:
     """Heads narrower than the matrix unit leave a part of it idle."""
     side = step.pricer.rates.mxu_side
-    narrow = [i for i, op in enumerate(step.ops) if op.work is Work.ATTENTION]
-    narrow = [i for i in narrow if step.ops[i].head_dims[0] < side]
+    written_out = heads_of_products(step.ops)
+    ops, narrow, widths = list(step.ops), [], []
+    for i, op in enumerate(step.ops):
+        width = op.head_dims[0] if op.work is Work.ATTENTION else written_out.get(i, 0)
+        if not 0 < width < side:
+            continue
+        narrow.append(i)
+        widths.append(width)
+        ops[i] = replace(
+            op,
+            scores=op.scores * width / side,
+            head_dims=(side, side) if op.work is Work.ATTENTION else op.head_dims,
+            products=tuple(_wider(row, width, side) for row in op.products),
+        )
     if not narrow:
         return
-    width = step.ops[narrow[0]].head_dims[0]
-    chosen = set(narrow)
-    ops = [
-        replace(op, scores=op.scores * op.head_dims[0] / side, head_dims=(side, side))
-        if i in chosen
-        else op
-        for i, op in enumerate(step.ops)
-    ]
     yield (
-        f"Use heads of {side} instead of {width}",
-        f"the matrix unit is {side} wide: a head of {width} fills {width / side:.0%} of it; "
-        "fewer, wider heads of the same total width cost less",
+        f"Use heads of {side} instead of {widths[0]}",
+        f"the matrix unit is {side} wide: a head of {widths[0]} fills {widths[0] / side:.0%} of "
+        "it; fewer, wider heads of the same total width cost less",
         step.lines(narrow),
         step.seconds_of(ops),
     )
+
+
+def _wider(row: tuple[int, int, int, int], width: int, side: int) -> tuple[int, int, int, int]:
+    """A product of all heads, were they `side` wide and as many fewer."""
+    batch, *dims = row
+    m, k, n = (side if dim == width else dim for dim in dims)
+    return max(1, batch * width // side), m, k, n
 
 
 def _off_tile(step: Step) -> Iterator[Found]:

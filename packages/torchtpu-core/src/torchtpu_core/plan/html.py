@@ -60,6 +60,7 @@ def write(plan: Plan, path: Path) -> None:
         drawn.append(make(plan))
     page = _TEMPLATE.read_text(encoding="utf-8")
     title = f"{Path(plan.recording.script).name} on {plan.where.name}"
+    title += f" x {plan.slices} slices" if plan.slices > 1 else ""
     for mark, text in {
         "@TITLE@": html.escape(title),
         "@NOTE@": html.escape(_note(plan)),
@@ -86,9 +87,14 @@ def _note(plan: Plan) -> str:
 
 def _cards(plan: Plan) -> str:
     memory = plan.memory
+    rate = []
+    if plan.tokens_per_rank:
+        rate = [("tokens/s", f"{plan.tokens_per_s:,.0f}", "simulated")]
+    elif plan.samples_per_rank:
+        rate = [("samples/s", f"{plan.samples_per_s:,.0f}", "simulated")]
     cards = [
         ("step", seconds(plan.step_s), "simulated"),
-        *([("tokens/s", f"{plan.tokens_per_s:,.0f}", "simulated")] if plan.tokens_per_rank else []),
+        *rate,
         ("MFU", f"{plan.mfu:.1%}", f"HFU {plan.hfu:.1%}, simulated"),
         (
             "HBM peak",
@@ -175,11 +181,17 @@ def _tables(plan: Plan) -> str:
         for role in plan.roles
     ]
     heads = ("ranks", "done at", "waits for others", "HBM at the peak", "")
+    lines = [
+        (relative(line), seconds(spent), f"{spent / step:.0%}")
+        for line, spent in plan.slowest_lines(LINES)
+    ]
+    notes = [(note,) for note in plan.notes]
     return "\n".join(
         (
             *([_table("Roles (simulated)", heads, roles)] if roles else []),
             _table("What would help most (simulated)", ("change", "gain", "why", "lines"), advice),
             _table("Critical path (simulated)", ("part", "time", "of the step"), path),
+            _table("Lines that take longest (simulated)", ("line", "time", "of the step"), lines),
             _table("HBM at the peak (simulated)", ("holds", "line", "size"), peak),
             _table(
                 "Communication (simulated)",
@@ -190,6 +202,11 @@ def _tables(plan: Plan) -> str:
                 "Links (simulated)",
                 ("along", "links, each direction", "busiest", "its bytes", "busy"),
                 links,
+            ),
+            *(
+                [_table("Notes", ("what the plan saw or took for granted",), notes)]
+                if notes
+                else []
             ),
         )
     )

@@ -4,41 +4,51 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torchtpu_core.plan.placed import Unit
+from torchtpu_core.plan.placed import Placed, Unit
 from torchtpu_core.plan.result import Plan
 
 _TRACKS = {Unit.CORE: 1, Unit.DMA: 2, Unit.ICI: 3, Unit.DCN: 4}
+#: Numbers that the tracks of one unit may have.
+_MOST_LANES = 1000
+#: Ends and starts this close are the same.
+_ROUNDING_S = 1e-12
 
 
 def events(plan: Plan) -> list[dict[str, Any]]:
-    """Trace events: one track per unit, and HBM as a counter. Times are simulated."""
+    """Trace events: one track per unit, and HBM as a counter. Times are simulated.
+
+    What a unit does beside something else has a track of its own: slices of one track must not
+    overlap.
+    """
+    slices = f" x {plan.slices} slices" if plan.slices > 1 else ""
+    title = f"{plan.where.name}{slices}, rank {plan.recording.rank} (simulated)"
     found: list[dict[str, Any]] = [
-        {
-            "name": "process_name",
-            "ph": "M",
-            "pid": 1,
-            "args": {"name": f"{plan.where.name}, rank 0 (simulated)"},
-        }
+        {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": title}}
     ]
-    used = {Unit.CORE, *(item.unit for item in plan.schedule.placed)}
-    for unit, track in _TRACKS.items():
-        if unit not in used:
-            continue
+    lanes = _lanes(plan.schedule.placed)
+    used = {
+        (Unit.CORE, 0),
+        *((p.unit, n) for p, n in zip(plan.schedule.placed, lanes, strict=True)),
+    }
+    for unit, lane in sorted(used, key=lambda pair: _track(*pair)):
+        beside = f", beside {lane}" if lane else ""
         found.append(
             {
                 "name": "thread_name",
                 "ph": "M",
                 "pid": 1,
-                "tid": track,
-                "args": {"name": f"{unit.value} (simulated)"},
+                "tid": _track(unit, lane),
+                "args": {"name": f"{unit.value}{beside} (simulated)"},
             }
         )
     start = plan.recording.step()[0]
     times = {}
-    for item in plan.schedule.placed:
+    for item, lane in zip(plan.schedule.placed, lanes, strict=True):
         times[item.index] = item.end_s
         found.append(
             {
@@ -46,7 +56,7 @@ def events(plan: Plan) -> list[dict[str, Any]]:
                 "cat": item.op.phase.value,
                 "ph": "X",
                 "pid": 1,
-                "tid": _TRACKS[item.unit],
+                "tid": _track(item.unit, lane),
                 "ts": item.start_s * 1e6,
                 "dur": item.seconds * 1e6,
                 "args": {
@@ -69,6 +79,24 @@ def events(plan: Plan) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _track(unit: Unit, lane: int) -> int:
+    """The number of a track; those of one unit follow each other."""
+    return _TRACKS[unit] * _MOST_LANES + lane
+
+
+def _lanes(placed: Sequence[Placed]) -> list[int]:
+    """For each operator the first track of its unit on which nothing runs when it starts."""
+    ends: dict[Unit, list[float]] = defaultdict(list)
+    lanes = [0] * len(placed)
+    for index in sorted(range(len(placed)), key=lambda number: placed[number].start_s):
+        item, busy = placed[index], ends[placed[index].unit]
+        free = (n for n, end in enumerate(busy) if end <= item.start_s + _ROUNDING_S)
+        lane = next(free, len(busy))
+        busy[lane : lane + 1] = [item.end_s]
+        lanes[index] = lane
+    return lanes
 
 
 def write(plan: Plan, path: Path) -> None:

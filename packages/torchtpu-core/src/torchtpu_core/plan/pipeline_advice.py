@@ -38,9 +38,9 @@ def advise_pipeline(
     found = [
         Advice(
             title="Move work from the busiest stage of the pipeline to others",
-            why=f"ranks {_ranks(plans[busiest])} compute {busy_s[busiest] / step_s:.0%} of the "
-            f"step, the average stage {_mean(plans, busy_s) / step_s:.0%}; the gain is that of "
-            "even stages",
+            why=f"the work of {_ranks(plans[busiest])} takes {busy_s[busiest] / step_s:.0%} of "
+            f"the step, that of the average stage {_mean(plans, busy_s) / step_s:.0%}; the gain "
+            "is that of even stages",
             lines=(),
             gain_s=step_s - _even_step_s(plans, busy_s, pricer),
             part=0.0,
@@ -62,7 +62,7 @@ def advise_pipeline(
 
 def _ranks(plan: Plan) -> str:
     first, last = plan.recording.ranks[0], plan.recording.ranks[-1]
-    return f"{first}" if first == last else f"{first} to {last}"
+    return f"rank {first}" if first == last else f"ranks {first} to {last}"
 
 
 def _mean(plans: Sequence[Plan], busy_s: Sequence[float]) -> float:

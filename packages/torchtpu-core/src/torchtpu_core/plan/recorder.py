@@ -198,7 +198,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         )
         if name == "embedding":
             op.looked_up = inputs[1].numel()
-            op.differentiable = torch.is_grad_enabled()
+        elif name == "convolution":
+            op.samples = inputs[0].shape[0]
+        op.differentiable = torch.is_grad_enabled()
         self._classify(op, func, name, args, flat, on_device, results)
         if op.work is Work.ELEMENTWISE and self._runs_on_host(func):
             op.work, op.host_bytes = Work.HOST, sum(op.read_bytes) + sum(op.write_bytes)

@@ -77,6 +77,7 @@ class Op:
         received: of an all-to-all, bytes that come from each.
         parts: of an uneven all-to-all, those of all ranks.
         looked_up: rows that an embedding looks up.
+        samples: images, or other samples, that a convolution reads.
         differentiable: whether gradients were enabled.
         host_bytes: bytes to the host and back, if it has no form on the device.
         peer: rank that a message goes to or comes from; -1 for other operators.
@@ -102,6 +103,7 @@ class Op:
     received: tuple[int, ...] = ()
     parts: Parts | None = None
     looked_up: int = 0
+    samples: int = 0
     differentiable: bool = True
     host_bytes: int = 0
     peer: int = -1

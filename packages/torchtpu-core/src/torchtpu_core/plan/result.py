@@ -153,6 +153,18 @@ class Plan:
             if (op.line, self._table_bytes(op)) == (first[0].line, self._table_bytes(first[0]))
         )
 
+    @property
+    def samples_per_rank(self) -> int:
+        """Samples that the step's first convolution reads, in all microbatches; 0 without one.
+
+        An evaluation between steps counts as it does for tokens.
+        """
+        found = [op for op in self.ops if op.samples and op.phase is Phase.FORWARD]
+        found = [op for op in found if op.differentiable] or found
+        # The same weight again is the next microbatch.
+        first = [(op.line, op.products) for op in found[:1]]
+        return sum(op.samples for op in found if (op.line, op.products) in first)
+
     def _table_bytes(self, op: Op) -> int:
         """Size of what an embedding looks rows up in."""
         return self.recording.blocks[op.reads[0]].size_bytes
@@ -170,6 +182,13 @@ class Plan:
         if not self.step_s:
             return 0.0
         return max(p.tokens_per_rank * p.data_parallel for p in self._plans) / self.step_s
+
+    @property
+    def samples_per_s(self) -> float:
+        """Simulated samples per second of all ranks."""
+        if not self.step_s:
+            return 0.0
+        return max(p.samples_per_rank * p.data_parallel for p in self._plans) / self.step_s
 
     def flops(self, *phases: Phase) -> float:
         """Matrix operations of one device in some phases."""
@@ -234,6 +253,16 @@ class Plan:
                 seconds[item.op.line] += item.seconds
         return sorted(seconds.items(), key=lambda item: -item[1])[:count]
 
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of the recording, host reads first."""
+        reads = [
+            f"{relative(read.line)} reads {read.what}, {read.times:,} "
+            f"time{'' if read.times == 1 else 's'}; it got a placeholder"
+            for read in self.recording.reads.values()
+        ]
+        return reads + self.recording.notes
+
     def as_json(self) -> dict[str, Any]:
         """All figures, for programs."""
         memory = self.memory
@@ -251,6 +280,8 @@ class Plan:
             "tokens_per_rank_and_step": self.tokens_per_rank,
             "data_parallel_ranks": self.data_parallel,
             "tokens_per_s": self.tokens_per_s,
+            "samples_per_rank_and_step": self.samples_per_rank,
+            "samples_per_s": self.samples_per_s,
             "mfu": self.mfu,
             "hfu": self.hfu,
             "hbm": {

@@ -8,6 +8,7 @@ import textwrap
 import traceback
 from pathlib import Path
 
+from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.plan.user_lines import LIBRARIES
 
 _OURS = str(Path(__file__).parent.parent)
@@ -23,6 +24,10 @@ _INPUT = (
     "pipe the answers into the plan (`yes 4 | torchtpu plan ...`)."
 )
 
+#: The code by which parsers of arguments end a script.
+_USAGE = 2
+_OPTIONS = " The script's own options go after `--`: torchtpu plan SCRIPT --target ... -- OPTIONS."
+
 
 def explained(script: Path, error: BaseException) -> str:
     """The message for a script that failed.
@@ -31,21 +36,40 @@ def explained(script: Path, error: BaseException) -> str:
         script: the user's script.
         error: what it raised.
     """
-    where = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(LIBRARIES)
-    ]
-    at = f" at {where[-1].filename}:{where[-1].lineno}" if where else ""
+    line = _line(error)
+    at = f" at {line}" if line else ""
     # The traceback above has all of it.
     said = textwrap.shorten(str(error).strip(), _LONGEST, placeholder=" ...") or "no message"
-    hint = _CUDA if "CUDA" in said else ""
+    hint = _CUDA if "cuda" in said.lower() else ""
     if isinstance(error, EOFError) and "reading a line" in said:
         hint = _INPUT
     return (
         f"{script} failed{at} while it ran without values: {type(error).__name__}: {said}"
         f"{'' if said.endswith(('.', '!')) else '.'}{hint}"
     )
+
+
+def exited(script: Path, code: object) -> str:
+    """The message for a script that ended itself by `sys.exit`."""
+    hint = _OPTIONS if code == _USAGE else ""
+    return f"{script} ended itself by sys.exit({code!r}).{hint}"
+
+
+def add_line(error: TorchTPUError) -> None:
+    """Names the line of a mistake that is refused by us, such as a mesh that does not divide."""
+    line, said = _line(error), str(error)
+    if line and line not in said:
+        error.args = (f"{line}: {said}",)
+
+
+def _line(error: BaseException) -> str:
+    """The user's innermost line that an error came through; empty if there is none."""
+    where = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(LIBRARIES)
+    ]
+    return f"{where[-1].filename}:{where[-1].lineno}" if where else ""
 
 
 def show_traceback(error: BaseException) -> None:

@@ -33,7 +33,7 @@ from torchtpu_core.plan.exchange import Alone, Mailbox
 from torchtpu_core.plan.ranks import Branches, watch
 from torchtpu_core.plan.recorder import Recorder
 from torchtpu_core.plan.records import Category, Phase, Recording
-from torchtpu_core.plan.script_errors import explained, show_traceback
+from torchtpu_core.plan.script_errors import add_line, exited, explained, show_traceback
 from torchtpu_core.plan.steps import STEPS, Steps, outside_the_step
 
 
@@ -128,7 +128,7 @@ def _run(
         pass
     except SystemExit as ended:
         if ended.code not in (0, None):
-            raise PlanError(f"{script} ended itself by sys.exit({ended.code!r}).") from ended
+            raise PlanError(exited(script, ended.code)) from ended
     except script_process.Ended as ended:
         raise PlanError(f"{script} ended itself by os._exit({ended}).") from ended
     except script_process.TooLong as error:
@@ -137,7 +137,8 @@ def _run(
             "that ends by a value of the device, by another process or by the clock never ends "
             "in a plan: end it by a count too, or allow it more time by --timeout."
         ) from error
-    except TorchTPUError:
+    except TorchTPUError as error:
+        add_line(error)
         raise
     except Exception as error:
         show_traceback(error)

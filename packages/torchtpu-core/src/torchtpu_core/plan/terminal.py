@@ -67,10 +67,7 @@ def show(plan: Plan, console: Console) -> None:
     console.print(_critical(plan))
     console.print()
     _advice(plan, console)
-    for read in plan.recording.reads.values():
-        where = f"{relative(read.line)} reads {read.what}, {counted(read.times, 'time')}"
-        console.print(f"note: {where}; it got a placeholder")
-    for note in plan.recording.notes:
+    for note in plan.notes:
         console.print(f"note: {note}")
 
 
@@ -91,6 +88,10 @@ def _headline(plan: Plan) -> RenderableType:
         rows.append(
             ("tokens/step", f"{plan.tokens_per_rank:,} x {plan.data_parallel} data-parallel ranks")
         )
+    elif plan.samples_per_rank:
+        replicas = f"x {plan.data_parallel} data-parallel ranks"
+        rows.append(("samples/s", f"{plan.samples_per_s:,.0f}"))
+        rows.append(("samples/step", f"{plan.samples_per_rank:,} {replicas}"))
     rows += [
         ("MFU (HFU with recomputation)", f"{plan.mfu:.1%} ({plan.hfu:.1%})"),
         (

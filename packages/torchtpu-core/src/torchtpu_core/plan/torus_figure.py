@@ -55,7 +55,7 @@ def torus(plan: Plan) -> Figure:
         )
         for name, part, width in drawn:
             if part:
-                data.append(_lines(name, part, places, max(top, 1e-9), width))
+                data.append(_lines(name, part, places, top, width))
     data.append(
         {
             "type": "scatter3d",
@@ -68,7 +68,7 @@ def torus(plan: Plan) -> Figure:
             "showlegend": False,
         }
     )
-    flat = len(net.shape) < 3
+    flat = sum(length > 1 for length in net.shape) < 3
     return {
         "data": data,
         "layout": {
@@ -78,10 +78,11 @@ def torus(plan: Plan) -> Figure:
                 "aspectmode": "manual",
                 "aspectratio": _box(net.shape),
                 "camera": {"eye": FLAT_EYE if flat else EYE},
-                **({"zaxis": {"visible": False}} if flat else {}),
+                "zaxis": {"visible": False},
                 **{
                     f"{name}axis": {"title": {"text": f"axis {axis}"}, "dtick": max(1, length // 4)}
                     for axis, (name, length) in enumerate(zip("xyz", net.shape, strict=False))
+                    if length > 1
                 },
             },
             "legend": {"orientation": "h", "y": 0.0},
@@ -141,6 +142,7 @@ def _lines(
             column += [a, b, None]
     words = [text for *_, text in cables for _ in range(3)]
     line: dict[str, Any] = {"width": width, "color": _DOWN}
+    carried = top > 0
     if cables[0][2] is not None:
         bar = {
             "title": {"text": "busy<br>(simulated)"},
@@ -151,8 +153,8 @@ def _lines(
             "color": [load for _, _, load, _ in cables for _ in range(3)],
             "colorscale": SCALE,
             "cmin": 0.0,
-            "cmax": top,
-            "showscale": name == "links",
+            "cmax": top or 1.0,
+            "showscale": name == "links" and carried,
             "colorbar": bar,
         }
     return {

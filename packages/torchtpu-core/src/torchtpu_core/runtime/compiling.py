@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jaxlib.mlir.passmanager import PassManager
 
 from torchtpu_core import plugins
 from torchtpu_core.cache import Entry, Kind
@@ -101,7 +102,21 @@ def _lower(
         if reordered is not None:
             reordered.__name__ = function.__name__
             traced = jax.jit(reordered, **options).trace(*avals)
-    return traced.lower()
+    lowered = traced.lower()
+    _simplify(lowered)
+    return lowered
+
+
+def _simplify(lowered: jax.stages.Lowered) -> None:
+    """Drop what no result needs, and the second of equal operations.
+
+    Rows compute what some of their users do not ask for, such as the transposition of a weight
+    whose product contracts the untransposed one. XLA would find it out, but our key, the price
+    and the user's dump are made from the module before.
+    """
+    module = lowered.compiler_ir()
+    with module.context:
+        PassManager.parse("builtin.module(cse)").run(module.operation)
 
 
 def find_executable(

@@ -12,7 +12,7 @@ from torchtpu_core.ici.collectives import IciLink
 from torchtpu_core.ici.mesh import complete_sizes
 from torchtpu_core.ici.network import DCN_LATENCY_S, Network
 from torchtpu_core.ici.slices import Slice, make_slice, parse_slice, possible_shapes
-from torchtpu_core.ici.torus import Torus
+from torchtpu_core.ici.torus import SMALLEST_RING, Torus
 from torchtpu_core.workloads.microbenchmarks import CollectiveRun
 from torchtpu_core.workloads.spec import Hardware, Parallel, Spec
 
@@ -85,8 +85,21 @@ def check_group(run: CollectiveRun, torus: Torus) -> None:
     A group may be given without a slice around it.
 
     Raises:
-        SpecError: as the summary says.
+        SpecError: as the summary says, or rings too short to close.
     """
+    sides = run.span.split("x") if run.span else []
+    for side in sides:
+        length = int(side.removesuffix("w"))
+        if length < (SMALLEST_RING if side.endswith("w") else 1):
+            raise SpecError(
+                f"span = {run.span!r}: {side!r} is no axis; a line has 1 chip or more, such as 2, "
+                f"and a ring {SMALLEST_RING} or more, such as {SMALLEST_RING}w."
+            )
+    if not run.dcn and (run.group if sides else torus.chips) == 1:
+        raise SpecError(
+            f"span = {run.span!r} on a slice of {torus.chips} chip(s) is one chip, which has "
+            "nobody to talk to: give hardware.topology, such as 2x2, or a span of 2 or more."
+        )
     if torus.chips > 1 and torus.chips % run.group:
         raise SpecError(
             f"span = {run.span!r} is {run.group} chips, which do not divide the {torus.chips} of "

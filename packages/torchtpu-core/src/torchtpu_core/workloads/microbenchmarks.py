@@ -38,6 +38,17 @@ def check_word(key: str, value: str, known: Collection[str]) -> None:
         )
 
 
+def check_counts(**values: int) -> None:
+    """Refuses zero where something is counted.
+
+    Raises:
+        ValueError: one is 0.
+    """
+    for key, value in values.items():
+        if value < 1:
+            raise ValueError(f"{key} = {value}: use 1 or more.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRun:
     """One collective.
@@ -143,3 +154,6 @@ class AttentionRun:
     backward: bool = False
     per_core: bool = False
     host_timed: bool = False
+
+    def __post_init__(self) -> None:
+        check_counts(head_dim=self.head_dim)

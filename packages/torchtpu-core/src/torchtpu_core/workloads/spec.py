@@ -19,8 +19,10 @@ from torchtpu_core.workloads.microbenchmarks import (
     CollectiveRun,
     Copy,
     Matmul,
+    check_counts,
     check_word,
 )
+from torchtpu_core.workloads.remat import REMAT_POLICIES, kept_names
 
 TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*)*(_twisted|_untwisted)?")
 
@@ -78,6 +80,18 @@ class Experts:
     every: int = 1
     also_dense: bool = False
     capacity_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_counts(every=self.every)
+        if self.per_token > self.count:
+            raise ValueError(
+                f"per_token = {self.per_token} of count = {self.count} experts: a token visits "
+                f"each at most once; use 1 to {self.count}."
+            )
+
+    def has_dense(self, layers: int) -> bool:
+        """Whether some of so many layers have a dense feed-forward part."""
+        return self.also_dense or self.every > 1 or 0 < self.first_dense_layers <= layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +155,25 @@ class Model:
     experts: Experts | None = None
     latent: LatentAttention | None = None
 
+    def __post_init__(self) -> None:
+        check_counts(
+            head_dim=self.head_dim,
+            mlp_matrices=self.mlp_matrices,
+            vocab=self.vocab,
+            global_every=self.global_every,
+        )
+        for key in ("kv_heads", "global_kv_heads"):
+            heads = getattr(self, key)
+            if heads and self.heads % heads:
+                fitting = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
+                near = min(fitting, key=lambda n: abs(n - heads))
+                raise ValueError(
+                    f"{key} = {heads} does not divide heads = {self.heads}: each key and value "
+                    f"head serves as many queries. Nearest: {near}."
+                )
+        if not self.mlp and (self.experts is None or self.experts.has_dense(self.layers)):
+            raise ValueError("mlp is missing: it is the hidden width of layers without experts.")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
@@ -167,28 +200,9 @@ class Parallel:
     microbatches: int = 1
 
     def __post_init__(self) -> None:
-        if not self.microbatches:
-            raise ValueError("microbatches = 0: a pipeline has at least one.")
+        check_counts(microbatches=self.microbatches)
 
 
-REMAT_NAMES = ("qkv", "context", "out_proj", "gate_up", "down", "router")
-REMAT_POLICIES: dict[str, tuple[str, ...]] = {
-    "full": (),
-    "minimal": ("qkv", "out_proj", "gate_up", "down", "router"),
-    "none": REMAT_NAMES,
-    "save_qkv": ("qkv",),
-    "save_attention": ("qkv", "context", "out_proj"),
-    # MaxText's names.
-    "minimal_offloaded": ("qkv", "out_proj", "gate_up", "down", "router"),
-    "minimal_with_context": REMAT_NAMES,
-    "save_qkv_proj": ("qkv",),
-    "qkv_proj_offloaded": ("qkv",),
-    "minimal_flash": REMAT_NAMES,
-    "save_dot_except_mlp": ("qkv", "out_proj"),
-    "save_dot_except_mlpwi": ("qkv", "out_proj", "down"),
-    "save_dot_with_context_except_mlp": ("qkv", "context", "out_proj"),
-    "save_out_proj": ("out_proj",),
-}
 #: Bytes per parameter of an optimizer's state in float32.
 STATE_BYTES = {
     "adam": 8,
@@ -201,8 +215,6 @@ STATE_BYTES = {
     "adafactor": 0,
     "sgd": 0,
 }
-#: Policies that a sweep tries.
-SWEPT_POLICIES = ("full", "minimal", "none", "save_qkv", "save_attention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +230,8 @@ class Train:
         quantized_gather: weights travel in eight bits too.
         remat: a policy (full, minimal, none, save_qkv, save_attention, or MaxText's name of
             one), or empty: `saved`.
-        saved: results kept from the forward pass: qkv, context, out_proj, gate_up, down.
+        saved: results kept from the forward pass: qkv, context, out_proj, gate_up, down, or
+            MaxText's names of them.
         offload: what is kept waits in the host's memory.
         optimizer: adam, adamw, adam_pax, lion, muon, adagrad, momentum, adafactor or sgd.
         state_bytes: bytes per parameter of the optimizer's state; -1 is what it keeps in
@@ -256,9 +269,7 @@ class Train:
                 f"remat = {self.remat!r} is not a policy.{did_you_mean(self.remat, REMAT_POLICIES)}"
                 f" Use {', '.join(REMAT_POLICIES)}, or an empty string and the list `saved`."
             )
-        for name in self.saved:
-            if name not in REMAT_NAMES:
-                raise ValueError(f"saved holds {name!r}; it can hold {', '.join(REMAT_NAMES)}.")
+        object.__setattr__(self, "saved", kept_names(self.saved))
         for key in ("dtype", "quantization", "optimizer"):
             word = getattr(self, key).lower()
             object.__setattr__(self, key, ALIASES.get(word, word))
@@ -300,7 +311,7 @@ class Metric:
     peak_tflops_per_chip: float = 0.0
 
     def __post_init__(self) -> None:
-        check_word("attention", self.attention, list(Attention))
+        check_word("attention", self.attention, [one.value for one in Attention])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,3 +370,24 @@ class Spec:
             )
         if self.train is not None and self.model is None:
             raise ValueError("train needs a model.")
+        if self.model is not None and not self.unmodelled:
+            _check_split(self.model, self.parallel)
+
+
+def _check_split(model: Model, parallel: Parallel) -> None:
+    """Refuses axes over which a model cannot be split.
+
+    Raises:
+        ValueError: an expert or pipeline axis that there is nothing for.
+    """
+    experts = model.experts.count if model.experts else 0
+    if parallel.expert > 1 and not experts:
+        raise ValueError(
+            f"parallel.expert = {parallel.expert} and no [model.experts]: use fsdp or tensor."
+        )
+    for key, size, what, count in (
+        ("expert", parallel.expert, "experts", experts),
+        ("pipeline", parallel.pipeline, "layers", model.layers),
+    ):
+        if size > 1 and size > count:
+            raise ValueError(f"parallel.{key} = {size} for {count} {what}: use {count} or less.")

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 
-from torchtpu_core.workloads import microbenchmarks, spec
+from torchtpu_core.workloads import microbenchmarks, remat, spec
 
 TABLES: dict[str, type] = {
     "(top level)": spec.Spec,
@@ -42,6 +42,6 @@ def text() -> str:
         parts.append(f"{name}\n{inspect.getdoc(cls)}\n")
         parts += [f"    {key}: {kind} = {default}" for key, kind, default in keys_of(cls)]
         parts.append("")
-    policies = (f"    {name}: {', '.join(kept)}" for name, kept in spec.REMAT_POLICIES.items())
+    policies = (f"    {name}: {', '.join(kept)}" for name, kept in remat.REMAT_POLICIES.items())
     parts += ["What a remat policy keeps beside a layer's input", *policies]
     return "\n".join(parts)

@@ -18,7 +18,8 @@ from torchtpu_core.ici.slices import possible_shapes, shape_name
 from torchtpu_core.workloads.memory import limit_bytes, memory_of
 from torchtpu_core.workloads.meshes import slice_of
 from torchtpu_core.workloads.prediction import StepPrediction
-from torchtpu_core.workloads.spec import SWEPT_POLICIES, Parallel, Spec
+from torchtpu_core.workloads.remat import SWEPT_POLICIES
+from torchtpu_core.workloads.spec import Parallel, Spec
 from torchtpu_core.workloads.training import predict_step
 
 TENSOR_SIZES = (1, 2, 4, 8, 16, 32)
