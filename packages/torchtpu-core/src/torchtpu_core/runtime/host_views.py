@@ -63,7 +63,7 @@ def written(
         update: what is written, `view.sizes`.
     """
     flat = _in_memory(value, base).copy()
-    _window(flat, view, _offset(plan, starts), writeable=True)[...] = update
+    _window(flat, view, _offset(plan, starts))[...] = update
     order = base.memory_order
     in_memory = flat.reshape([base.sizes[d] for d in order])
     return np.transpose(in_memory, np.argsort(order))
@@ -84,12 +84,8 @@ def _offset(plan: Plan, starts: Sequence[int]) -> int:
     return offset
 
 
-def _window(
-    flat: np.ndarray, view: Geometry, offset: int, *, writeable: bool = False
-) -> np.ndarray:
-    elements = flat.view(dtypes.to_numpy(view.dtype))
-    size = elements.dtype.itemsize
-    strides = [stride * size for stride in view.strides]
-    return np.lib.stride_tricks.as_strided(
-        elements[offset:], view.sizes, strides, writeable=writeable
-    )
+def _window(flat: np.ndarray, view: Geometry, offset: int) -> np.ndarray:
+    dtype = np.dtype(dtypes.to_numpy(view.dtype))
+    strides = tuple(stride * dtype.itemsize for stride in view.strides)
+    memory = flat.view(np.uint8)  # whatever the dtype, NumPy takes it for a buffer
+    return np.ndarray(view.sizes, dtype, memory, offset * dtype.itemsize, strides)

@@ -8,6 +8,7 @@ at once. What comes down is read in place where the device's memory is host memo
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,15 +48,26 @@ def put(host: np.ndarray, device: int) -> jax.Array:
 def put_on(host: np.ndarray, sharding: SingleDeviceSharding) -> jax.Array:
     """A NumPy array copied to one device of any client, keeping 64-bit types."""
     return xla_client.batched_device_put(
-        jax.core.ShapedArray(host.shape, host.dtype),
+        _aval(host.shape, host.dtype),
         sharding,
         [host],
-        list(sharding.device_set),
+        _devices(sharding),
         committed=True,
         force_copy=True,
         host_buffer_semantics=xla_client.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
         enable_x64=True,
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _aval(shape: tuple[int, ...], dtype: np.dtype) -> jax.core.ShapedArray:
+    """To make one takes JAX as long as to copy a small array."""
+    return jax.core.ShapedArray(shape, dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _devices(sharding: SingleDeviceSharding) -> list[Any]:
+    return list(sharding.device_set)
 
 
 def to_other_device(array: jax.Array, device: int) -> jax.Array:
