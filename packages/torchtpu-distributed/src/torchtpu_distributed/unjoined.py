@@ -45,7 +45,7 @@ def _after_step(optimizer: Optimizer, *_: Any) -> None:
             "torch.distributed.init_process_group() and wrap the model in "
             "DistributedDataParallel, or use fully_shard; libraries that do not know this "
             "device's group, such as Accelerate, do neither. If that is meant, unset WORLD_SIZE.",
-            stacklevel=1,
+            stacklevel=3,  # where the script calls `step`
         )
 
 
