@@ -102,21 +102,26 @@ def measure(
         print(f"  {model}, {name}: {failed.get(name, 'ready')}", file=sys.stderr, flush=True)
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in running}
     for _ in range(rounds):
-        for name, candidate in running.items():
-            taken[name].append(candidate.run(CALLS.get(model, 4)))
+        for name in [name for name in running if name not in failed]:
+            try:
+                taken[name].append(running[name].run(CALLS.get(model, 4)))
+            except RuntimeError as error:
+                failed[name] = str(error)
+                print(f"  {model}, {name}: {error}", file=sys.stderr, flush=True)
     for candidate in running.values():
         candidate.end()
-    cpu = {name: [turn["cpu_ms"] for turn in turns] for name, turns in taken.items()}
-    wall = {name: [turn["wall_ms"] for turn in turns] for name, turns in taken.items()}
+    lasted = {name: turns for name, turns in taken.items() if name not in failed}
+    cpu = {name: [turn["cpu_ms"] for turn in turns] for name, turns in lasted.items()}
+    wall = {name: [turn["wall_ms"] for turn in turns] for name, turns in lasted.items()}
     over = ratios(cpu, BASE)
     return {
         name: {
-            **{key: round(value, 4) for key, value in candidate.first.items()},
+            **{key: round(value, 4) for key, value in running[name].first.items()},
             "cpu_ms": Spread.of(cpu[name]),
             "wall_ms": Spread.of(wall[name]),
             f"cpu over {BASE}": over[name],
         }
-        for name, candidate in running.items()
+        for name in lasted
     }, failed
 
 
