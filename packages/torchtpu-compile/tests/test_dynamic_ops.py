@@ -39,6 +39,14 @@ def test_norm_of_any_order_ignores_padding() -> None:
     check(norms, lambda n: (torch.randn(n, 3),))
 
 
+def test_distance_of_any_order_ignores_padding() -> None:
+    def distances(x: Tensor) -> Any:
+        y = x.exp()
+        return torch.dist(x, y), torch.dist(x, y[:1], 1), torch.dist(x, y, math.inf)
+
+    check(distances, lambda n: (torch.randn(n, 3),))
+
+
 def test_padding_is_no_division_by_zero() -> None:
     def divisions(x: Tensor, y: Tensor) -> Any:
         down, up = torch.div(x, y, rounding_mode="floor"), torch.div(x, y, rounding_mode="trunc")

@@ -14,6 +14,8 @@ from torchtpu_compile import encoder_layers, open_numbers
 
 #: Composites of torch ops whose results have sizes that do not depend on values.
 _SIZED = ("aten::_linalg_det", "aten::_linalg_slogdet")
+#: Ops without a rule whose decompositions torch has, but does not count among the core ones.
+_ALSO_APART = (torch.ops.aten.dist.default,)
 #: What `missing_rows` found, for tables of so many rows: rows are added, never removed.
 _found: dict[tuple[int, bool], dict[Any, Callable[..., Any]]] = {}
 
@@ -48,7 +50,10 @@ def _collect(tables: Mapping[str, Lowering], open_sizes: bool) -> dict[Any, Call
     } | {taken_apart: decomposition_table[taken_apart]}
     found |= {operator(name): tables[name].function for name in _SIZED}
     found |= open_numbers.decompositions()
-    return {**found, **(encoder_layers.DECOMPOSITIONS if open_sizes else {})}
+    if open_sizes:
+        found |= {op: decomposition_table[op] for op in _ALSO_APART}
+        found |= encoder_layers.DECOMPOSITIONS
+    return found
 
 
 def in_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:

@@ -4,7 +4,8 @@
 PyTorch has no meta kernel of the fused GRU cell, which ``nn.GRUCell`` calls on any device but
 the CPU: a compiled one fails as soon as its batch has an open size. Of the CTC loss it says
 that a size depends on values, the longest target's; on the device that size is the room for
-targets.
+targets. What it has no sizes for at all it runs, on zeros: a sampler then draws numbers while it
+is traced, and an open size is an error.
 
 Legend: B batch, H hidden features.
 """
@@ -20,7 +21,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     UnsupportedOperatorException,
+    run_fallback_kernel,
 )
+from torch.utils import _pytree as pytree
 
 
 def _gru_cell(
@@ -73,6 +76,38 @@ def _ctc_loss_backward(grad: Tensor, log_probs: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(log_probs)
 
 
+#: The operand whose sizes and dtype the one result has.
+_LIKE = {
+    "aten::_sample_dirichlet": 0,
+    "aten::_standard_gamma_grad": 0,
+    "aten::binomial": 0,
+    "aten::multi_margin_loss_backward": 1,
+    "aten::multilabel_margin_loss_backward": 1,
+}
+
+
+def _like(name: str, index: int) -> Callable[..., Tensor]:
+    op = getattr(torch.ops.aten, name.removeprefix("aten::")).default
+
+    def fake(*args: Any, **kwargs: Any) -> Tensor:
+        like: Tensor = args[index]
+        if like.device.type in _SERVED:
+            return torch.empty_like(like)
+        return _run_on_zeros(op, args, kwargs)
+
+    return fake
+
+
+def _run_on_zeros(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    """What torch does where nothing states the sizes."""
+    values, spec = pytree.tree_flatten((args, kwargs))
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    error = UnsupportedOperatorException(op)
+    if any(t._has_symbolic_sizes_strides for t in tensors):
+        raise error
+    return run_fallback_kernel(tensors[0].fake_mode, op, values, spec, error)  # type: ignore[attr-defined]
+
+
 #: Of tensors of the device and of none; others get what they got before.
 _FAKE: Mapping[str, Callable[..., Any]] = {
     "aten::_ctc_loss.Tensor": _ctc_loss,
@@ -92,6 +127,7 @@ def register() -> torch.library.Library:
     for name, function in _KERNELS.items():
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
             library.impl(name, function, "Meta")
-    for name, fake in _FAKE.items():
+    likes = {name: _like(name, index) for name, index in _LIKE.items()}
+    for name, fake in {**_FAKE, **likes}.items():
         torch.library.register_fake(name, fake, lib=library)
     return library

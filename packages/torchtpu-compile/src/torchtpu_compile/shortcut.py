@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def direct(
@@ -31,6 +33,8 @@ def direct(
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None or not _is_plain(metadata) or _has_own_tensors(module):
+        return wrapped
+    if _returns_a_subclass(module):
         return wrapped
     if any(
         type(x) is not torch.Tensor and not _is_fake(x) and not isinstance(x, (int, torch.SymInt))
@@ -58,6 +62,16 @@ def _is_fake(x: Any) -> bool:
 
 def _has_own_tensors(module: GraphModule) -> bool:
     return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
+
+
+def _returns_a_subclass(module: GraphModule) -> bool:
+    """Whether a result is put together from several of the compiled graph's.
+
+    The metadata is of that graph, which has the parts.
+    """
+    results = pytree.tree_leaves(module.graph.output_node().args)
+    values = (n.meta.get("example_value") for n in results if isinstance(n, Node))
+    return any(is_traceable_wrapper_subclass(value) for value in values)
 
 
 def _is_plain(metadata: Any) -> bool:
