@@ -192,3 +192,25 @@ def test_element_of_a_tensor_of_varying_size_is_a_scalar() -> None:
         y[0].mul_(3)
         x[0].mul_(3)
         assert torch.equal(y.cpu(), x)
+
+
+def test_ops_after_one_that_comes_seldom_need_no_programs(compiles: Callable[[], int]) -> None:
+    """All that follows has new sites, on lines whose sizes are known to vary."""
+
+    def step(rows: tuple[int, ...], device: str, is_rare: bool = False) -> Tensor:
+        total = torch.zeros(3, device=device)
+        if is_rare:
+            total = total.sqrt()
+        for count in rows:
+            part = torch.arange(3.0 * count).view(count, 3).to(device)
+            total = total + part.log1p().amax(0)
+        return total
+
+    step((), "tpu", is_rare=True)
+    for i in range(12):
+        step((i + 17, 45 - i), "tpu")
+        compiles()
+    before = compiles()
+    actual = step((33, 61), "tpu", is_rare=True)
+    assert compiles() == before
+    torch.testing.assert_close(actual.cpu(), step((33, 61), "cpu", is_rare=True))

@@ -6,6 +6,7 @@
 #include "device.h"
 #include "generator.h"
 #include "hooks.h"
+#include "known_numbers.h"
 #include "memory_of.h"
 #include "op_info.h"
 #include "recorder.h"
@@ -208,6 +209,8 @@ void bind_values(py::module_& m) {
   m.def("array_of", &array_of, py::arg("tensor"), py::arg("lend") = true,
         "The jax.Array behind a tpu tensor, in the tensor's shape.");
   m.attr("native") = native_table();
+  m.def("nonzero_on_host", &nonzero_on_host, py::call_guard<py::gil_scoped_release>(),
+        "Where elements are not zero, found by the host; or how many, if that is known.");
   m.def("own_array", &own_array,
         "The array of a tensor's memory if nothing else can see that memory, else None.");
   m.def("assign", [](const at::Tensor& to, py::object array) {

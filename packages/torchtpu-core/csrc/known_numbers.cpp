@@ -2,7 +2,10 @@
 #include "known_numbers.h"
 
 #include "allocator.h"
+#include "copies.h"
 #include "mixed.h"
+
+#include <ATen/ops/nonzero.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +21,7 @@ constexpr std::array<std::string_view, 6> kAsking{"aten::count_nonzero", "aten::
                                                   "aten::sum",           "aten::max", "aten::min"};
 
 constexpr int64_t kMayChange = -1;  // in place of a serial number
+constexpr int64_t kCount = -2;      // asked is how many elements are not zero
 std::atomic<int64_t> last_serial{0};
 
 struct Hash {
@@ -132,6 +136,29 @@ Question::Question(const at::Tensor& tensor) {
   }
 }
 
+Question Question::of_count(const at::Tensor& tensor) {
+  Question question;
+  const Slot& slot = *slot_of(tensor);
+  ValuePtr value = slot_of(tensor)->get();
+  if (!value) {
+    return question;
+  }
+  Trace* pending = value->trace.load();
+  Trace& trace = pending != nullptr ? *pending : device_trace(value->device);
+  TraceLock lock(trace);
+  Derivation derivation(trace);
+  if (!derivation.read(*value)) {
+    return question;
+  }
+  std::vector<int64_t>& words = derivation.words;
+  words.insert(words.end(), {kCount, trace.device, offset_in_slot(tensor, slot),
+                             static_cast<int64_t>(tensor.scalar_type())});
+  words.insert(words.end(), tensor.sizes().begin(), tensor.sizes().end());
+  words.insert(words.end(), tensor.strides().begin(), tensor.strides().end());
+  question.key_ = std::move(words);
+  return question;
+}
+
 std::optional<c10::Scalar> Question::answer() const {
   if (key_.empty()) {
     return std::nullopt;
@@ -150,6 +177,23 @@ void Question::note(const c10::Scalar& answer) const {
     known().answers.clear();
   }
   known().answers.emplace(key_, answer);
+}
+
+std::variant<int64_t, at::Tensor> nonzero_on_host(const at::Tensor& tensor) {
+  const Question question = Question::of_count(tensor);
+  if (auto known = question.answer()) {
+    return known->toLong();
+  }
+  py::object keep_alive;
+  at::Tensor host = host_view(tensor, keep_alive);
+  at::Tensor found = at::nonzero(host);
+  {
+    py::gil_scoped_acquire gil;
+    host.reset();
+    keep_alive = py::object();
+  }
+  question.note(found.size(0));
+  return found.to(tensor.device());
 }
 
 void may_change(Value& value) { value.serial.store(kMayChange); }

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <variant>
 #include <vector>
 
 namespace torchtpu {
@@ -19,6 +20,8 @@ namespace torchtpu {
 class Question {
  public:
   explicit Question(const at::Tensor& tensor);
+  // How many elements of a tensor are not zero, be it computed or not.
+  static Question of_count(const at::Tensor& tensor);
 
   // What was answered before.
   std::optional<c10::Scalar> answer() const;
@@ -26,8 +29,14 @@ class Question {
   void note(const c10::Scalar& answer) const;
 
  private:
+  Question() = default;
+
   std::vector<int64_t> key_;  // empty: it is none
 };
+
+// Where a tensor's elements are not zero, found by the host in the device's memory; or how many they
+// are, if the answer is known: then the device can find them, and no step stops.
+std::variant<int64_t, at::Tensor> nonzero_on_host(const at::Tensor& tensor);
 
 // The memory of a value is written by other means than ops.
 void may_change(Value& value);

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torchtpu_core import calls
+from torchtpu_core import _C, calls
 
 STEPS = 12
 
@@ -162,3 +162,49 @@ def test_memory_that_others_write_is_not_remembered() -> None:
         del array
         found.append([int((x + 1).max()), int((x + 1).max())])
     assert found == [[step + 1] * 2 for step in range(STEPS)]
+
+
+def test_elements_of_new_masks_are_found_without_a_program() -> None:
+    masks = [_mask(*range(n)) for n in range(9)]
+    on_device = [mask.to("tpu") for mask in masks]
+    torch.tpu.synchronize()
+    before = torch.tpu.counters()["runs"]
+    found = [mask.nonzero() for mask in on_device]
+    torch.tpu.synchronize()
+    assert torch.tpu.counters()["runs"] == before
+    for ours, mask in zip(found, masks, strict=True):
+        assert torch.equal(ours.cpu(), mask.nonzero())
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x: x,
+        lambda x: x.t(),
+        lambda x: x[1],
+        lambda x: x[:, ::2],
+        lambda x: x.expand(2, 3, 4),
+        lambda x: x[0, 0],
+        lambda x: x[:0],
+        lambda x: -x,
+        lambda x: x.to(torch.complex64).conj(),
+        lambda x: x.add_(1),
+        lambda x: torch.where(x > 0, x.nan_to_num(), float("nan")),
+    ],
+)
+def test_positions_are_the_cpus_each_time(form: Callable[[Tensor], Tensor]) -> None:
+    drawn = torch.Generator().manual_seed(3)
+    x = torch.randint(-1, 2, (3, 4), generator=drawn).float()
+    on_device = x.to("tpu")
+    for _ in range(3):  # found by the host, then by the device
+        ours, expected = form(on_device).nonzero(), form(x).nonzero()
+        assert torch.equal(ours.cpu(), expected)
+        assert len(expected) == 0 or ours.stride() == expected.stride()
+
+
+def test_finding_positions_takes_simulated_time() -> None:
+    mask = (torch.arange(1 << 20) % 3 == 0).to("tpu")
+    torch.tpu.synchronize()
+    before = _C.device_time_ps(0)
+    mask.nonzero()
+    assert _C.device_time_ps(0) - before > 0

@@ -46,10 +46,20 @@ def padded_count(count: int) -> int:
 
 
 def _nonzero(self: torch.Tensor) -> torch.Tensor:
-    count = int(torch.count_nonzero(self))
+    return positions(self, int(torch.count_nonzero(self)))
+
+
+def positions(self: torch.Tensor, count: int) -> torch.Tensor:
+    """`(count, ndim)` positions of the nonzero elements, found on the device.
+
+    Args:
+        self: what is searched.
+        count: how many there are.
+    """
     if self.dim() == 0 or count == 0:
         return torch.empty((count, self.dim()), dtype=torch.int64, device=self.device)
-    return torch.nonzero_static(self, size=padded_count(count))[:count].clone()
+    found = torch.nonzero_static(self, size=padded_count(count))[:count]
+    return found.t().clone(memory_format=torch.contiguous_format).t()  # as CPU lays them out
 
 
 def _masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from torchtpu_core.lowering import channel_order, mxu
 from torchtpu_core.runtime import caching, executables, fingerprints, priorities, xla_options
 from torchtpu_core.runtime.collector import uncollected
 from torchtpu_core.runtime.current import target
+from torchtpu_core.simulator.cost import ProgramCost
 from torchtpu_core.simulator.pricing import price
 from torchtpu_core.simulator.stablehlo import program_cost
 
@@ -86,7 +88,7 @@ def compile_function(
     plugins.collect("torchtpu_after_compile", name=name, stablehlo=text, seconds=done - began)
     return Compiled(
         executables.direct_call(compiled),
-        _device_time_ps(text),
+        device_time_ps(partial(program_cost, text)),
         _temporary_bytes(compiled),
         key if is_kept else None,
     )
@@ -207,12 +209,13 @@ def _temporary_bytes(compiled: jax.stages.Compiled) -> int:
     return 0 if stats is None else int(stats.temp_size_in_bytes)
 
 
-def _device_time_ps(text: str) -> int:
+def device_time_ps(work: Callable[[], ProgramCost]) -> int:
+    """Simulated time of one run of what costs `work()`, 0 without a chip model."""
     slice_ = target().target.slice_
     if slice_ is None:
         return 0
     try:
-        cost = program_cost(text)
+        cost = work()
         priced = plugins.collect("torchtpu_cost_model", cost=cost, target=target().name)
         own = (ps for _, ps in priced if ps is not None)
         return next(own, None) or price(cost, slice_).total_ps

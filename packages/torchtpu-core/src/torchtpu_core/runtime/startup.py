@@ -19,6 +19,7 @@ from torchtpu_core.runtime import (
     clients,
     expanded,
     fake_results,
+    host_search,
     inference,
     modes,
     recurrent_layers,
@@ -124,9 +125,10 @@ def register(row: Lowering) -> None:
     if row.kind is Kind.HOST:
         return
     if row.kind is Kind.COMPOSITE:
-        assert row.function is not None
+        function = host_search.kernel(row.overload) or row.function
+        assert function is not None
         _library(row.overload).impl(
-            row.overload.partition("::")[2], row.function, "PrivateUse1", allow_override=True
+            row.overload.partition("::")[2], function, "PrivateUse1", allow_override=True
         )
         return
     for name, schema in schemas_of(row.overload):

@@ -30,9 +30,12 @@ Sizes: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 _OWN_PROGRAMS = 2
 _MOST_SITES = 8192  # remembered; then all are forgotten
 _MOST_SIZES = 16  # remembered of a site
+_MANY_SIZES = 8  # of a site: others of its line will not stay at one size either
 _SIZE_ARGUMENT = re.compile(r"\bSymInt(?:\[\d*\])?\??\s+(\w+)")
 _lock = threading.Lock()
 _sites: dict[tuple[object, ...], list[Sizes]] = {}
+#: Of each line and op, the sizes of sites that had many, by those that do not vary.
+_varied: dict[tuple[object, ...], dict[tuple[int | None, ...], Sequence[Sizes]]] = {}
 
 
 def sizes_of(node: Mapping[str, Any]) -> Sizes:
@@ -89,13 +92,18 @@ def sizes_seen(description: Description) -> Sequence[Sizes]:
     with _lock:
         if len(_sites) > _MOST_SITES:
             _sites.clear()
+            _varied.clear()
+        line = (node["line"], node["name"], form)
         at_site = _noted((node["site"], form), sizes)
         recently = _noted((node["recent"], form), sizes)
-        at_line = _noted((node["line"], node["name"], form), sizes)
+        at_line = _noted(line, sizes)
         if len(at_site) > _OWN_PROGRAMS:
+            _note_varied(line, at_site)
             return at_site
         if len(alike := _alike(at_site, at_line)) > _OWN_PROGRAMS:
             return alike
+        if known := _known_to_vary(line, sizes):
+            return known
     return recently if _grows_steadily(recently[-_OWN_PROGRAMS - 1 :]) else ()
 
 
@@ -116,6 +124,28 @@ def _alike(at_site: Sequence[Sizes], at_line: Sequence[Sizes]) -> Sequence[Sizes
     )
 
 
+def _note_varied(line: tuple[object, ...], at_site: Sequence[Sizes]) -> None:
+    if len(at_site) < _MANY_SIZES:
+        return
+    known = _varied.setdefault(line, {})
+    columns = zip(*map(_flat, at_site), strict=True)
+    fixed = tuple(column[0] if len(set(column)) == 1 else None for column in columns)
+    if fixed in known or len(known) < _MOST_SIZES:
+        known[fixed] = at_site
+
+
+def _known_to_vary(line: tuple[object, ...], sizes: Sizes) -> Sequence[Sizes]:
+    """The sizes of another site of a line, which had many, and these, if no fixed one differs.
+
+    A loop over experts that leaves out those without rows has new sites for all that follow.
+    """
+    row = _flat(sizes)
+    for fixed, seen in _varied.get(line, {}).items():
+        if all(a is None or a == b for a, b in zip(fixed, row, strict=True)):
+            return (*(other for other in seen if other != sizes), sizes)
+    return ()
+
+
 def _flat(sizes: Sizes) -> list[int]:
     return [n for pair in sizes for part in pair for n in part]
 
@@ -124,6 +154,7 @@ def forget() -> None:
     """Forget all sites."""
     with _lock:
         _sites.clear()
+        _varied.clear()
 
 
 def _noted(key: tuple[object, ...], sizes: Sizes) -> Sequence[Sizes]:
