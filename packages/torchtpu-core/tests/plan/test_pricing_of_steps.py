@@ -204,22 +204,3 @@ def test_memory_that_does_not_fit_names_the_part_of_the_batch_that_would() -> No
     assert "50% of the batch" in Memory(at_peak=kept, peak_bytes=160, limit_bytes=100).to_fit
     assert "2 times as many" in Memory(at_peak=kept, peak_bytes=160, limit_bytes=30).to_fit
     assert Memory(at_peak=kept, peak_bytes=160, limit_bytes=160).to_fit == ""
-
-
-def test_attention_holds_its_statistics_in_whole_vectors_while_it_runs() -> None:
-    ops = [
-        op("sdpa", Work.ATTENTION, (1,), (2,), scores=1e9, head_dims=(128, 128)),
-        op("mm", Work.MATMUL, (2,), (3,), products=SQUARE),
-    ]
-    memory = make_plan(recording(ops, {}), V5P, 1, "high").memory
-    # A row of 128 two-byte elements has two statistics, each a float32 in 128 lanes.
-    assert memory.curves[Category.TEMPORARIES][0] >= MIB // 256 * 2 * 128 * 4
-
-
-def test_result_that_nobody_reads_takes_no_memory() -> None:
-    read = op("mm", Work.MATMUL, (2,), (3,), products=SQUARE)
-    for user, size in ((read, MIB), (op("mm", Work.MATMUL, (1,), (3,), products=SQUARE), 0)):
-        plan = make_plan(
-            recording([op("tanh", Work.MOVE, (1,), (2,)), user], {2: 2}), V5P, 1, "high"
-        )
-        assert plan.memory.curves[Category.TEMPORARIES][0] == size
