@@ -119,6 +119,15 @@ def test_advice_on_float32_gains_what_the_priced_change_saves() -> None:
     assert found.gain_s == pytest.approx(wide.step_s - narrow.step_s, rel=0.02)
 
 
+def test_advice_on_float64_is_to_take_float32_and_gains_two_of_three_products() -> None:
+    made = make_plan(_training("f64"), V5P, 1, "highest")
+    titles = [item.title for item in made.advice]
+    assert not any("bfloat16" in title for title in titles)
+    found = next(item for item in made.advice if "float32" in item.title)
+    assert "float64" in found.why
+    assert found.gain_s == pytest.approx(made.step_s * 2 / 3, rel=0.02)
+
+
 def test_advice_on_narrow_heads_is_silent_where_they_fill_the_unit() -> None:
     for width, said in ((64, True), (128, False)):
         ops = [op("sdpa", Work.ATTENTION, (1,), (2,), scores=1e10, head_dims=(width, width))]

@@ -21,6 +21,8 @@ from torchtpu_core.plan.vmem import Life, in_hbm
 from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.units import ceil_div
 
+_ELEMENT_BYTES = {"f32": 4, "f64": 8}
+
 
 @dataclass(slots=True)
 class Lifetimes:
@@ -158,5 +160,5 @@ def _statistics_bytes(op: Op) -> int:
     if not op.read_bytes or not op.head_dims[0]:
         return 0
     width = op.head_dims[1] if op.gradient else op.head_dims[0]
-    rows = op.read_bytes[0] // max(1, width * (4 if op.dtype == "f32" else 2))
+    rows = op.read_bytes[0] // (width * _ELEMENT_BYTES.get(op.dtype, 2))
     return rows * LANES * 4 * (3 if op.gradient else 2)
