@@ -88,6 +88,8 @@ def memory_of(
     }
     living = []
     for storage, size in found.fixed.items():
+        if not size:
+            continue
         category = blocks[storage].category or Category.ACTIVATIONS
         living.append((category, 0, end - start + 1, size, storage))
     for life in found.lives:
