@@ -114,3 +114,17 @@ def test_product_read_in_another_shape_is_kept_in_float32() -> None:
     for shape, size in ((flat, MIB), (split, 2 * MIB)):
         memory = _memory(ops, {2: 4, 3: 4}, shapes={2: flat, 3: shape, 5: shape})
         assert _passing(memory)[1] - 2 * MIB == size
+
+
+def test_tensors_that_are_joined_are_kept_in_their_parts() -> None:
+    ops = [
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
+        op("mm", Work.MATMUL, (1,), (3,), products=SQUARE),
+        op("cat", Work.MOVE, (2, 3), (4,)),
+        op("mm", Work.MATMUL, (4,), (5,), products=SQUARE),
+        op("mm", Work.MATMUL, (4,), (6,), BACK, products=SQUARE),
+    ]
+    made = recording(ops, dict.fromkeys((2, 3, 4), 5))
+    made.blocks[4].size_bytes = 2 * MIB
+    memory = memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40)
+    assert _passing(memory)[3] == 2 * MIB + 2 * MIB  # the parts, and the two results

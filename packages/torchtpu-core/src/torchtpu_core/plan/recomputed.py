@@ -16,7 +16,7 @@ from torchtpu_core.plan.records import Op, Work
 from torchtpu_core.plan.uses import Uses
 
 #: Moves that are elementwise work for a compiler.
-COPIES = frozenset({"_to_copy", "clone", "copy_"})
+COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
 _NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
 _RANDOM = ("dropout", "rand", "normal", "bernoulli", "uniform", "exponential")
 #: Operands of one fusion: the most that libtpu gave the sum of an LSTM's gradients.
