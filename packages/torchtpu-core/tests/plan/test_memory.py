@@ -128,3 +128,16 @@ def test_tensors_that_are_joined_are_kept_in_their_parts() -> None:
     made.blocks[4].size_bytes = 2 * MIB
     memory = memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40)
     assert _passing(memory)[3] == 2 * MIB + 2 * MIB  # the parts, and the two results
+
+
+def test_parameters_of_a_script_that_is_one_step_take_hbm_while_they_exist() -> None:
+    ops = [
+        op("_to_copy", Work.MOVE, (), (1,)),
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
+        op("mm", Work.MATMUL, (2,), (3,), products=SQUARE),
+    ]
+    made = recording(ops, dict.fromkeys((1, 2, 3), 3))
+    made.blocks[1].category = Category.PARAMETERS
+    made.step_ends = []
+    memory = memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40, 64 * MIB)
+    assert memory.curves[Category.PARAMETERS][:3] == [MIB] * 3

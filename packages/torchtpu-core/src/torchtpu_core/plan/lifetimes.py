@@ -10,17 +10,18 @@ them, whatever Python still refers to. What is computed again for its readers
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torchtpu_core.plan.recomputed import is_elementwise, sources_of
-from torchtpu_core.plan.records import Block, Op, Work
+from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.tiles import image_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
 from torchtpu_core.plan.vmem import Life, in_hbm
 from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.units import ceil_div
 
+_STATE = (Category.PARAMETERS, Category.OPTIMIZER)
 _ELEMENT_BYTES = {"f32": 4, "f64": 8}
 
 
@@ -52,7 +53,8 @@ def lifetimes_of(
     size_of = _Sizes(ops, blocks, uses)
     kept = _attention(ops, uses)
     sources = sources_of(ops, uses, size_of)
-    lives = [*_lives(ops, uses, sources, size_of), *kept]
+    values = _lives(ops, uses, sources, size_of)
+    lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []
     for storage, size in fixed.items():
@@ -60,7 +62,19 @@ def lifetimes_of(
         for index in sorted(read.union(uses.writers.get(storage, ()))):
             points = (max(0, index - 1), index) if index in read else (index,)
             passing.append(Life(storage, size, points, index + 1))
-    return Lifetimes(fixed, in_hbm(lives, passing, vmem_bytes))
+    held = list(_held(blocks, uses, start, len(ops)))
+    return Lifetimes(fixed, [*in_hbm(lives, passing, vmem_bytes), *held])
+
+
+def _held(blocks: dict[int, Block], uses: Uses, start: int, count: int) -> Iterator[Life]:
+    """State that the step makes or frees: it is there as long as the script has it."""
+    for storage, block in blocks.items():
+        if block.category not in _STATE or storage in uses.fixed:
+            continue
+        first = max(0, block.born - start)
+        end = count if block.died is None else min(count, block.died - start)
+        if first < end:
+            yield Life(storage, block.size_bytes, (first,), end)
 
 
 class _Sizes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads and writes each storage of a step, once what nobody needs is left out."""
+"""Who reads and writes each storage of a step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torchtpu_core.plan.records import Block, Op, Work
+from torchtpu_core.plan.records import Block, Op
 
 
 @dataclass(slots=True)
@@ -46,21 +46,12 @@ def uses_of(ops: Sequence[Op], blocks: dict[int, Block], start: int) -> Uses:
         block = blocks[storage]
         return block.born < start or block.died is None or block.died > end
 
-    written = {storage for op in ops for storage in op.writes}
-    needed = {storage for storage in blocks.keys() & written if outlives(storage)}
     found = Uses()
-    for index in range(len(ops) - 1, -1, -1):
-        op = ops[index]
-        always = op.work in (Work.COLLECTIVE, Work.HOST)
-        if not always and needed.isdisjoint(op.writes):
-            continue
-        needed.update(op.reads)
+    for index, op in enumerate(ops):
         for storage in blocks.keys() & set(op.reads):
             found.readers[storage].append(index)
         for storage in blocks.keys() & set(op.writes):
             found.writers[storage].append(index)
-    for rows in (*found.readers.values(), *found.writers.values()):
-        rows.reverse()
     for storage in {*found.readers, *found.writers}:
         if outlives(storage) or storage not in found.writers:
             found.fixed.add(storage)
