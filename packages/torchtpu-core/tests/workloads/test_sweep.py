@@ -73,9 +73,12 @@ def test_command_prints_simulated_figures_and_writes_them(command, tmp_path) -> 
     assert json.loads(out.read_text())["simulated"] is True
 
 
-def _tried(name: str, rate: float, size: int, fits: bool = True) -> Tried:
-    plan = {"step_s": 1.0, "tokens_per_s": rate, "hbm": {"peak_bytes": size, "fits": fits}}
-    return Tried(options=(name,), plan=plan)
+def _tried(
+    name: str, rate: float, size: int, fits: bool = True, *, unit: str = "tokens_per_s"
+) -> Tried:
+    rates = {"tokens_per_s": 0.0, "samples_per_s": 0.0, unit: rate}
+    hbm = {"peak_bytes": size, "fits": fits}
+    return Tried(options=(name,), plan={"step_s": float(size), **rates, "hbm": hbm})
 
 
 def test_front_of_scripts_leaves_out_what_is_beaten_failed_or_does_not_fit() -> None:
@@ -83,6 +86,14 @@ def test_front_of_scripts_leaves_out_what_is_beaten_failed_or_does_not_fit() -> 
     beaten, large = _tried("beaten", 4, 3), _tried("large", 99, 99, fits=False)
     failed = Tried(options=("x",), plan={}, failure="no")
     assert front_of_scripts([beaten, small, failed, large, fast]) == [fast, small]
+
+
+def test_front_of_scripts_that_read_images_goes_by_images_per_second() -> None:
+    small, large = (
+        _tried("x", rate, size, unit="samples_per_s") for rate, size in ((5, 2), (9, 9))
+    )
+    assert front_of_scripts([small, large]) == [large, small]
+    assert large.rate == (9, "samples/s")
 
 
 def test_option_without_values_is_refused() -> None:

@@ -126,3 +126,22 @@ def test_report_names_fusions_and_their_lines(programs) -> None:
     assert report["fusions"]["largest"][0]["line"] == "model.py:7"
     assert report["fusions"]["largest"][0]["operations"] == ["convolution"]
     assert report["memory"]["peak_bytes"] == 1048576 + 524288 + 2097152
+
+
+def test_part_of_a_tuple_lives_until_its_own_last_reader() -> None:
+    text = """ENTRY %main (a: f32[256]) -> f32[256] {
+  %a = f32[256]{0} parameter(0)
+  %two = (f32[256]{0}, f32[256]{0}) fusion(%a), kind=kLoop, calls=%f
+  %one = f32[256]{0} get-tuple-element(%two), index=0
+  %other = f32[256]{0} get-tuple-element(%two), index=1
+  %early = f32[256]{0} negate(%one)
+  %late = f32[256]{0} add(%early, %early)
+  ROOT %last = f32[256]{0} add(%late, %other)
+}
+"""
+    buffers = """allocation 1: size 2048, preallocated-temp:
+ value: <1 two{0} @0> (size=1024,offset=0): f32[256]{0}
+ value: <2 two{1} @0> (size=1024,offset=1024): f32[256]{0}
+"""
+    found = {life.place: life.last for life in lives(buffers, hlo.read(text))}
+    assert found == {0: 4, 1024: 6}

@@ -221,12 +221,14 @@ def _sweep(command: list[str], sweeps: list[str], json_: Path | None) -> None:
             (
                 name,
                 seconds(plan["step_s"]),
-                f"{plan['tokens_per_s']:,.0f}",
+                f"{choice.rate[0]:,.0f}" if choice.rate[0] else "-",
                 format_bytes(hbm["peak_bytes"]),
                 verdict,
             )
         )
-    print_table(("options", "step", "tokens/s", "HBM", ""), rows)
+    counted = {choice.rate[1] for choice in tried if choice.plan and choice.rate[0]}
+    head = " or ".join(sorted(counted)) or "tokens/s"
+    print_table(("options", "step", head, "HBM", ""), rows)
     typer.echo("All figures are simulated.")
     if json_ is not None:
         figures = [

@@ -88,21 +88,29 @@ def advise(
     return sorted(found, key=lambda item: -item.gain_s)
 
 
+def _float64(step: Step) -> Iterator[Found]:
+    """The matrix unit has no float64: XLA makes a product of several float32 ones."""
+    yield from _narrower(step, "f64", "f32", "Multiply matrices in float32", "float64", "")
+
+
 def _float32(step: Step) -> Iterator[Found]:
     """Products in float32 take several passes of the matrix unit."""
-    wide = [i for i, op in enumerate(step.ops) if op.products and op.dtype == "f32"]
+    how = "; use torch.autocast('tpu', torch.bfloat16) or FSDP's MixedPrecisionPolicy"
+    yield from _narrower(step, "f32", "bf16", "Multiply matrices in bfloat16", "float32", how)
+
+
+def _narrower(
+    step: Step, dtype: str, other: str, title: str, name: str, how: str
+) -> Iterator[Found]:
+    """Products of one element type in another, of half its bytes."""
+    wide = [i for i, op in enumerate(step.ops) if op.products and op.dtype == dtype]
     if not wide:
         return
     chosen = set(wide)
-    ops = [replace(op, dtype="bf16") if i in chosen else op for i, op in enumerate(step.ops)]
+    ops = [replace(op, dtype=other) if i in chosen else op for i, op in enumerate(step.ops)]
     moved = [size / 2 if i in chosen else size for i, size in enumerate(step.fusion.moved_bytes)]
-    yield (
-        "Multiply matrices in bfloat16",
-        f"{len(wide)} products have float32 operands; use torch.autocast('tpu', torch.bfloat16) "
-        "or FSDP's MixedPrecisionPolicy",
-        step.lines(wide),
-        step.seconds_of(ops, moved),
-    )
+    why = f"{len(wide)} product{' has' if len(wide) == 1 else 's have'} {name} operands{how}"
+    yield title, why, step.lines(wide), step.seconds_of(ops, moved)
 
 
 def _head_width(step: Step) -> Iterator[Found]:
@@ -323,6 +331,7 @@ def _off_the_axes(step: Step) -> Iterator[Found]:
 
 
 RULES: tuple[Callable[[Step], Iterator[Found]], ...] = (
+    _float64,
     _float32,
     _head_width,
     _off_tile,

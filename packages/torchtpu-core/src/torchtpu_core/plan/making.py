@@ -18,6 +18,7 @@ from torchtpu_core.plan.placed import Schedule
 from torchtpu_core.plan.records import Recording, Work
 from torchtpu_core.plan.result import Plan, Role
 from torchtpu_core.plan.schedule import Pricer, placing, schedule
+from torchtpu_core.simulator import calibration as cal
 
 
 def make_plan(
@@ -73,9 +74,18 @@ def _alone(recording: Recording, where: Slice, slices: int, pricer: Pricer, faul
     fusion = fuse(ops, recording.blocks, start)
     placed = schedule(ops, fusion, pricer)
     limit = where.chip.hbm_device_bytes
-    memory = memory_of(recording.ops, recording.blocks, (start, end), fusion.inside, limit)
+    memory = memory_of(recording.ops, recording.blocks, (start, end), limit, _room(where))
     advice = advise(ops, fusion, pricer, placed, memory, recording)
     return Plan(recording, where, slices, ops, fusion, placed, memory, advice, faults=faults)
+
+
+def _room(where: Slice) -> int:
+    """Bytes of VMEM of one device in which values can stay between operators."""
+    chip = where.chip
+    if chip.vmem_bytes_per_core is None:
+        return 0
+    cores = (chip.cores_per_chip or 1) // (chip.devices_per_chip or 1)
+    return cores * chip.vmem_bytes_per_core.value - cal.SCOPED_VMEM_BYTES.value
 
 
 def _note_lonely_ranks(plan: Plan) -> None:

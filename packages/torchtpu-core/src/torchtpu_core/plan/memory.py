@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HBM over a step, by what it holds and by the user's lines.
 
-A block counts from the operator that makes it to the one after which nothing refers to
-it; blocks that live within fusions take nothing, images are padded to tiles. Not modelled:
-fragmentation, other padding, and the compiler's own temporaries.
+What takes HBM, and for how long, is that of a program of the whole step (`plan.lifetimes`):
+what Python refers to but no operator of the step needs, as the logits of the step before, counts
+nothing. Not modelled: holes between buffers, most padding, and the compiler's own temporaries.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torchtpu_core.plan.records import Block, Category, Op, Phase, Work
-from torchtpu_core.plan.tiles import image_sizes
-from torchtpu_core.simulator.rates import LANES
+from torchtpu_core.plan.lifetimes import lifetimes_of
+from torchtpu_core.plan.records import Block, Category, Op, Phase
 from torchtpu_core.units import format_bytes
 
 
@@ -68,38 +67,41 @@ def memory_of(
     ops: Sequence[Op],
     blocks: dict[int, Block],
     step: tuple[int, int],
-    inside: set[int],
     limit_bytes: int,
+    vmem_bytes: int = 0,
 ) -> Memory:
-    """HBM over the operators ``step[0]`` to ``step[1]`` of a recording."""
+    """HBM over the operators ``step[0]`` to ``step[1]`` of a recording.
+
+    Args:
+        ops: the operators of the recording.
+        blocks: its storages.
+        step: where the step starts and ends.
+        limit_bytes: what a device may allocate.
+        vmem_bytes: room for values in VMEM.
+    """
     start, end = step
-    backward = _first(ops, start, end, (Phase.BACKWARD, Phase.RECOMPUTE))
+    inside = ops[start:end]
+    backward = _first(inside, (Phase.BACKWARD, Phase.RECOMPUTE))
+    found = lifetimes_of(inside, blocks, start, vmem_bytes)
     changes: dict[Category, list[int]] = {
         category: [0] * (end - start + 2) for category in Category
     }
-    living = {}
-    read = {storage for op in ops[start:end] for storage in op.reads}
-    padded = image_sizes(ops[start:end], blocks)
-    for number, block in blocks.items():
-        died = end + 1 if block.died is None else block.died
-        if number in inside or died <= start or block.born > end or not block.size_bytes:
+    living = []
+    for storage, size in found.fixed.items():
+        if not size:
             continue
-        if number not in read and block.category is None and start <= block.born < died <= end:
-            continue  # nobody needs it: the compiler leaves out what makes it
-        category = _category(block, start, backward)
-        first, last = max(block.born, start) - start, min(died, end + 1) - start
-        size = padded.get(number, block.size_bytes)
+        category = blocks[storage].category or Category.ACTIVATIONS
+        living.append((category, 0, end - start + 1, size, storage))
+    for life in found.lives:
+        category = _category(blocks[life.storage], life.end, backward)
+        living.append((category, life.first, life.end, life.size_bytes, life.storage))
+    for category, first, last, size, _ in living:
         changes[category][first] += size
         changes[category][last] -= size
-        living[number] = (category, first, last)
-    for index, op in enumerate(ops[start:end]):
-        size = _statistics_bytes(op)
-        changes[Category.TEMPORARIES][index] += size
-        changes[Category.TEMPORARIES][index + 1] -= size
     curves = {category: _running(row)[:-1] for category, row in changes.items()}
     totals = [sum(values) for values in zip(*curves.values(), strict=True)]
     peak = max(range(len(totals)), key=totals.__getitem__)
-    found = Memory(
+    memory = Memory(
         curves=curves,
         peak_index=peak,
         peak_bytes=totals[peak],
@@ -107,45 +109,27 @@ def memory_of(
         limit_bytes=limit_bytes,
     )
     by_line: dict[tuple[Category, str], int] = defaultdict(int)
-    for number, (category, first, last) in living.items():
+    for category, first, last, size, storage in living:
         if first <= peak < last:
-            size = padded.get(number, blocks[number].size_bytes)
-            by_line[category, blocks[number].line] += size
-    found.lines = sorted(
+            by_line[category, blocks[storage].line] += size
+    memory.lines = sorted(
         ((category, line, size) for (category, line), size in by_line.items()),
         key=lambda row: -row[2],
     )
-    return found
+    return memory
 
 
-def _statistics_bytes(op: Op) -> int:
-    """Bytes of the softmax's statistics, while the flash kernel runs.
-
-    A number for each query and head, in all lanes of a float32 vector: maximum and sum in the
-    forward kernel, these and the product with the gradient in the backward one.
-    """
-    if op.work is not Work.ATTENTION or not op.read_bytes:
-        return 0
-    width = op.head_dims[1] if op.gradient else op.head_dims[0]
-    rows = op.read_bytes[0] // max(1, width * (4 if op.dtype == "f32" else 2))
-    return rows * LANES * 4 * (3 if op.gradient else 2)
-
-
-def _category(block: Block, start: int, backward: int) -> Category:
+def _category(block: Block, end: int, backward: int) -> Category:
+    """What a value of the step holds that is needed until before the operator `end`."""
     if block.category is not None:
         return block.category
-    # What an earlier step left, such as its loss or logits, is still an activation.
-    outlives = block.died is None or block.died > backward or block.born < start
-    if block.phase is Phase.FORWARD and outlives:
-        return Category.ACTIVATIONS
-    return Category.TEMPORARIES
+    kept = block.phase is Phase.FORWARD and end > backward
+    return Category.ACTIVATIONS if kept else Category.TEMPORARIES
 
 
-def _first(ops: Sequence[Op], start: int, end: int, phases: tuple[Phase, ...]) -> int:
-    for index in range(start, end):
-        if ops[index].phase in phases:
-            return index
-    return end
+def _first(ops: Sequence[Op], phases: tuple[Phase, ...]) -> int:
+    found = (index for index, op in enumerate(ops) if op.phase in phases)
+    return next(found, len(ops))
 
 
 def _running(changes: Sequence[int]) -> list[int]:

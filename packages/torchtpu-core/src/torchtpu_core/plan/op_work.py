@@ -93,7 +93,7 @@ _DTYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "bf16",
     torch.float32: "f32",
-    torch.float64: "f32",
+    torch.float64: "f64",
     torch.int8: "int8",
     torch.float8_e4m3fn: "fp8",
     torch.float8_e5m2: "fp8",

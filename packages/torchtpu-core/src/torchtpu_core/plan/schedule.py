@@ -35,6 +35,8 @@ from torchtpu_core.simulator.rates import Rates
 
 # Passes over the matrix unit of a float32 product, by torch's setting of its precision.
 F32_PASSES = {"highest": 6, "high": 3, "medium": 1}
+# XLA makes a float64 product of three float32 ones, of high and low parts (libtpu 0.0.42.1, v5e).
+F64_PRODUCTS = 3
 
 
 class Pricer:
@@ -52,7 +54,8 @@ class Pricer:
         # The closed form only estimates what a fault does.
         self.model = network_model(self.network, link_level=bool(faults)) if self.network else None
         self.rates = Rates.of(where.chip, per_core=where.devices_per_chip > 1)
-        self._f32_passes = F32_PASSES[f32_precision]
+        passes = F32_PASSES[f32_precision]
+        self._passes = {"f32": passes, "f64": F64_PRODUCTS * passes}
         self._times: dict[tuple[str, int | Parts, int], CollectiveTime] = {}
 
     def core(self, op: Op, moved_bytes: float) -> tuple[float, str, float]:
@@ -81,7 +84,7 @@ class Pricer:
             keys, values = op.head_dims
             seconds = self.rates.attention_s(op.scores, keys, values, backward=op.gradient)
             return seconds, op.scores * (keys + values) * (5 if op.gradient else 2)
-        passes = self._f32_passes if op.dtype == "f32" else 1
+        passes = self._passes.get(op.dtype, 1)
         seconds = flops = 0.0
         for batch, m, k, n in op.products:
             seconds += batch * passes * self.rates.fused_matmul_s(m, k, n, op.dtype)

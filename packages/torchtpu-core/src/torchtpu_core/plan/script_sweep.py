@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A script planned with several values of its own options, each in a process of its own.
 
-The front holds the choices that fit and that no other beats both in tokens per second
-(step time, where no tokens are seen) and in memory.
+The front holds the choices that fit and that no other beats both in tokens or samples per second
+(step time, where neither is seen) and in memory.
 """
 
 from __future__ import annotations
@@ -35,11 +35,17 @@ class Tried:
     failure: str = ""
 
     @property
+    def rate(self) -> tuple[float, str]:
+        """What a second trains on, and in what it is counted; zero where nothing is."""
+        tokens = self.plan["tokens_per_s"]
+        return (tokens, "tokens/s") if tokens else (self.plan["samples_per_s"], "samples/s")
+
+    @property
     def cost(self) -> tuple[float, float]:
-        """Seconds per token, or per step, and bytes at the peak; smaller is better."""
-        seconds = self.plan["step_s"]
-        rate = self.plan["tokens_per_s"]
-        return (1 / rate if rate else seconds), self.plan["hbm"]["peak_bytes"]
+        """Seconds per token or sample, else per step, and bytes at the peak; less is better."""
+        rate, _ = self.rate
+        seconds = 1 / rate if rate else self.plan["step_s"]
+        return seconds, self.plan["hbm"]["peak_bytes"]
 
     @property
     def fits(self) -> bool:

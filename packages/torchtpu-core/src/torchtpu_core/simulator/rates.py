@@ -29,7 +29,7 @@ class Rates:
     """Rates of one chip or core, as data sheets state them.
 
     Attributes:
-        flops_per_s: matrix rate by element type: bf16, f32, int8, fp8.
+        flops_per_s: matrix rate by element type: bf16, f32, f64, int8, fp8.
         mxu_side: S.
         hbm_bytes_per_s: reads and writes together.
         vector_ops_per_s: element operations of all lanes and slots.
@@ -55,7 +55,7 @@ class Rates:
         bf16 = chip.figure("peak_bf16_flops_per_s")
         int8 = chip.peak_int8_ops_per_s.value if chip.peak_int8_ops_per_s else bf16
         fp8 = chip.peak_fp8_flops_per_s.value if chip.peak_fp8_flops_per_s else bf16
-        peaks = {"bf16": bf16, "f32": bf16, "int8": int8, "fp8": max(fp8, bf16)}
+        peaks = {"bf16": bf16, "f32": bf16, "f64": bf16, "int8": int8, "fp8": max(fp8, bf16)}
         lanes_per_s = SUBLANES * LANES * VECTOR_SLOTS * chip.figure("clock_hz") * cores
         return cls(
             flops_per_s={dtype: peak * share for dtype, peak in peaks.items()},

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from torchtpu_core.xla_tpu.hlo import Module
 
 _VALUE = re.compile(
-    r"^ value: <\d+ (?P<name>[\w.-]+)(?:\{[\d,]*\})? @\d+> \(size=(?P<size>\d+),offset=(?P<at>\d+)"
+    r"^ value: <\d+ (?P<name>[\w.-]+)(?:\{(?P<part>[\d,]*)\})? @\d+> "
+    r"\(size=(?P<size>\d+),offset=(?P<at>\d+)"
 )
+_PART = re.compile(r"\bindex=(\d+)")
 _RENAMES = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
 
 
@@ -42,12 +44,19 @@ def lives(buffers: str, module: Module) -> list[Life]:
     entry = module.computations.get(module.entry, [])
     index = {one.name: place for place, one in enumerate(entry)}
     last = dict(index)
+    parts: dict[tuple[str, str], int] = {}  # of results that are tuples
     for place in range(len(entry) - 1, -1, -1):
         one = entry[place]
         renames = one.opcode in _RENAMES or one.opcode.endswith(("-done", "-start"))
+        part = _PART.search(one.text) if one.opcode == "get-tuple-element" else None
         for name in one.operands:
             if name in last:
-                last[name] = max(last[name], last[one.name] if renames else place)
+                needed = last[one.name] if renames else place
+                last[name] = max(last[name], needed)
+                if part:
+                    key = (name, part[1])
+                    parts[key] = max(parts.get(key, 0), needed)
+    taken_apart = {name for name, _ in parts}
     found = []
     inside = False
     seen: set[tuple[str, int]] = set()
@@ -60,12 +69,16 @@ def lives(buffers: str, module: Module) -> list[Life]:
                 key = (match["name"], int(match["at"]))
                 if key not in seen:
                     seen.add(key)
+                    first = index[match["name"]]
+                    end = last[match["name"]]
+                    if match["part"] and match["name"] in taken_apart:
+                        end = parts.get((match["name"], match["part"].partition(",")[0]), first)
                     found.append(
                         Life(
                             name=match["name"],
                             size_bytes=int(match["size"]),
-                            first=index[match["name"]],
-                            last=last[match["name"]],
+                            first=first,
+                            last=end,
                             place=int(match["at"]),
                         )
                     )

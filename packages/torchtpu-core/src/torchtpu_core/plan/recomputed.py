@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which results of elementwise work XLA computes again where they are read.
+
+XLA fuses elementwise work into those who read it, products and convolutions included, and
+does so once for each reader where that moves fewer bytes than to write the result and read it:
+a ReLU of one operand is never kept, a sum of two that many read is. What depends on random bits
+is computed once, and so is a norm over features before a product, whose operand it would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torchtpu_core.plan.fusion import WINDOW
+from torchtpu_core.plan.records import Op, Work
+from torchtpu_core.plan.uses import Uses
+
+#: Moves that are elementwise work for a compiler.
+COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
+_NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
+_RANDOM = ("dropout", "rand", "normal", "bernoulli", "uniform", "exponential")
+#: Operands of one fusion: the most that libtpu gave the sum of an LSTM's gradients.
+MOST_OPERANDS = 48
+#: Operands smaller than this part of a result are read at no price.
+_SMALL = 1 / 4
+
+
+def sources_of(
+    ops: Sequence[Op], uses: Uses, size_of: Callable[[int], float]
+) -> dict[int, frozenset[int]]:
+    """What is read instead, by storage that is computed again.
+
+    Args:
+        ops: the operators of a step.
+        uses: of its storages.
+        size_of: bytes of a storage.
+    """
+    found: dict[int, frozenset[int]] = {}
+    for storage in uses.passing:
+        readers, writers = uses.readers[storage], uses.writers[storage]
+        op = ops[writers[0]]
+        if len(writers) > 1 or not readers or not _fuses(ops, op, readers):
+            continue
+        sources = frozenset(s for read in op.reads for s in found.get(read, {read}))
+        if len(sources) > MOST_OPERANDS:
+            continue
+        if _pays(ops, storage, writers[0], readers, sources, size_of):
+            found[storage] = sources
+    return found
+
+
+def is_elementwise(op: Op) -> bool:
+    """Whether a compiler can fuse an operator into others."""
+    return op.work is Work.ELEMENTWISE or op.name in COPIES
+
+
+def _fuses(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
+    """Whether an operator can be part of each of those who read it."""
+    if not is_elementwise(op):
+        return False
+    return all(is_elementwise(ops[i]) or _takes_fused(ops[i]) for i in readers)
+
+
+def _takes_fused(op: Op) -> bool:
+    """Whether XLA computes operands of an operator within it: not those of grouped convolutions."""
+    grouped = op.name.startswith("convolution") and any(row[0] > 1 for row in op.products)
+    return op.work is Work.MATMUL and not grouped
+
+
+def _pays(
+    ops: Sequence[Op],
+    storage: int,
+    index: int,
+    readers: Sequence[int],
+    sources: frozenset[int],
+    size_of: Callable[[int], float],
+) -> bool:
+    """Whether computing a result for each reader moves no more bytes than to keep it."""
+    op = ops[index]
+    if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
+        return False
+    near = readers[-1] - index <= WINDOW
+    if near and (len(readers) == 1 or all(ops[i].work is Work.ELEMENTWISE for i in readers)):
+        return True
+    if any(word in op.name for word in _RANDOM):
+        return False
+    size, count = size_of(storage), len(readers)
+    read = sum(size_of(source) for source in sources if size_of(source) >= _SMALL * size)
+    return count * read <= read + size + count * size

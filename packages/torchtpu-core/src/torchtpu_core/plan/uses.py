@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who reads and writes each storage of a step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torchtpu_core.plan.records import Block, Op
+
+
+@dataclass(slots=True)
+class Uses:
+    """Readers and writers by storage, as indices of operators of the step.
+
+    Attributes:
+        readers: operators that read a storage, in order.
+        writers: operators that write it, in order.
+        fixed: storages that have a value before the step or after it: they take memory all the
+            time, as operands and results of a program do.
+    """
+
+    readers: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    writers: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    fixed: set[int] = field(default_factory=set)
+
+    @property
+    def passing(self) -> list[int]:
+        """Storages that only the step uses, in the order in which they are written."""
+        found = [storage for storage in self.writers if storage not in self.fixed]
+        return sorted(found, key=lambda storage: self.writers[storage][0])
+
+
+def uses_of(ops: Sequence[Op], blocks: dict[int, Block], start: int) -> Uses:
+    """The uses of a step's storages.
+
+    Args:
+        ops: its operators.
+        blocks: storages by identifier.
+        start: operators recorded before the step.
+    """
+    end = start + len(ops)
+
+    def outlives(storage: int) -> bool:
+        block = blocks[storage]
+        return block.born < start or block.died is None or block.died > end
+
+    found = Uses()
+    for index, op in enumerate(ops):
+        for storage in blocks.keys() & set(op.reads):
+            found.readers[storage].append(index)
+        for storage in blocks.keys() & set(op.writes):
+            found.writers[storage].append(index)
+    for storage in {*found.readers, *found.writers}:
+        if outlives(storage) or storage not in found.writers:
+            found.fixed.add(storage)
+    for storage, block in blocks.items():  # what the step does not touch is there all the same
+        if block.born < start and (block.died is None or block.died > end):
+            found.fixed.add(storage)
+    return found

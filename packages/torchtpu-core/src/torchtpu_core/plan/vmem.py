@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values of a step stay in VMEM from their first use to their last.
+
+XLA keeps what is used again soon in VMEM while there is room, and brings operands there ahead of
+their use. Room goes to the shortest waits first; a value of which each wait found room is never
+in HBM. Not modelled: copies in parts, and the order in which XLA tries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A value while it is needed.
+
+    Attributes:
+        storage: its storage.
+        size_bytes: with padding.
+        uses: operators that make or read it, in order.
+        end: the operator before which its place is free.
+    """
+
+    storage: int
+    size_bytes: int
+    uses: tuple[int, ...]
+    end: int
+
+    @property
+    def first(self) -> int:
+        """The operator that makes it."""
+        return self.uses[0]
+
+    def waits(self) -> list[tuple[int, int, int]]:
+        """How long it waits from one use to the next, and the stretch; the last ends with it."""
+        last = max(self.end, self.first + 1)
+        if len(self.uses) == 1:
+            return [(0, self.first, last)]
+        return [
+            (other - one, one, last if other == self.uses[-1] else other)
+            for one, other in zip(self.uses, self.uses[1:], strict=False)
+        ]
+
+
+def in_hbm(lives: Sequence[Life], passing: Sequence[Life], room_bytes: int) -> list[Life]:
+    """The values that take a place in HBM.
+
+    Args:
+        lives: values of the step.
+        passing: operands and results of the step at each use, which are in VMEM then.
+        room_bytes: of VMEM.
+    """
+    if not room_bytes:
+        return list(lives)
+    count = max((life.end for life in (*lives, *passing)), default=0) + 2
+    waits = [
+        (gap, life.size_bytes, start, end, number)
+        for number, life in enumerate((*lives, *passing))
+        for gap, start, end in life.waits()
+    ]
+    taken = np.zeros(count, np.int64)
+    out: set[int] = set()
+    for _, size, start, end, number in sorted(waits):
+        stretch = taken[start:end]
+        if size > room_bytes or size + stretch.max() > room_bytes:
+            out.add(number)
+        else:
+            stretch += size
+    return [life for number, life in enumerate(lives) if number in out]
