@@ -80,6 +80,24 @@ def test_callback_of_a_future_gets_the_results(pair):
         assert torch.equal(found, 3 * (each[0] + each[1]))
 
 
+def both_first_calls(nearby: bool) -> dict[int, FirstCalls]:
+    """Those of two ranks."""
+    store = dist.PrefixStore(uuid.uuid4().hex, dist.HashStore())
+
+    def made(rank: int) -> FirstCalls:
+        return FirstCalls(
+            store, rank, 2, nearby=nearby, abort=_C.Abort(),
+            read=lambda key: store.get(key).decode(), forget=lambda _key: None,
+        )  # fmt: skip
+
+    ranks: dict[int, FirstCalls] = {}
+    other = threading.Thread(target=lambda: ranks.update({1: made(1)}))
+    other.start()
+    ranks[0] = made(0)
+    other.join()
+    return ranks
+
+
 def call(what: str) -> _C.Call:
     """What ranks compare."""
     return _C.Call(what, "all_reduce", (), (), 0)
@@ -105,6 +123,21 @@ def test_of_two_ranks_at_least_one_sees_each_difference_in_the_mailbox(tmp_path)
         assert all((what, line) == (f"{rank} {number}", "line") for rank, what, line in said)
 
 
+def test_place_where_ranks_part_is_found_while_the_ring_holds_it():
+    ranks = both_first_calls(True)
+    for number in range(1, 300):
+        for rank in range(2):
+            line = "b.py:2" if rank == 1 and number >= 100 else "a.py:1"
+            assert ranks[rank].compare(number, call("barrier"), line) is None
+        found = ranks[0].parting(number)
+        last = 99 + _C.Mailbox.ENTRIES  # then no call is left that both made at one line
+        if 100 <= number < last:
+            assert found == (100, {0: "barrier at a.py:1", 1: "barrier at b.py:2"})
+        else:
+            assert found is None
+    assert ranks[0].parting(50) is None
+
+
 def test_rank_that_is_a_whole_ring_ahead_waits_until_the_job_has_failed(tmp_path):
     path, abort = str(tmp_path / "box"), _C.Abort()
     ahead, _behind = (_C.Mailbox(path, rank, 2) for rank in range(2))
@@ -123,23 +156,7 @@ def test_rank_that_is_a_whole_ring_ahead_waits_until_the_job_has_failed(tmp_path
 
 @pytest.mark.parametrize("nearby", [True, False])
 def test_first_calls_tell_a_difference_by_memory_and_by_the_store(nearby):
-    store = dist.HashStore()
-    name = uuid.uuid4().hex
-
-    def read(key: str) -> str:
-        return dist.PrefixStore(name, store).get(key).decode()
-
-    def made(rank: int) -> FirstCalls:
-        return FirstCalls(
-            dist.PrefixStore(name, store), rank, 2, nearby=nearby, abort=_C.Abort(), read=read,
-            forget=lambda _key: None,
-        )  # fmt: skip
-
-    ranks: dict[int, FirstCalls] = {}
-    other = threading.Thread(target=lambda: ranks.update({1: made(1)}))
-    other.start()
-    ranks[0] = made(0)
-    other.join()
+    ranks = both_first_calls(nearby)
     long = "all_reduce of " + "float32[8], " * 200
     for number, what in enumerate(["barrier", long, long + "x"], 1):
         assert ranks[0].compare(number, call(what), "a.py:1 in f") is None

@@ -72,6 +72,26 @@ class FirstCalls:
         said = self._read(f"call/{number}")
         return None if said.startswith(call.digest) else f"0\n{said}"
 
+    def parting(self, last: int) -> tuple[int, dict[int, str]] | None:
+        """The first collective that ranks came to from different lines: number, and their calls.
+
+        A rank that has left one out shows there first, while it calls the same as the others. None
+        if that is not known: the ranks are on several machines, or have parted too long ago.
+
+        Args:
+            last: number of the last collective to look at.
+        """
+        together = False
+        for number in range(max(1, last - _C.Mailbox.ENTRIES + 1), last + 1):
+            said = {r: self.mailbox.said(r, number) for r in range(self._size) if self.mailbox}
+            calls = {r: text.split("\n", 2)[1:] for r, text in said.items() if text is not None}
+            if len({line for _what, line in calls.values()}) > 1:
+                known = together or number == 1
+                listed = {r: " at ".join(filter(None, call)) for r, call in calls.items()}
+                return (number, listed) if known else None
+            together = together or len(calls) == self._size
+        return None
+
     def _share(self) -> _C.Mailbox | None:
         """The ring, if every rank can map it."""
         made = self._make() if self._rank == 0 else self._open(self._read("mailbox"))

@@ -66,6 +66,7 @@ class Group:
         self._calls: FirstCalls | None = None
         self._sharding: jax.sharding.NamedSharding | None = None
         world.ledger.recorder.know(self)
+        world.ledger.groups[name] = self
 
     @property
     def size(self) -> int:
@@ -187,10 +188,30 @@ class Group:
             f"{self.world.rank} noticed it before it began:{listed}\nAll ranks of a group must "
             "call the same collectives in the same order, with the same shapes, dtypes and "
             "reduction. The first line that should not be there, or is missing, is the cause."
+            f"{self.parting(pending.seq - 1)}"
         )
         board.post("mismatch", ranks=list(self.ranks), message=message)
         self.world.ledger.fail(Failure(CollectiveMismatchError, message))
         self.world.ledger.check()
+
+    def parting(self, last: int) -> str:
+        """Where ranks first came to one collective from different lines, for the end of a message.
+
+        A rank that has left out a collective differs there first: it may go on for long with calls
+        that fit those of the others. Empty if no such place is known.
+
+        Args:
+            last: number of the last collective to look at.
+        """
+        found = self._calls.parting(last) if self._calls is not None else None
+        if found is None:
+            return ""
+        number, calls = found
+        listed = "".join(f"\n  rank {self.ranks[i]}: {calls[i]}" for i in sorted(calls))
+        return (
+            f"\nBefore that the ranks had come to number {number} of group {self.name!r} from "
+            f"different lines, for the first time that is known:{listed}"
+        )
 
     def use_device(self, device: int) -> None:
         """Settle which device this rank brings to the group; the first use decides.

@@ -171,6 +171,7 @@ class Watch:
         return (
             f"{self._peers[rank].name} is gone: {reason}. {pending.name}, cannot finish without "
             f"it.{last} Look at that rank's output for the cause, then restart the job."
+            f"{self._parting(pending)}"
         )
 
     def _late_message(self, others: list[int], pending: Pending) -> str:
@@ -190,7 +191,12 @@ class Watch:
         return (
             f"{pending.name}: Timed out after {pending.timeout_s:g} s: {who}. Raise timeout= of "
             "init_process_group or TORCH_TPU_COLLECTIVE_TIMEOUT_S if it only needed longer."
+            f"{self._parting(pending)}"
         )
+
+    def _parting(self, pending: Pending) -> str:
+        group = self._ledger.groups.get(pending.group)
+        return group.parting(pending.seq) if group is not None and pending.seq else ""
 
     def _is_late(self, rank: int, pending: Pending) -> bool:
         return not _has_come(self._board.position(rank, pending.group), pending)
