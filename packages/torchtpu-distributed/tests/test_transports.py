@@ -136,6 +136,10 @@ def test_place_where_ranks_part_is_found_while_the_ring_holds_it():
         else:
             assert found is None
     assert ranks[0].parting(50) is None
+    assert ranks[0].compare(300, call("barrier"), "a.py:1") is None  # the other has not come to it
+    assert ranks[0].last(1, about=300) == (299, "barrier at b.py:2")
+    assert ranks[1].last(0, about=299) == (300, "barrier at a.py:1")
+    assert ranks[0].last(1, about=900) == (0, "")
 
 
 def test_rank_that_is_a_whole_ring_ahead_waits_until_the_job_has_failed(tmp_path):

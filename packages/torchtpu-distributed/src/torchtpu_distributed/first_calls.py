@@ -83,14 +83,35 @@ class FirstCalls:
         """
         together = False
         for number in range(max(1, last - _C.Mailbox.ENTRIES + 1), last + 1):
-            said = {r: self.mailbox.said(r, number) for r in range(self._size) if self.mailbox}
-            calls = {r: text.split("\n", 2)[1:] for r, text in said.items() if text is not None}
+            said = {r: self._said(r, number) for r in range(self._size)}
+            calls = {r: call for r, call in said.items() if call is not None}
             if len({line for _what, line in calls.values()}) > 1:
                 known = together or number == 1
-                listed = {r: " at ".join(filter(None, call)) for r, call in calls.items()}
-                return (number, listed) if known else None
+                return (number, {r: _at(*call) for r, call in calls.items()}) if known else None
             together = together or len(calls) == self._size
         return None
+
+    def last(self, rank: int, about: int) -> tuple[int, str]:
+        """Number and call of the last collective that a rank has said it calls; 0 if unknown.
+
+        Args:
+            rank: its number in the group.
+            about: a number near which to look.
+        """
+        reach = _C.Mailbox.ENTRIES
+        for number in range(about + reach, max(0, about - reach), -1):
+            call = self._said(rank, number)
+            if call is not None:
+                return number, _at(*call)
+        return 0, ""
+
+    def _said(self, rank: int, number: int) -> tuple[str, str] | None:
+        """What a rank has said it calls, and where."""
+        said = self.mailbox.said(rank, number) if self.mailbox is not None else None
+        if said is None:
+            return None
+        _digest, what, line = said.split("\n", 2)
+        return what, line
 
     def _share(self) -> _C.Mailbox | None:
         """The ring, if every rank can map it."""
@@ -115,6 +136,10 @@ class FirstCalls:
             return None if path == "-" else _C.Mailbox(path, self._rank, self._size)
         except RuntimeError:
             return None
+
+
+def _at(what: str, line: str) -> str:
+    return f"{what} at {line}" if line else what
 
 
 def read(said: str) -> tuple[int, str, str]:

@@ -179,8 +179,10 @@ class Group:
         calls[self.world.rank] = f"{pending.what}{f' at {pending.line}' if pending.line else ''}"
         board = Board(self.world.store, self.world.rank)
         for rank in self.ranks:
-            number, name = board.position(rank, self.name)
             if rank not in calls:
+                number, name = self.reached(rank, pending.seq)
+                if not number:
+                    number, name = board.position(rank, self.name)
                 calls[rank] = name if number == pending.seq else f"(at number {number}) {name}"
         listed = "".join(f"\n  rank {rank}: {calls[rank]}" for rank in sorted(calls))
         message = (
@@ -193,6 +195,18 @@ class Group:
         board.post("mismatch", ranks=list(self.ranks), message=message)
         self.world.ledger.fail(Failure(CollectiveMismatchError, message))
         self.world.ledger.check()
+
+    def reached(self, rank: int, about: int) -> tuple[int, str]:
+        """Number and name of the last collective that a rank has said it calls; 0 if unknown.
+
+        Args:
+            rank: its number in the world.
+            about: a number near which to look; 0 for that of this rank's last one.
+        """
+        if self._calls is None:
+            return 0, ""
+        number, call = self._calls.last(self.ranks.index(rank), about or self.seq)
+        return number, call and f"{call}, number {number} of group {self.name!r}"
 
     def parting(self, last: int) -> str:
         """Where ranks first came to one collective from different lines, for the end of a message.

@@ -166,7 +166,7 @@ class Watch:
         return f"its heart has not beaten for {SILENT_S:g} s" if now - since > SILENT_S else ""
 
     def _lost_message(self, rank: int, reason: str, pending: Pending) -> str:
-        number, name = self._board.position(rank, pending.group)
+        number, name = self._position(rank, pending)
         last = f" The last one it is known to have come to was {name}." if number else ""
         return (
             f"{self._peers[rank].name} is gone: {reason}. {pending.name}, cannot finish without "
@@ -178,12 +178,13 @@ class Watch:
         self._board.post("stack")
         deadline = time.monotonic() + min(ANSWER_S, pending.timeout_s)
         late = [rank for rank in others if self._is_late(rank, pending)]
-        while time.monotonic() < deadline and not all(self._board.stack(rank) for rank in late):
+        while time.monotonic() < deadline and not all(map(self._has_answered, late)):
             time.sleep(TICK_S / 5)
         late = [rank for rank in late if self._is_late(rank, pending)]
         parts = [self._late_rank(rank, pending) for rank in late[:8]]
         parts += [
-            f"{self._peers[rank].name} had come, and is stopped now (SIGSTOP, or a debugger)"
+            f"{self._peers[rank].name} had come, and is stopped now (SIGSTOP, or a debugger) "
+            f"after {self._position(rank, pending)[1]}"
             for rank in others
             if rank not in late and processes.is_stopped(self._peers[rank])
         ]
@@ -198,11 +199,22 @@ class Watch:
         group = self._ledger.groups.get(pending.group)
         return group.parting(pending.seq) if group is not None and pending.seq else ""
 
+    def _has_answered(self, rank: int) -> bool:
+        """Whether a rank has shown where it is, or cannot."""
+        return bool(self._board.stack(rank)) or processes.is_stopped(self._peers[rank])
+
+    def _position(self, rank: int, pending: Pending) -> tuple[int, str]:
+        """Number and name of the last one a rank came to in the group of a collective."""
+        told = self._board.position(rank, pending.group)  # with its last beat
+        group = self._ledger.groups.get(pending.group)
+        known = group.reached(rank, pending.seq) if group is not None else (0, "")
+        return known if known[0] > told[0] else told
+
     def _is_late(self, rank: int, pending: Pending) -> bool:
-        return not _has_come(self._board.position(rank, pending.group), pending)
+        return not _has_come(self._position(rank, pending), pending)
 
     def _late_rank(self, rank: int, pending: Pending) -> str:
-        number, name = self._board.position(rank, pending.group)
+        number, name = self._position(rank, pending)
         last = f"its last one was {name}" if number else "none is known of this group"
         if processes.is_stopped(self._peers[rank]):
             last += "; it is stopped (SIGSTOP, or a debugger)"
