@@ -120,7 +120,7 @@ def test_of_two_ranks_at_least_one_sees_each_difference_in_the_mailbox(tmp_path)
     for number, of_first, of_second in zip(numbers, *seen, strict=True):
         said = [first_calls.read(each) for each in (of_first, of_second) if each is not None]
         assert bool(said) == (number % 3 == 0)
-        assert all((what, line) == (f"{rank} {number}", "line") for rank, what, line in said)
+        assert all((d.what, d.line) == (f"{d.rank} {number}", "line") for d in said)
 
 
 def test_place_where_ranks_part_is_found_while_the_ring_holds_it():
@@ -166,5 +166,6 @@ def test_first_calls_tell_a_difference_by_memory_and_by_the_store(nearby):
         assert ranks[0].compare(number, call(what), "a.py:1 in f") is None
     assert ranks[1].compare(1, call("barrier"), "") is None
     assert ranks[1].compare(2, call(long), "") is None
-    rank, what, line = first_calls.read(ranks[1].compare(3, call(long + "y"), ""))
-    assert rank == 0 and line == "a.py:1 in f" and long.startswith(what) and len(what) > 500
+    found = ranks[1].compare(3, call(long + "y"), "")
+    assert found.rank == 0 and found.line == "a.py:1 in f"
+    assert long.startswith(found.what) and len(found.what) > 500

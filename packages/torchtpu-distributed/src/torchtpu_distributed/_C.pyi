@@ -92,6 +92,7 @@ class Operations:
 class Direct:
     grace_s: float
     begun_behind: int
+    is_broken: bool
     def __init__(
         self,
         group: GroupState,

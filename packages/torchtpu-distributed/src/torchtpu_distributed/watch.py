@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import distributed as dist
 
-from torchtpu_distributed import processes, recorder
+from torchtpu_distributed import differences, processes, recorder
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import (
     CollectiveError,
@@ -119,7 +119,18 @@ class Watch:
         elif notice["kind"] == "stack":
             self._board.put_stack(main_stack())
 
+    def _find_difference(self, pending: Pending) -> bool:
+        """Fail if another rank calls something else, which it may have begun to after this one."""
+        group = self._ledger.groups.get(pending.group)
+        found = differences.of_pending(group, pending) if group and pending.seq else None
+        if group is None or found is None:
+            return False
+        self._fail(CollectiveMismatchError, differences.report(group, pending, found))
+        return True
+
     def _look_after(self, pending: Pending) -> None:
+        if self._find_difference(pending):
+            return
         others = [rank for rank in pending.ranks if rank != self._rank]
         for rank in others:
             reason = self._why_lost(rank, pending)
@@ -197,7 +208,7 @@ class Watch:
 
     def _parting(self, pending: Pending) -> str:
         group = self._ledger.groups.get(pending.group)
-        return group.parting(pending.seq) if group is not None and pending.seq else ""
+        return differences.parting(group, pending.seq) if group and pending.seq else ""
 
     def _has_answered(self, rank: int) -> bool:
         """Whether a rank has shown where it is, or cannot."""
@@ -207,7 +218,7 @@ class Watch:
         """Number and name of the last one a rank came to in the group of a collective."""
         told = self._board.position(rank, pending.group)  # with its last beat
         group = self._ledger.groups.get(pending.group)
-        known = group.reached(rank, pending.seq) if group is not None else (0, "")
+        known = differences.reached(group, rank, pending.seq) if group is not None else (0, "")
         return known if known[0] > told[0] else told
 
     def _is_late(self, rank: int, pending: Pending) -> bool:
@@ -228,6 +239,8 @@ class Watch:
     def _store_lost(self, error: Exception) -> None:
         dead = [p.name for p in self._peers.values() if processes.is_running(p) is False]
         pending = self._ledger.pending()
+        if any(self._find_difference(each) for each in pending[:LOOK_AT]):
+            return
         stopped = f" {pending[0].name}, cannot finish." if pending else ""
         store = (
             f"the store of the process group does not answer ({type(error).__name__}: {error}); "
