@@ -237,20 +237,32 @@ class Watch:
         return f"{self._peers[rank].name} has not come to it ({last}){shown}"
 
     def _store_lost(self, error: Exception) -> None:
-        dead = [p.name for p in self._peers.values() if processes.is_running(p) is False]
+        dead = [p for p in self._peers.values() if processes.is_running(p) is False]
         pending = self._ledger.pending()
         if any(self._find_difference(each) for each in pending[:LOOK_AT]):
             return
-        stopped = f" {pending[0].name}, cannot finish." if pending else ""
+        stopped, parting = "", ""
+        if pending:
+            last = "".join(self._last_call(rank, pending[0]) for rank in pending[0].ranks[:8])
+            stopped = f" {pending[0].name}, cannot finish.{last}"
+            parting = self._parting(pending[0])
         store = (
             f"the store of the process group does not answer ({type(error).__name__}: {error}); "
             "its host, rank 0 or the launcher, has probably ended."
         )
         if dead:
-            message = f"{', '.join(dead)} is gone, and {store}{stopped} Look at its output."
+            names = ", ".join(p.name for p in dead)
+            message = f"{names} is gone, and {store}{stopped} Look at its output.{parting}"
             self._fail(PeerLostError, message)
         else:
-            self._fail(CollectiveError, f"{store[0].upper()}{store[1:]}{stopped}")
+            self._fail(CollectiveError, f"{store[0].upper()}{store[1:]}{stopped}{parting}")
+
+    def _last_call(self, rank: int, pending: Pending) -> str:
+        group = self._ledger.groups.get(pending.group)
+        if group is None or rank == self._rank:
+            return ""
+        number, name = differences.reached(group, rank, pending.seq)
+        return f" The last one rank {rank} is known to have come to was {name}." if number else ""
 
     def _fail(self, kind: type[CollectiveError], message: str) -> None:
         self._ledger.fail(Failure(kind, message))
