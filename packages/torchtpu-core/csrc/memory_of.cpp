@@ -35,10 +35,11 @@ ValuePtr value_in_order(const at::Tensor& tensor) {
   return good ? value : ValuePtr();
 }
 
-// Whether only the tensor's storage, and `value` itself, can see its memory.
-bool is_own(const ValuePtr& value) {
+// Whether only the tensor's storage, `value` itself and `held` can see its memory.
+bool is_own(const ValuePtr& value, const Owner* held) {
   PyObject* array = value->array.load();
-  return !value->lent && value.use_count() == 2 && array != nullptr && Py_REFCNT(array) == 1;
+  size_t holders = value.get() == held ? 3 : 2;
+  return !value->lent && value.use_count() == holders && array != nullptr && Py_REFCNT(array) == 1;
 }
 
 // Gives a tensor nobody has written to, over all of its storage, memory of its own.
@@ -52,12 +53,12 @@ void provide(const at::Tensor& tensor) {
 }
 
 // The value, computed, if its memory may be read or, with `write`, changed.
-ValuePtr usable_value(const at::Tensor& tensor, bool write) {
+ValuePtr usable_value(const at::Tensor& tensor, bool write, const Owner* held) {
   if (write) {
     provide(tensor);
   }
   ValuePtr value = value_in_order(tensor);
-  if (!value || (write && !is_own(value))) {
+  if (!value || (write && !is_own(value, held))) {
     return ValuePtr();
   }
   auto array = py::reinterpret_borrow<py::object>(value->array.load());
@@ -67,7 +68,7 @@ ValuePtr usable_value(const at::Tensor& tensor, bool write) {
   array = py::object();
   // A program under way may read what was computed long ago, so all of them have to be over;
   // the wait let other threads in, so look again.
-  bool good = !write || (is_settled(tensor.device().index()) && is_own(value));
+  bool good = !write || (is_settled(tensor.device().index()) && is_own(value, held));
   if (good && write) {
     may_change(*value);
   }
@@ -84,13 +85,18 @@ void synchronize_device(c10::DeviceIndex device) {
   synchronize(device);
 }
 
-const Native the_table{Native::kVersion, &current_line_text,  &flush_pending,
-                       &memory_of,       &synchronize_device, &add_device_time};
+void set_written(Owner& owner, bool written) {
+  auto& value = static_cast<Value&>(owner);
+  written ? ++value.written : --value.written;
+}
+
+const Native the_table{Native::kVersion,    &current_line_text, &flush_pending, &memory_of,
+                       &synchronize_device, &add_device_time,   &set_written};
 
 }  // namespace
 
-Memory memory_of(const at::Tensor& tensor, bool write) {
-  ValuePtr value = usable_value(tensor, write);
+Memory memory_of(const at::Tensor& tensor, bool write, const Owner* held) {
+  ValuePtr value = usable_value(tensor, write, held);
   if (!value) {
     return {};
   }
@@ -100,7 +106,7 @@ Memory memory_of(const at::Tensor& tensor, bool write) {
 
 py::object own_array(const at::Tensor& tensor) {
   flush_pending(tensor.device().index());
-  ValuePtr value = usable_value(tensor, true);
+  ValuePtr value = usable_value(tensor, true, nullptr);
   bool whole = value && value->geometry->nbytes == static_cast<int64_t>(tensor.nbytes());
   return whole ? py::reinterpret_borrow<py::object>(value->array.load()) : py::object(py::none());
 }

@@ -8,9 +8,9 @@
 namespace torchtpu {
 
 // See Native::memory. The GIL is held; nothing is recorded for the tensor's device.
-Memory memory_of(const at::Tensor& tensor, bool write);
+Memory memory_of(const at::Tensor& tensor, bool write, const Owner* held);
 
-// The array whose memory `memory_of(tensor, true)` gives if that is all of it, or None.
+// The array whose memory `memory_of(tensor, true, nullptr)` gives if that is all of it, or None.
 py::object own_array(const at::Tensor& tensor);
 
 // For the capsule that other distributions open.

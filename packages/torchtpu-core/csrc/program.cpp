@@ -127,6 +127,9 @@ py::object launch(Program& program, c10::ArrayRef<ValuePtr> operands,
     if (array == nullptr) {
       bridge("raise_failed_operand")();
     }
+    if (operand->written.load() != 0) {
+      bridge("wait")(py::reinterpret_borrow<py::object>(array));
+    }
     arguments.push_back(array);
   }
   py::object words;

@@ -40,6 +40,7 @@ struct Value : c10::intrusive_ptr_target {
   uint32_t output = 0;
   uint32_t uses_in_trace = 0;
   bool failed = false;
+  std::atomic<uint32_t> written{0};    // by how many collectives under way: a program that reads it waits
   bool lent = false;                   // its array was given to code outside: others may read it
   uint64_t epoch = 0;                  // the stream of ops that made or first read it, and where;
   uint64_t place = 0;                  // see journal.h

@@ -10,9 +10,6 @@
 namespace torchtpu::distributed {
 namespace {
 
-// The same for all tensors on the same memory, while one of them lives.
-const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
-
 std::vector<at::Tensor> results_of(const Request& request) {
   return request.result == nullptr ? std::vector<at::Tensor>() : std::vector<at::Tensor>{*request.result};
 }
@@ -146,7 +143,7 @@ Memory Direct::memory(const at::Tensor& tensor, bool write) const {
   }
   wait_for_users_of(tensor);
   device_api().flush(tensor.device().index());
-  return device_api().memory(tensor, write);
+  return device_api().memory(tensor, write, nullptr);
 }
 
 PendingPtr Direct::message(const char* kind, int peer, const at::Tensor& tensor) {
@@ -219,8 +216,10 @@ bool Direct::prepare(const Request& request, Prepared& prepared) {
     wait_for_users_of(*request.operand);
     wait_for_users_of(*request.result);
     api.flush(device);
-    prepared.source = request.reads ? api.memory(*request.operand, false) : Memory();
-    prepared.target = request.writes ? api.memory(*request.result, true) : Memory();
+    prepared.source = request.reads ? api.memory(*request.operand, false, nullptr) : Memory();
+    if (request.writes) {
+      prepared.target = memory_to_write(*request.result, prepared.written);
+    }
     if ((request.reads && !prepared.source.owner) || (request.writes && !prepared.target.owner)) {
       return false;
     }
@@ -234,6 +233,18 @@ bool Direct::prepare(const Request& request, Prepared& prepared) {
   prepared.record->line = line();
   prepared.record->timeout_s = group_->timeout_s.load();
   return true;
+}
+
+// Of others that are under way on other parts of the tensor's storage, all share what they write.
+Memory Direct::memory_to_write(const at::Tensor& tensor, c10::intrusive_ptr<Written>& written) const {
+  c10::intrusive_ptr<Written> shared = operations_->written(tensor);
+  Memory memory = device_api().memory(tensor, true, shared ? shared->owner.get() : nullptr);
+  if (memory.owner) {
+    bool same = shared && shared->owner == memory.owner;
+    written = same ? std::move(shared) : c10::make_intrusive<Written>(std::move(memory.owner));
+    memory.owner = written;
+  }
+  return memory;
 }
 
 WorkPtr Direct::run(const Request& request, Begin begin) {
@@ -254,7 +265,7 @@ WorkPtr Direct::run(const Request& request, Begin begin) {
 }
 
 WorkPtr Direct::run_now(const Request& request, const Begin& begin, Prepared prepared) {
-  auto& [record, source, target] = prepared;
+  auto& [record, source, target, written] = prepared;
   Outcome outcome = Outcome::kEnded;
   std::string trouble;
   try {
@@ -275,14 +286,15 @@ WorkPtr Direct::run_now(const Request& request, const Begin& begin, Prepared pre
   }
   source.owner.release();  // a thread of gloo's that is stuck may still use them: kept for ever
   target.owner.release();
+  written.release();
   report(!trouble.empty() ? "failed" : outcome == Outcome::kDiffers ? "differs" : "ended", record,
          !trouble.empty() ? trouble : other_);
 }
 
 WorkPtr Direct::run_later(const Request& request, Begin begin, Prepared prepared) {
-  std::vector<const void*> storages;
+  std::vector<Span> spans;
   if (request.operand != nullptr) {
-    storages = {storage_of(*request.operand), storage_of(*request.result)};
+    spans = {Span(*request.operand), Span(*request.result)};
   }
   auto start = [begin = std::move(begin), source = view_of(prepared.source, request.operand),
                 target = view_of(prepared.target, request.result)](c10d::Backend& gloo, End& end) {
@@ -295,7 +307,7 @@ WorkPtr Direct::run_later(const Request& request, Begin begin, Prepared prepared
   };
   auto operation = std::make_shared<Operation>(
       prepared.record, std::vector<Memory>{std::move(prepared.source), std::move(prepared.target)},
-      std::move(storages), results_of(request), std::move(start), std::move(explain), records_, operations_);
+      std::move(prepared.written), std::move(spans), results_of(request), std::move(start), std::move(explain), records_, operations_);
   operations_->add(operation);
   py::gil_scoped_release no_gil;
   lane_->enter(operation);
@@ -338,8 +350,7 @@ void throw_not_yet(const Pending& record, std::chrono::milliseconds timeout) {
 
 void Direct::wait_for_users_of(const at::Tensor& tensor) const {
   if (!operations_->idle()) {
-    operations_->wait_for([storage = storage_of(tensor)](const Operation& each) { return each.uses(storage); },
-                          *abort_);
+    operations_->wait_for([span = Span(tensor)](const Operation& each) { return each.uses(span); }, *abort_);
   }
 }
 

@@ -108,12 +108,14 @@ class Direct : public std::enable_shared_from_this<Direct> {
     PendingPtr record;
     Memory source;
     Memory target;
+    c10::intrusive_ptr<Written> written;
   };
 
   bool ready_for(const Request& request) const;
   bool prepare(const Request& request, Prepared& prepared);
   WorkPtr run_now(const Request& request, const Begin& begin, Prepared prepared);
   WorkPtr run_later(const Request& request, Begin begin, Prepared prepared);
+  Memory memory_to_write(const at::Tensor& tensor, c10::intrusive_ptr<Written>& written) const;
   void wait_for_users_of(const at::Tensor& tensor) const;
   py::object explain(const char* how, const PendingPtr& record, const std::string& said);
   std::shared_ptr<const Call> known(const Request& request);

@@ -78,6 +78,8 @@ void bind_direct(py::module_& m) {
       .def_property("grace_s", [](const Direct& self) { return self.lane()->grace_s.load(); },
                     [](Direct& self, double seconds) { self.lane()->grace_s.store(seconds); },
                     "How long one that cannot begin at once is left to whoever waits for it.")
+      .def_property_readonly("is_broken", [](const Direct& self) { return self.lane()->is_broken(); },
+                             "Whether another rank calls something else, so that nothing begins any more.")
       .def_property_readonly("begun_behind", [](const Direct& self) { return self.lane()->begun_behind.load(); },
                              "How many nobody waited for in that time.");
   bind_works(m);

@@ -34,6 +34,11 @@ py::object compare_here(Mailbox& box, uint64_t number, const Call& call, const s
   return agreement == Agreement::kDiffers ? py::object(readable(others)) : py::object(py::none());
 }
 
+py::object said_by(Mailbox& box, int rank, uint64_t number) {
+  std::optional<std::string> said = box.said(rank, number);
+  return said ? py::object(readable(*said)) : py::object(py::none());
+}
+
 }  // namespace
 
 void bind_host_memory(py::module_& m) {
@@ -45,7 +50,10 @@ void bind_host_memory(py::module_& m) {
            py::arg("size"))
       .def("compare", &compare_here, py::arg("number"), py::arg("call"), py::arg("line"), py::arg("abort"),
            "Say what this rank calls; the number in the group of one that is known to call something else, "
-           "and what it says, or None.");
+           "and what it says, or None.")
+      .def_readonly_static("ENTRIES", &Mailbox::kEntries)
+      .def("said", &said_by, py::arg("rank"), py::arg("number"),
+           "What a rank has said it calls, or None if that is not there, or not any more.");
   m.def("view_of", &tensor_over, py::arg("address"), py::arg("elements"), py::arg("dtype"),
         py::arg("owner"), "A CPU tensor over memory that `owner` keeps.");
   m.def("wait_for", &wait_for, py::arg("works"), py::arg("abort"),

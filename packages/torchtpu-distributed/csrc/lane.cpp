@@ -39,8 +39,15 @@ Agreement Lane::agree(const Pending& record, Patience patience, std::string& oth
   if (!mailbox_) {
     return Agreement::kSame;
   }
-  return compare(*mailbox_, record.seq, *record.call, record.line, *abort_, patience != Patience::kNone,
-                 patience == Patience::kAwake, other);
+  if (is_broken()) {
+    return Agreement::kEnded;
+  }
+  Agreement agreement = compare(*mailbox_, record.seq, *record.call, record.line, *abort_,
+                                patience != Patience::kNone, patience == Patience::kAwake, other);
+  if (agreement == Agreement::kDiffers) {
+    broken_.store(true);
+  }
+  return agreement;
 }
 
 void Lane::enter(const OperationPtr& operation) {

@@ -50,6 +50,9 @@ class Lane : public std::enable_shared_from_this<Lane> {
   void hurry();
 
   bool is_empty() const { return length_.load() == 0; }
+  // Another rank calls something else: nothing begins any more, since gloo would give what comes
+  // next to that call.
+  bool is_broken() const { return broken_.load(); }
   // How many a thread behind has begun, and how long it waits for somebody else to do it.
   std::atomic<size_t> begun_behind{0};
   std::atomic<double> grace_s{0.0002};
@@ -65,6 +68,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   BackendPtr gloo_;
   std::shared_ptr<Mailbox> mailbox_;
   std::atomic<bool> connected_{false};
+  std::atomic<bool> broken_{false};
   std::mutex mutex_;  // nobody waits for the GIL in it
   std::condition_variable changed_;
   std::deque<OperationPtr> waiting_;

@@ -13,14 +13,13 @@
 namespace torchtpu::distributed {
 namespace {
 
-constexpr uint64_t kEntries = 128;
 constexpr size_t kTextBytes = 1024 - 16;
 constexpr size_t kLineBytes = 64;  // of a processor's cache: one counter each
 
 }  // namespace
 
 struct Mailbox::Entry {
-  std::atomic<uint64_t> number;  // written last
+  std::atomic<uint64_t> number;  // 0 while the rest is written
   uint64_t length;
   char text[kTextBytes];
 };
@@ -63,6 +62,8 @@ bool Mailbox::post(uint64_t number, std::string_view text, std::string_view rest
   Entry& target = entry(rank_, number);
   size_t first = std::min(text.size(), kTextBytes);
   size_t second = std::min(rest.size(), kTextBytes - first);
+  target.number.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(target.text, text.data(), first);
   std::memcpy(target.text + first, rest.data(), second);
   target.length = first + second;
@@ -82,6 +83,16 @@ int Mailbox::differing(uint64_t number, std::string_view digest) {
 std::string_view Mailbox::text(int rank, uint64_t number) {
   const Entry& source = entry(rank, number);
   return {source.text, source.length};
+}
+
+std::optional<std::string> Mailbox::said(int rank, uint64_t number) {
+  const Entry& source = entry(rank, number);
+  if (source.number.load(std::memory_order_acquire) != number) {
+    return std::nullopt;
+  }
+  std::string copy(source.text, std::min<uint64_t>(source.length, kTextBytes));
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return source.number.load(std::memory_order_relaxed) == number ? std::optional(copy) : std::nullopt;
 }
 
 void Mailbox::taken(uint64_t number) { progress(rank_).store(number, std::memory_order_release); }

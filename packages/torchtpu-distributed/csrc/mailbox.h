@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,6 +34,10 @@ class Mailbox {
   // A rank's entry `number`, which is there; its writer may replace it once it is `taken`.
   std::string_view text(int rank, uint64_t number);
   void taken(uint64_t number);
+
+  // A copy of a rank's entry `number`; none if it is not there, or is being replaced.
+  std::optional<std::string> said(int rank, uint64_t number);
+  static constexpr uint64_t kEntries = 128;  // of a rank's ring
 
  private:
   struct Entry;

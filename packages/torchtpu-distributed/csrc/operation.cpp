@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "operation.h"
 
+#include "device_api.h"
 #include "threads.h"
 #include "work.h"
 
@@ -10,12 +11,27 @@
 
 namespace torchtpu::distributed {
 
-Operation::Operation(PendingPtr record, std::vector<Memory> memory, std::vector<const void*> storages,
-                     std::vector<at::Tensor> results, Start start, Explain explain,
+Span::Span(const at::Tensor& tensor)
+    : storage(tensor.storage().unsafeGetStorageImpl()), last(tensor.storage().nbytes()) {
+  if (tensor.is_contiguous()) {
+    first = static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
+    last = first + tensor.nbytes();
+  }
+}
+
+Written::Written(c10::intrusive_ptr<Owner> memory) : owner(std::move(memory)) {
+  device_api().set_written(*owner, true);
+}
+
+Written::~Written() { device_api().set_written(*owner, false); }
+
+Operation::Operation(PendingPtr record, std::vector<Memory> memory, c10::intrusive_ptr<Written> written,
+                     std::vector<Span> spans, std::vector<at::Tensor> results, Start start, Explain explain,
                      std::shared_ptr<Records> records, std::shared_ptr<Operations> all)
     : record_(std::move(record)),
       memory_(std::move(memory)),
-      storages_(std::move(storages)),
+      written_(std::move(written)),
+      spans_(std::move(spans)),
       results_(std::move(results)),
       start_(std::move(start)),
       explain_(std::move(explain)),
@@ -23,7 +39,16 @@ Operation::Operation(PendingPtr record, std::vector<Memory> memory, std::vector<
       all_(std::move(all)) {}
 
 bool Operation::uses(const void* storage) const {
-  return std::find(storages_.begin(), storages_.end(), storage) != storages_.end();
+  return std::any_of(spans_.begin(), spans_.end(), [&](const Span& each) { return each.storage == storage; });
+}
+
+bool Operation::uses(const Span& span) const {
+  return std::any_of(spans_.begin(), spans_.end(), [&](const Span& each) { return each.overlaps(span); });
+}
+
+c10::intrusive_ptr<Written> Operation::written() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return written_;
 }
 
 bool Operation::uses(uintptr_t first, size_t nbytes) const {
@@ -82,10 +107,12 @@ void Operation::close(State how, std::exception_ptr error) {
     return;
   }
   std::vector<Memory> memory;
+  c10::intrusive_ptr<Written> written;
   std::vector<WorkPtr> works;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     memory.swap(memory_);
+    written.swap(written_);
     works.swap(works_);
     error_ = std::move(error);
   }
@@ -95,6 +122,7 @@ void Operation::close(State how, std::exception_ptr error) {
     }
   }
   memory.clear();  // before anybody sees the end, so that the results can be written again
+  written.reset();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -177,6 +205,22 @@ void Operations::add(const OperationPtr& operation) {
   std::lock_guard<std::mutex> lock(mutex_);
   list_.push_back({operation});
   count_.store(list_.size());
+}
+
+c10::intrusive_ptr<Written> Operations::written(const at::Tensor& tensor) const {
+  if (idle()) {
+    return {};
+  }
+  const void* storage = Span(tensor).storage;
+  std::vector<OperationPtr> operations = all();
+  for (auto it = operations.rbegin(); it != operations.rend(); ++it) {
+    if ((*it)->uses(storage)) {
+      if (c10::intrusive_ptr<Written> written = (*it)->written()) {
+        return written;
+      }
+    }
+  }
+  return {};
 }
 
 void Operations::finished(const Operation& operation) {

@@ -24,6 +24,27 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 class Operations;
 
+// Bytes of a tensor's storage. Tensors on the same memory share the storage while one of them lives.
+struct Span {
+  explicit Span(const at::Tensor& tensor);
+  bool overlaps(const Span& other) const {
+    return storage == other.storage && first < other.last && other.first < last;
+  }
+
+  const void* storage;
+  size_t first = 0;
+  size_t last;  // after it
+};
+
+// Memory that a collective writes: programs that read it wait while this lives. Collectives on
+// different bytes of it share this, so that the tensor's memory counts as its own.
+struct Written : c10::intrusive_ptr_target {
+  explicit Written(c10::intrusive_ptr<Owner> memory);
+  ~Written() override;
+
+  const c10::intrusive_ptr<Owner> owner;
+};
+
 class Operation : public std::enable_shared_from_this<Operation> {
  public:
   // What to do at its end, and how it begins: see direct.h.
@@ -33,13 +54,17 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // HostRunner, `said` what gloo or another rank told.
   using Explain = std::function<py::object(const char* how, const PendingPtr& record, const std::string& said)>;
 
-  Operation(PendingPtr record, std::vector<Memory> memory, std::vector<const void*> storages,
-            std::vector<at::Tensor> results, Start start, Explain explain,
+  // `memory` and `spans`: what it reads and writes; `written` is of that, or null.
+  Operation(PendingPtr record, std::vector<Memory> memory, c10::intrusive_ptr<Written> written,
+            std::vector<Span> spans, std::vector<at::Tensor> results, Start start, Explain explain,
             std::shared_ptr<Records> records, std::shared_ptr<Operations> all);
 
   const PendingPtr& record() const { return record_; }
   const std::vector<at::Tensor>& results() const { return results_; }
   bool uses(const void* storage) const;
+  bool uses(const Span& span) const;
+  // What it writes; null if it writes nothing, or is over.
+  c10::intrusive_ptr<Written> written() const;
   // Whether its memory has a byte of these.
   bool uses(uintptr_t first, size_t nbytes) const;
 
@@ -74,7 +99,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   const PendingPtr record_;
   std::vector<Memory> memory_;
-  const std::vector<const void*> storages_;
+  c10::intrusive_ptr<Written> written_;
+  const std::vector<Span> spans_;
   const std::vector<at::Tensor> results_;
   Start start_;
   End end_;
@@ -94,6 +120,8 @@ using OperationPtr = std::shared_ptr<Operation>;
 // Those of a process that are not over. Any thread may call it.
 class Operations {
  public:
+  // What the last of those that use a tensor's storage writes, or null.
+  c10::intrusive_ptr<Written> written(const at::Tensor& tensor) const;
   // In the order of their calls.
   void add(const OperationPtr& operation);
   // Its results are there: it and those that wait for it end, if those before it have.

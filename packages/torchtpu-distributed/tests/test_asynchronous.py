@@ -74,6 +74,20 @@ def test_tensor_in_use_is_waited_for_by_what_uses_it_next(pair):
         assert torch.equal(gathered, torch.cat([8 * total] * 2))
 
 
+def test_parts_of_one_tensor_are_reduced_at_once(pair):
+    each = drawn(5)
+    total = each[0] + each[1]
+    for whole, long_ways in pair("asynchronous.parts_at_once", each=each):
+        assert torch.equal(whole, torch.cat([total, 2 * total])) and long_ways == 0
+
+
+def test_part_of_a_tensor_that_changes_while_another_is_reduced_keeps_both(pair):
+    each = drawn(5)
+    results = pair("asynchronous.parts_of_which_one_changes", each=each)
+    for rank, whole in enumerate(results):
+        assert torch.equal(whole, torch.cat([each[0] + each[1], 3 * each[rank]]))
+
+
 def test_callbacks_of_futures_may_wait_for_other_collectives(pair):
     each = drawn(5)
     for results in pair("asynchronous.callbacks_that_wait", each=each):

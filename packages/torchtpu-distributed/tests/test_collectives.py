@@ -201,6 +201,14 @@ def test_all_to_all_with_uneven_splits_moves_every_row(pair):
     assert same_bits(found[1], each[0][1:])
 
 
+def test_all_to_all_with_splits_of_the_input_alone_receives_equal_pieces(pair):
+    each = operands(torch.float32, 5, 2)
+    mine = [(x, [2, 3]) for x in each]
+    found = pair("collectives.all_to_all_with_splits_of_one_side", each=mine)
+    assert same_bits(found[0], torch.cat([x[:2] for x in each]))
+    assert same_bits(found[1], torch.cat([x[2:] for x in each]))
+
+
 def test_all_to_all_to_one_rank_leaves_the_other_without_rows(pair):
     each = operands(torch.float32, 4, 2)
     output_splits = [[0, 0], [4, 4]]

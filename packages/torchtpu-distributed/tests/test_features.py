@@ -14,7 +14,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 CLOSE_BFLOAT16 = {"rtol": 2e-2, "atol": 2e-3}
 #: What CI runs on two ranks; the rest takes longer and runs on four.
 QUICK = ("ddp_no_sync", "ddp_join", "ddp_synchronised_batch_norm", "fsdp_mixed_precision",
-         "tensor_parallel", "some_parameters_parallel",
+         "tensor_parallel", "some_parameters_parallel", "one_hot_rows",
          "pipeline_one_forward_one_backward")  # fmt: skip
 
 

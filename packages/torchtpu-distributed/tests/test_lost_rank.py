@@ -105,11 +105,28 @@ def test_rank_killed_before_a_barrier_is_named(run_scripts):
         ("dtype", "float32[8]", "int32[8]"),
         ("operation", "op=sum", "op=max"),
         ("skips", "op=min", "op=sum"),
+        ("pieces", "(8 bytes to group rank 1, 8 bytes from it)", "(4 bytes to group rank 0, 8 b"),
     ],
 )
 def test_different_collectives_are_refused_on_all_ranks(run_scripts, how, first, second):
     for outcome in run_scripts(SCRIPT, how, "8"):
         assert_survivor(outcome, "CollectiveMismatchError", first, second, "lost_rank.py:")
+
+
+def test_rank_that_left_out_one_of_equal_collectives_is_named_with_the_place(run_scripts):
+    survivor, ended = run_scripts(SCRIPT, "leaves_out", "8")
+    assert ended.returncode == 0
+    assert_survivor(survivor, "PeerLostError", "rank 1", "is gone: it ended", "number 8 of group")
+    first, second = survivor.stdout.partition("come to number 5 of group")[2].splitlines()[1:3]
+    lines = [int(line.rpartition(".py:")[2].split()[0]) for line in (first, second)]
+    assert "rank 0: all_reduce" in first and "rank 1: all_reduce" in second
+    assert "in reduce_in_turns" in first and lines[0] == lines[1] + 2
+
+
+def test_nothing_begins_behind_a_collective_that_another_rank_left_out(run_scripts):
+    for outcome in run_scripts(SCRIPT, "leaves_out_later", "8"):
+        assert_survivor(outcome, "CollectiveMismatchError", "op=min", "op=sum", "in reduce_later")
+        assert "reduced" not in outcome.stdout
 
 
 @pytest.mark.parametrize("way", ["later", "future"])

@@ -80,6 +80,24 @@ def test_callback_of_a_future_gets_the_results(pair):
         assert torch.equal(found, 3 * (each[0] + each[1]))
 
 
+def both_first_calls(nearby: bool) -> dict[int, FirstCalls]:
+    """Those of two ranks."""
+    store = dist.PrefixStore(uuid.uuid4().hex, dist.HashStore())
+
+    def made(rank: int) -> FirstCalls:
+        return FirstCalls(
+            store, rank, 2, nearby=nearby, abort=_C.Abort(),
+            read=lambda key: store.get(key).decode(), forget=lambda _key: None,
+        )  # fmt: skip
+
+    ranks: dict[int, FirstCalls] = {}
+    other = threading.Thread(target=lambda: ranks.update({1: made(1)}))
+    other.start()
+    ranks[0] = made(0)
+    other.join()
+    return ranks
+
+
 def call(what: str) -> _C.Call:
     """What ranks compare."""
     return _C.Call(what, "all_reduce", (), (), 0)
@@ -102,7 +120,26 @@ def test_of_two_ranks_at_least_one_sees_each_difference_in_the_mailbox(tmp_path)
     for number, of_first, of_second in zip(numbers, *seen, strict=True):
         said = [first_calls.read(each) for each in (of_first, of_second) if each is not None]
         assert bool(said) == (number % 3 == 0)
-        assert all((what, line) == (f"{rank} {number}", "line") for rank, what, line in said)
+        assert all((d.what, d.line) == (f"{d.rank} {number}", "line") for d in said)
+
+
+def test_place_where_ranks_part_is_found_while_the_ring_holds_it():
+    ranks = both_first_calls(True)
+    for number in range(1, 300):
+        for rank in range(2):
+            line = "b.py:2" if rank == 1 and number >= 100 else "a.py:1"
+            assert ranks[rank].compare(number, call("barrier"), line) is None
+        found = ranks[0].parting(number)
+        last = 99 + _C.Mailbox.ENTRIES  # then no call is left that both made at one line
+        if 100 <= number < last:
+            assert found == (100, {0: "barrier at a.py:1", 1: "barrier at b.py:2"})
+        else:
+            assert found is None
+    assert ranks[0].parting(50) is None
+    assert ranks[0].compare(300, call("barrier"), "a.py:1") is None  # the other has not come to it
+    assert ranks[0].last(1, about=300) == (299, "barrier at b.py:2")
+    assert ranks[1].last(0, about=299) == (300, "barrier at a.py:1")
+    assert ranks[0].last(1, about=900) == (0, "")
 
 
 def test_rank_that_is_a_whole_ring_ahead_waits_until_the_job_has_failed(tmp_path):
@@ -123,27 +160,12 @@ def test_rank_that_is_a_whole_ring_ahead_waits_until_the_job_has_failed(tmp_path
 
 @pytest.mark.parametrize("nearby", [True, False])
 def test_first_calls_tell_a_difference_by_memory_and_by_the_store(nearby):
-    store = dist.HashStore()
-    name = uuid.uuid4().hex
-
-    def read(key: str) -> str:
-        return dist.PrefixStore(name, store).get(key).decode()
-
-    def made(rank: int) -> FirstCalls:
-        return FirstCalls(
-            dist.PrefixStore(name, store), rank, 2, nearby=nearby, abort=_C.Abort(), read=read,
-            forget=lambda _key: None,
-        )  # fmt: skip
-
-    ranks: dict[int, FirstCalls] = {}
-    other = threading.Thread(target=lambda: ranks.update({1: made(1)}))
-    other.start()
-    ranks[0] = made(0)
-    other.join()
+    ranks = both_first_calls(nearby)
     long = "all_reduce of " + "float32[8], " * 200
     for number, what in enumerate(["barrier", long, long + "x"], 1):
         assert ranks[0].compare(number, call(what), "a.py:1 in f") is None
     assert ranks[1].compare(1, call("barrier"), "") is None
     assert ranks[1].compare(2, call(long), "") is None
-    rank, what, line = first_calls.read(ranks[1].compare(3, call(long + "y"), ""))
-    assert rank == 0 and line == "a.py:1 in f" and long.startswith(what) and len(what) > 500
+    found = ranks[1].compare(3, call(long + "y"), "")
+    assert found.rank == 0 and found.line == "a.py:1 in f"
+    assert long.startswith(found.what) and len(found.what) > 500

@@ -158,9 +158,11 @@ class Backend:
         check_splits(output_splits, output, self._group.size)
         check_splits(input_splits, operand, self._group.size)
         if output_splits or input_splits:
-            rows = [operand.shape[0] // self._group.size] * self._group.size
             return self._host.all_to_all(
-                output, operand, output_splits or rows, input_splits or rows
+                output,
+                operand,
+                output_splits or self._even_splits(output),
+                input_splits or self._even_splits(operand),
             )
         return self._run(opts, Collective.of("all_to_all", [output]), [operand], [output])
 
@@ -244,6 +246,9 @@ class Backend:
 
     def _is(self, rank: int) -> bool:
         return self._group.rank == rank
+
+    def _even_splits(self, tensor: torch.Tensor) -> list[int]:
+        return [tensor.shape[0] // self._group.size] * self._group.size
 
     def _check_count(self, tensors: Tensors) -> None:
         if len(tensors) != self._group.size:

@@ -142,9 +142,10 @@ def _shared_name(of: world.World, ranks: tuple[int, ...]) -> str:
 
 def serve_dtensors() -> None:
     """Register what DTensors of the device need besides a process group."""
-    from torchtpu_distributed import mixed_parameters, sharded_attention
+    from torchtpu_distributed import mixed_parameters, sharded_attention, sharded_one_hot
 
     sharded_attention.register()
+    sharded_one_hot.register()
     mixed_parameters.register()
 
 

@@ -71,7 +71,8 @@ class Target:
         """The memory, with the present elements in it."""
         view = self.view()
         if self.array is None:
-            view.copy_(Source(self._tensor).view())
+            present = Source(self._tensor)  # keeps the memory that the view shows
+            view.copy_(present.view())
         return view
 
     def finish(self) -> None:

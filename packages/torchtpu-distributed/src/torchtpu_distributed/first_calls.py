@@ -3,7 +3,8 @@
 
 Ranks of one machine share memory (`csrc/mailbox.h`): each looks at what those say that have come
 before it, so nobody waits. On several machines all wait for what the first rank says in the store.
-What is said is three lines: a digest of the call, the call's beginning, and the user's line.
+What is said is three lines: a digest of the call, the call's beginning, and the user's line; then,
+where ranks exchange pieces whose sizes only two of them know, the bytes of the pieces.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import distributed as dist
@@ -21,6 +23,75 @@ from torchtpu_distributed import _C
 #: So many entries are kept in the store for ranks that lag behind.
 _KEPT = 256
 _MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """What a rank exchanges with each rank of a group, in bytes.
+
+    Attributes:
+        sent: to each rank.
+        received: from each rank.
+    """
+
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+
+    def encode(self) -> str:
+        """As one line."""
+        return " ".join(map(str, (*self.sent, *self.received, ".")))
+
+    @classmethod
+    def decode(cls, text: str) -> Pieces | None:
+        """From the text of `encode`; None if it has been cut."""
+        *words, end = text.split(" ")
+        if end != ".":
+            return None
+        sizes = tuple(map(int, words))
+        return cls(sent=sizes[: len(sizes) // 2], received=sizes[len(sizes) // 2 :])
+
+    def with_rank(self, rank: int) -> str:
+        """What is exchanged with a rank of the group, in words."""
+        return (
+            f" ({self.sent[rank]} bytes to group rank {rank}, {self.received[rank]} bytes from it)"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What a rank has said it calls."""
+
+    what: str
+    line: str
+    pieces: Pieces | None
+
+    @classmethod
+    def decode(cls, text: str) -> _Said:
+        """From an entry of the mailbox or the store."""
+        _digest, what, line, *pieces = text.split("\n", 3)
+        return cls(what=what, line=line, pieces=Pieces.decode(pieces[0]) if pieces else None)
+
+    @property
+    def name(self) -> str:
+        """As messages show it."""
+        return f"{self.what} at {self.line}" if self.line else self.what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What a rank calls that calls something else than this one.
+
+    Attributes:
+        rank: its number in the group.
+        what: what it calls.
+        line: the user's line there.
+        of_mine: what to add to this rank's own call, so that the difference shows.
+    """
+
+    rank: int
+    what: str
+    line: str
+    of_mine: str = ""
 
 
 class FirstCalls:
@@ -54,23 +125,90 @@ class FirstCalls:
         self._abort, self._read, self._forget = abort, read, forget
         self.mailbox = self._share() if nearby else None
 
-    def compare(self, number: int, call: _C.Call, line: str) -> str | None:
-        """Which rank is known to call something else than `call`, and what: see `read`.
+    def compare(
+        self, number: int, call: _C.Call, line: str, pieces: Pieces | None = None
+    ) -> Difference | None:
+        """What another rank is known to call instead of `call`.
 
         Args:
             number: number of the collective in the group, from 1.
             call: what this rank calls.
             line: the user's line.
+            pieces: what it exchanges with each rank; compared on one machine only.
         """
         if self.mailbox is not None:
-            return self.mailbox.compare(number, call, line, self._abort)
+            rest = line if pieces is None else f"{line}\n{pieces.encode()}"
+            said = self.mailbox.compare(number, call, rest, self._abort)
+            return self._misfit(number) if said is None else read(said)
         if self._rank == 0:
             self._store.set(f"call/{number}", call.said + line)
             if number > _KEPT:
                 self._forget(f"call/{number - _KEPT}")
             return None
         said = self._read(f"call/{number}")
-        return None if said.startswith(call.digest) else f"0\n{said}"
+        return None if said.startswith(call.digest) else read(f"0\n{said}")
+
+    def difference(self, number: int, call: _C.Call) -> Difference | None:
+        """What another rank of this machine is known to call instead of `call`, by now."""
+        for rank in range(self._size):
+            said = self.mailbox.said(rank, number) if self.mailbox is not None else None
+            if said is not None and not said.startswith(call.digest):
+                return read(f"{rank}\n{said}")
+        return self._misfit(number)
+
+    def _misfit(self, number: int) -> Difference | None:
+        """A rank that is known to exchange pieces of other sizes with this one."""
+        mine = self._said(self._rank, number)
+        if mine is None or mine.pieces is None:
+            return None
+        for rank in range(self._size):
+            other = self._said(rank, number) if rank != self._rank else None
+            if other is None or other.pieces is None:
+                continue
+            sent, received = other.pieces.received[self._rank], other.pieces.sent[self._rank]
+            if (sent, received) != (mine.pieces.sent[rank], mine.pieces.received[rank]):
+                what = f"{other.what}{other.pieces.with_rank(self._rank)}"
+                added = mine.pieces.with_rank(rank)
+                return Difference(rank=rank, what=what, line=other.line, of_mine=added)
+        return None
+
+    def parting(self, last: int) -> tuple[int, dict[int, str]] | None:
+        """The first collective that ranks came to from different lines: number, and their calls.
+
+        A rank that has left one out shows there first, while it calls the same as the others. None
+        if that is not known: the ranks are on several machines, or have parted too long ago.
+
+        Args:
+            last: number of the last collective to look at.
+        """
+        together = False
+        for number in range(max(1, last - _C.Mailbox.ENTRIES + 1), last + 1):
+            said = {r: self._said(r, number) for r in range(self._size)}
+            calls = {r: call for r, call in said.items() if call is not None}
+            if len({call.line for call in calls.values()}) > 1:
+                known = together or number == 1
+                return (number, {r: call.name for r, call in calls.items()}) if known else None
+            together = together or len(calls) == self._size
+        return None
+
+    def last(self, rank: int, about: int) -> tuple[int, str]:
+        """Number and call of the last collective that a rank has said it calls; 0 if unknown.
+
+        Args:
+            rank: its number in the group.
+            about: a number near which to look.
+        """
+        reach = _C.Mailbox.ENTRIES
+        for number in range(about + reach, max(0, about - reach), -1):
+            call = self._said(rank, number)
+            if call is not None:
+                return number, call.name
+        return 0, ""
+
+    def _said(self, rank: int, number: int) -> _Said | None:
+        """What a rank has said it calls."""
+        text = self.mailbox.said(rank, number) if self.mailbox is not None else None
+        return _Said.decode(text) if text is not None else None
 
     def _share(self) -> _C.Mailbox | None:
         """The ring, if every rank can map it."""
@@ -97,7 +235,8 @@ class FirstCalls:
             return None
 
 
-def read(said: str) -> tuple[int, str, str]:
-    """Group rank of one that calls something else, what it calls, and where."""
-    rank, _digest, what, line = said.split("\n", 3)
-    return int(rank), what, line
+def read(said: str) -> Difference:
+    """What a rank calls, from its number in the group, a line's end, and what it has said."""
+    rank, _, text = said.partition("\n")
+    other = _Said.decode(text)
+    return Difference(rank=int(rank), what=other.what, line=other.line)

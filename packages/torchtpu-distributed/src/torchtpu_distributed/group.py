@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from torch import distributed as dist
 
-from torchtpu_distributed import _C, first_calls
+from torchtpu_distributed import _C, differences
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import CollectiveMismatchError, ProcessGroupError
-from torchtpu_distributed.first_calls import FirstCalls
+from torchtpu_distributed.first_calls import Difference, FirstCalls, Pieces
 from torchtpu_distributed.ledger import Failure
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.stacks import main_line
@@ -66,6 +66,7 @@ class Group:
         self._calls: FirstCalls | None = None
         self._sharding: jax.sharding.NamedSharding | None = None
         world.ledger.recorder.know(self)
+        world.ledger.groups[name] = self
 
     @property
     def size(self) -> int:
@@ -106,19 +107,23 @@ class Group:
         ledger.begin(pending)
         return pending
 
-    def agree(self, pending: Pending) -> None:
+    def agree(self, pending: Pending, pieces: Pieces | None = None) -> None:
         """Make sure no other rank is known to call another collective here.
 
         No transport notices every difference: ranks would get wrong values, hang or
         crash. Every rank says what it calls before it launches, and looks at what others
         have said: of two that differ at least one never starts.
 
+        Args:
+            pending: what this rank calls.
+            pieces: what it exchanges with each rank, if only two ranks know each size.
+
         Raises:
             CollectiveMismatchError: it calls another.
         """
         if self.size == 1:
             return
-        other = self._first_calls().compare(pending.seq, pending.call, pending.line)
+        other = self._first_calls().compare(pending.seq, pending.call, pending.line, pieces)
         self.world.ledger.check()
         if other is not None:
             self.refuse(pending, other)
@@ -163,31 +168,23 @@ class Group:
         """The memory in which the ranks compare; None if there is one, or several machines."""
         return self._first_calls().mailbox if self.size > 1 else None
 
-    def refuse(self, pending: Pending, said: str) -> None:
+    @property
+    def known_calls(self) -> FirstCalls | None:
+        """What ranks have said they call, if they have begun to."""
+        return self._calls
+
+    def refuse(self, pending: Pending, found: Difference) -> None:
         """Fail because another rank calls something else.
 
         Args:
             pending: what this rank calls.
-            said: which one and what it said, see `first_calls`.
+            found: what the other one does.
 
         Raises:
             CollectiveMismatchError: always.
         """
-        other, what, line = first_calls.read(said)
-        calls = {self.ranks[other]: f"{what}{f' at {line}' if line else ''}"}
-        calls[self.world.rank] = f"{pending.what}{f' at {pending.line}' if pending.line else ''}"
+        message = differences.report(self, pending, found)
         board = Board(self.world.store, self.world.rank)
-        for rank in self.ranks:
-            number, name = board.position(rank, self.name)
-            if rank not in calls:
-                calls[rank] = name if number == pending.seq else f"(at number {number}) {name}"
-        listed = "".join(f"\n  rank {rank}: {calls[rank]}" for rank in sorted(calls))
-        message = (
-            f"Collective number {pending.seq} of group {self.name!r} differs between ranks; rank "
-            f"{self.world.rank} noticed it before it began:{listed}\nAll ranks of a group must "
-            "call the same collectives in the same order, with the same shapes, dtypes and "
-            "reduction. The first line that should not be there, or is missing, is the cause."
-        )
         board.post("mismatch", ranks=list(self.ranks), message=message)
         self.world.ledger.fail(Failure(CollectiveMismatchError, message))
         self.world.ledger.check()

@@ -15,6 +15,7 @@ from torchtpu_core.tpu import devices
 
 from torchtpu_distributed import _C, pricing
 from torchtpu_distributed.errors import ProcessGroupError
+from torchtpu_distributed.first_calls import Pieces
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_collectives import Begun, Gloo
 from torchtpu_distributed.host_running import HostRunner
@@ -60,7 +61,9 @@ class HostPath:
 
         inputs, outputs = [_operand(operand)], [_operand(output)]
         what = f"all_to_all of uneven pieces of {operand.dtype}"
-        work = self._runner.run_host(_C.Call(what, "all_to_all", inputs, outputs, 0), begin)
+        pieces = Pieces(sent=_sizes(sent, input_splits), received=_sizes(received, output_splits))
+        call = _C.Call(what, "all_to_all", inputs, outputs, 0)
+        work = self._runner.run_host(call, begin, pieces)
         spent_ps = pricing.device_time_ps("all_to_all", operand.nbytes, self._group)
         add_device_time(operand.get_device(), spent_ps)
         _fill(output, received)
@@ -123,6 +126,12 @@ def _operand(tensor: torch.Tensor) -> Operand:
 def _fill(tensor: torch.Tensor, host: torch.Tensor) -> None:
     with torch.no_grad():
         tensor.copy_(host)
+
+
+def _sizes(host: torch.Tensor, splits: Sequence[int]) -> tuple[int, ...]:
+    """Bytes of the pieces along dim 0."""
+    row_bytes = host.shape[1:].numel() * host.itemsize
+    return tuple(rows * row_bytes for rows in splits)
 
 
 def _rows_as_bytes(host: torch.Tensor) -> torch.Tensor:

@@ -19,10 +19,11 @@ import torch
 from torch import distributed as dist
 from torchtpu_core import calls as core_calls
 
-from torchtpu_distributed import _C, pricing
+from torchtpu_distributed import _C, first_calls, pricing
 from torchtpu_distributed.calls import Collective
 from torchtpu_distributed.device_memory import Source, Target, storage_key
 from torchtpu_distributed.errors import CollectiveError
+from torchtpu_distributed.first_calls import Pieces
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_collectives import Begun, Gloo
 from torchtpu_distributed.pending import Pending
@@ -131,17 +132,20 @@ class HostRunner:
             self._enqueue(pending, begin, work)
             return work
 
-    def run_host(self, call: _C.Call, begin: Callable[[Gloo], Begun]) -> DeviceWork:
+    def run_host(
+        self, call: _C.Call, begin: Callable[[Gloo], Begun], pieces: Pieces | None = None
+    ) -> DeviceWork:
         """Run a collective of host memory in its turn.
 
         Args:
             call: what ranks must agree on.
             begin: starts it.
+            pieces: what this rank exchanges with each, if only two ranks know each size.
         """
         with self._group.state:
             self._wait_idle()
             pending = self._group.pending(call, core_calls.user_line())
-            self.perform(pending, begin)
+            self.perform(pending, begin, pieces)
         return DeviceWork(pending, self._group.world.ledger, [])
 
     def describe(
@@ -204,7 +208,7 @@ class HostRunner:
     def differs(self, pending: Pending, said: str) -> None:
         """Fail because another rank calls something else than compiled code has."""
         try:
-            self._group.refuse(pending, said)
+            self._group.refuse(pending, first_calls.read(said))
         finally:
             self._group.world.ledger.give_up(pending)
 
@@ -213,9 +217,9 @@ class HostRunner:
         self._fail(pending, RuntimeError(message))
 
     def ended(self, pending: Pending, _message: str) -> None:
-        """Fail because the job did while compiled code waited."""
+        """Fail because the job did while compiled code waited, or is about to."""
         self.interrupted(pending)
-        self.check()
+        self._group.world.ledger.wait_for_verdict()
 
     def interrupted(self, pending: Pending) -> None:
         """Leave a collective that compiled code has left in its middle."""
@@ -237,12 +241,15 @@ class HostRunner:
         with self._queue_lock:
             return not (self._busy or self._queue)
 
-    def perform(self, pending: Pending, begin: Callable[[Gloo], Begun]) -> None:
+    def perform(
+        self, pending: Pending, begin: Callable[[Gloo], Begun], pieces: Pieces | None = None
+    ) -> None:
         """Make sure all ranks call the same, and run it in this thread.
 
         Args:
             pending: the collective, entered into the ledger.
             begin: starts it.
+            pieces: what this rank exchanges with each, if only two ranks know each size.
 
         Raises:
             CollectiveError: it cannot finish.
@@ -250,7 +257,9 @@ class HostRunner:
         ledger = self._group.world.ledger
         try:
             self.direct.settle()  # what compiled code has been called for before
-            self._group.agree(pending)
+            if self.direct.is_broken:
+                ledger.wait_for_verdict()
+            self._group.agree(pending, pieces)
             gloo = self._connected(pending)
             works, end = begin(gloo)
             ledger.launched(pending)

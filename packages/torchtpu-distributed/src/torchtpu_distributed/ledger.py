@@ -16,13 +16,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 from torchtpu_distributed import _C
 from torchtpu_distributed.errors import CollectiveError
 from torchtpu_distributed.in_flight import InFlight
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.recorder import Recorder
+
+if TYPE_CHECKING:
+    from torchtpu_distributed.group import Group
 
 T = TypeVar("T")
 
@@ -72,6 +76,7 @@ class Ledger:
         recorder: the last collectives, finished ones included.
         in_flight: memory that asynchronous collectives of Python's use.
         operations: asynchronous collectives of compiled code.
+        groups: the process groups by name, while they exist.
         abort: set with the first failure; ends waits in compiled code.
         stuck: whether a thread of gloo's waits for a rank that will not come.
         on_trouble: called when the transport fails.
@@ -88,6 +93,7 @@ class Ledger:
         self.records = self.recorder.records
         self.in_flight = InFlight()
         self.operations = _C.Operations()
+        self.groups: WeakValueDictionary[str, Group] = WeakValueDictionary()
         self.abort = _C.Abort()
         self.stuck = False
         self.on_trouble: Callable[[], None] = lambda: None

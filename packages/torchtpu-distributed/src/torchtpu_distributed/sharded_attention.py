@@ -55,7 +55,7 @@ def _forward(_op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[A
             **named,
         )
     shape = (*query.shape[:-1], value.shape[-1])
-    return _like(query, out, shape), _like(query, logsumexp, query.shape[:-1]), *others
+    return like(query, out, shape), like(query, logsumexp, query.shape[:-1]), *others
 
 
 def _backward(_op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -80,9 +80,9 @@ def _backward(_op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
             *local[1:],
             **named,
         )
-    wrapped = [_like(t, g, t.shape) for t, g in zip((query, key, value), grads, strict=False)]
+    wrapped = [like(t, g, t.shape) for t, g in zip((query, key, value), grads, strict=False)]
     if bias is not None and grads[3] is not None:
-        return *wrapped, _like(bias, grads[3], bias.shape)
+        return *wrapped, like(bias, grads[3], bias.shape)
     return *wrapped, None
 
 
@@ -141,7 +141,7 @@ def _local(tensor: Any) -> Any:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def _like(model: DTensor, local: torch.Tensor, shape: Sequence[int]) -> DTensor:
+def like(model: DTensor, local: torch.Tensor, shape: Sequence[int]) -> DTensor:
     """A result with the placements of an operand."""
     strides, step = [], 1
     for size in reversed(shape):

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import distributed as dist
 
-from torchtpu_distributed import processes, recorder
+from torchtpu_distributed import differences, processes, recorder
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import (
     CollectiveError,
@@ -119,7 +119,18 @@ class Watch:
         elif notice["kind"] == "stack":
             self._board.put_stack(main_stack())
 
+    def _find_difference(self, pending: Pending) -> bool:
+        """Fail if another rank calls something else, which it may have begun to after this one."""
+        group = self._ledger.groups.get(pending.group)
+        found = differences.of_pending(group, pending) if group and pending.seq else None
+        if group is None or found is None:
+            return False
+        self._fail(CollectiveMismatchError, differences.report(group, pending, found))
+        return True
+
     def _look_after(self, pending: Pending) -> None:
+        if self._find_difference(pending):
+            return
         others = [rank for rank in pending.ranks if rank != self._rank]
         for rank in others:
             reason = self._why_lost(rank, pending)
@@ -166,23 +177,25 @@ class Watch:
         return f"its heart has not beaten for {SILENT_S:g} s" if now - since > SILENT_S else ""
 
     def _lost_message(self, rank: int, reason: str, pending: Pending) -> str:
-        number, name = self._board.position(rank, pending.group)
+        number, name = self._position(rank, pending)
         last = f" The last one it is known to have come to was {name}." if number else ""
         return (
             f"{self._peers[rank].name} is gone: {reason}. {pending.name}, cannot finish without "
             f"it.{last} Look at that rank's output for the cause, then restart the job."
+            f"{self._parting(pending)}"
         )
 
     def _late_message(self, others: list[int], pending: Pending) -> str:
         self._board.post("stack")
         deadline = time.monotonic() + min(ANSWER_S, pending.timeout_s)
         late = [rank for rank in others if self._is_late(rank, pending)]
-        while time.monotonic() < deadline and not all(self._board.stack(rank) for rank in late):
+        while time.monotonic() < deadline and not all(map(self._has_answered, late)):
             time.sleep(TICK_S / 5)
         late = [rank for rank in late if self._is_late(rank, pending)]
         parts = [self._late_rank(rank, pending) for rank in late[:8]]
         parts += [
-            f"{self._peers[rank].name} had come, and is stopped now (SIGSTOP, or a debugger)"
+            f"{self._peers[rank].name} had come, and is stopped now (SIGSTOP, or a debugger) "
+            f"after {self._position(rank, pending)[1]}"
             for rank in others
             if rank not in late and processes.is_stopped(self._peers[rank])
         ]
@@ -190,13 +203,29 @@ class Watch:
         return (
             f"{pending.name}: Timed out after {pending.timeout_s:g} s: {who}. Raise timeout= of "
             "init_process_group or TORCH_TPU_COLLECTIVE_TIMEOUT_S if it only needed longer."
+            f"{self._parting(pending)}"
         )
 
+    def _parting(self, pending: Pending) -> str:
+        group = self._ledger.groups.get(pending.group)
+        return differences.parting(group, pending.seq) if group and pending.seq else ""
+
+    def _has_answered(self, rank: int) -> bool:
+        """Whether a rank has shown where it is, or cannot."""
+        return bool(self._board.stack(rank)) or processes.is_stopped(self._peers[rank])
+
+    def _position(self, rank: int, pending: Pending) -> tuple[int, str]:
+        """Number and name of the last one a rank came to in the group of a collective."""
+        told = self._board.position(rank, pending.group)  # with its last beat
+        group = self._ledger.groups.get(pending.group)
+        known = differences.reached(group, rank, pending.seq) if group is not None else (0, "")
+        return known if known[0] > told[0] else told
+
     def _is_late(self, rank: int, pending: Pending) -> bool:
-        return not _has_come(self._board.position(rank, pending.group), pending)
+        return not _has_come(self._position(rank, pending), pending)
 
     def _late_rank(self, rank: int, pending: Pending) -> str:
-        number, name = self._board.position(rank, pending.group)
+        number, name = self._position(rank, pending)
         last = f"its last one was {name}" if number else "none is known of this group"
         if processes.is_stopped(self._peers[rank]):
             last += "; it is stopped (SIGSTOP, or a debugger)"
@@ -208,18 +237,32 @@ class Watch:
         return f"{self._peers[rank].name} has not come to it ({last}){shown}"
 
     def _store_lost(self, error: Exception) -> None:
-        dead = [p.name for p in self._peers.values() if processes.is_running(p) is False]
+        dead = [p for p in self._peers.values() if processes.is_running(p) is False]
         pending = self._ledger.pending()
-        stopped = f" {pending[0].name}, cannot finish." if pending else ""
+        if any(self._find_difference(each) for each in pending[:LOOK_AT]):
+            return
+        stopped, parting = "", ""
+        if pending:
+            last = "".join(self._last_call(rank, pending[0]) for rank in pending[0].ranks[:8])
+            stopped = f" {pending[0].name}, cannot finish.{last}"
+            parting = self._parting(pending[0])
         store = (
             f"the store of the process group does not answer ({type(error).__name__}: {error}); "
             "its host, rank 0 or the launcher, has probably ended."
         )
         if dead:
-            message = f"{', '.join(dead)} is gone, and {store}{stopped} Look at its output."
+            names = ", ".join(p.name for p in dead)
+            message = f"{names} is gone, and {store}{stopped} Look at its output.{parting}"
             self._fail(PeerLostError, message)
         else:
-            self._fail(CollectiveError, f"{store[0].upper()}{store[1:]}{stopped}")
+            self._fail(CollectiveError, f"{store[0].upper()}{store[1:]}{stopped}{parting}")
+
+    def _last_call(self, rank: int, pending: Pending) -> str:
+        group = self._ledger.groups.get(pending.group)
+        if group is None or rank == self._rank:
+            return ""
+        number, name = differences.reached(group, rank, pending.seq)
+        return f" The last one rank {rank} is known to have come to was {name}." if number else ""
 
     def _fail(self, kind: type[CollectiveError], message: str) -> None:
         self._ledger.fail(Failure(kind, message))

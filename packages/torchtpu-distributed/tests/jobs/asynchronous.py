@@ -144,6 +144,36 @@ def same_tensor_many_times(mine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return early, gathered.cpu(), x.cpu()
 
 
+def parts_at_once(mine: Tensor) -> tuple[Tensor, int]:
+    """Both halves of one tensor are reduced before rank 1 comes: it, and what Python ran."""
+    whole = torch.cat([mine, 2 * mine]).to("tpu")
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.wait(["both called"])
+    with LongWays() as long:
+        works = [dist.all_reduce(half, async_op=True) for half in whole.chunk(2)]
+        store.set("both called", "")
+        for work in works:
+            work.wait()
+    return whole.cpu(), long.count
+
+
+def parts_of_which_one_changes(mine: Tensor) -> Tensor:
+    """One half of a tensor is changed while the other is reduced."""
+    whole = torch.cat([mine, mine]).to("tpu")
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.wait(["called for one half"])
+    work = dist.all_reduce(whole[: len(mine)], async_op=True)
+    store.set("called for one half", "")
+    whole[len(mine) :].mul_(3)
+    torch.tpu.synchronize()
+    work.wait()
+    return whole.cpu()
+
+
 def callbacks_that_wait(mine: Tensor) -> list[Tensor]:
     """More callbacks at once than gloo has threads, each of which waits for another collective."""
     dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks

@@ -142,6 +142,13 @@ def all_to_all_uneven(output_splits: list[list[int]], mine: tuple[Tensor, list[i
     return received.cpu()
 
 
+def all_to_all_with_splits_of_one_side(mine: tuple[Tensor, list[int]]) -> Tensor:
+    x, input_splits = mine
+    received = x.new_empty((2 * input_splits[dist.get_rank()], *x.shape[1:])).to("tpu")
+    dist.all_to_all_single(received, x.to("tpu"), None, input_splits)
+    return received.cpu()
+
+
 def all_to_all(mine: list[Tensor]) -> list[Tensor]:
     pieces = [t.to("tpu") for t in mine]
     received = [torch.empty_like(t) for t in pieces]

@@ -80,6 +80,24 @@ def some_parameters_parallel() -> Pair:
     return [whole(p) for p in model.parameters()], [p.detach() for p in alone.parameters()]
 
 
+def one_hot_rows() -> Pair:
+    """One-hot rows of classes, which only all ranks together have all of."""
+    size = dist.get_world_size()
+    mesh = dist.init_device_mesh("tpu", (size,))
+    classes = torch.arange(3 * size + 1).remainder(7).view(-1, 1)
+    found, wanted = [], []
+    for placement, count in itertools.product((Shard(0), Shard(1), Replicate()), (-1, 9)):
+        spread = distribute_tensor(classes.to("tpu"), mesh, [placement])
+        rows = nn.functional.one_hot(spread, count)
+        assert rows.placements == (placement,) and rows.dtype == torch.int64
+        found.append(whole(rows))
+        wanted.append(nn.functional.one_hot(classes, count).float())
+    partial = DTensor.from_local(classes.to("tpu"), mesh, [Partial()])
+    found.append(whole(nn.functional.one_hot(partial, 7 * size)))
+    wanted.append(nn.functional.one_hot(classes * size, 7 * size).float())
+    return found, wanted
+
+
 def loss_parallel() -> Pair:
     """Cross entropy of logits that are sharded over the classes."""
     from torch.distributed.tensor.parallel import loss_parallel as sharded_loss
@@ -118,6 +136,7 @@ FEATURES = (
     tensor_redistribution,
     tensor_parallel,
     some_parameters_parallel,
+    one_hot_rows,
     loss_parallel,
 )
 

@@ -115,6 +115,32 @@ def save_checkpoint() -> None:
     checkpoint.save(state, checkpoint_id=folder)
 
 
+def reduce_in_turns(x: torch.Tensor, leaves_out: bool) -> None:
+    """Equal reductions from two lines, of which a rank may leave out the fourth."""
+    for turn in range(3):
+        dist.all_reduce(x)
+        if not (leaves_out and turn == 1):
+            dist.all_reduce(x)
+
+
+def reduce_later(x: torch.Tensor, leaves_out: bool) -> None:
+    """Two reductions at once, of which a rank, which comes first, may leave out the first."""
+    store, works = dist.distributed_c10d._get_default_store(), []
+    if not leaves_out:
+        store.wait(["called"])
+        works.append(dist.all_reduce(x.clone(), dist.ReduceOp.MIN, async_op=True))
+    works.append(dist.all_reduce(x, async_op=True))
+    store.set("called", "")
+    works[-1].wait()
+    print("reduced", flush=True)
+
+
+def exchange(x: torch.Tensor, sends_less: bool) -> None:
+    """All-to-all of two rows for each rank; a rank may send only one to rank 0."""
+    sizes = [1, 2] if sends_less else [2, 2]
+    dist.all_to_all_single(x.new_empty(4), x[: sum(sizes)], [2, 2], sizes)
+
+
 def second_call(how: str, rank: int, x: torch.Tensor) -> None:
     """What all ranks do then, with the difference rank 1 makes."""
     other = rank == 1
@@ -137,6 +163,12 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
         train_once()
     if how == "checkpoint":
         save_checkpoint()
+    if how == "leaves_out":
+        reduce_in_turns(x, other)
+    if how == "leaves_out_later":
+        reduce_later(x, other)
+    if how == "pieces":
+        exchange(x, other)
     if how == "skips" and not other:
         dist.all_reduce(x, dist.ReduceOp.MIN)
     operand = x[:-1] if how == "shape" and other else x

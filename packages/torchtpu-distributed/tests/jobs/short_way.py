@@ -71,12 +71,12 @@ def reduced_while_lent(mine: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(outside.copy()), x.cpu()
 
 
-def rows_reduced(mine: Tensor) -> tuple[Tensor, int]:
+def rows_reduced(dtype: torch.dtype, mine: Tensor) -> tuple[Tensor, int]:
     """The middle rows of a matrix; all of it, and long ways taken."""
-    x = mine.to("tpu")
+    x = mine.to("tpu", dtype)
     with LongWays() as long:
         dist.all_reduce(x[1:-1])
-    return x.cpu(), long.count
+    return x.float().cpu(), long.count
 
 
 def gathered_as_in_training(repeat: int, mine: Tensor) -> tuple[Tensor, int]:

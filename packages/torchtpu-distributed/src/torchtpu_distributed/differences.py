@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of what the ranks of a group call, from what each has said: see `first_calls`.
+
+The thread that calls a collective finds a difference before it begins; the watch finds one that
+another rank has brought later, also when that rank has ended before it could tell anybody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchtpu_distributed.first_calls import Difference
+from torchtpu_distributed.pending import Pending
+
+if TYPE_CHECKING:
+    from torchtpu_distributed.group import Group
+
+
+def report(group: Group, pending: Pending, found: Difference) -> str:
+    """The message about a collective that another rank calls differently.
+
+    Args:
+        group: the group.
+        pending: what this rank calls.
+        found: what the other rank calls.
+    """
+    mine = f"{pending.what}{found.of_mine}"
+    calls = {
+        group.ranks[found.rank]: f"{found.what}{f' at {found.line}' if found.line else ''}",
+        group.world.rank: f"{mine}{f' at {pending.line}' if pending.line else ''}",
+    }
+    for rank in group.ranks:
+        if rank not in calls:
+            number, name = reached(group, rank, pending.seq)
+            calls[rank] = name if number else "(it has not come to any of the last ones)"
+    listed = "".join(f"\n  rank {rank}: {calls[rank]}" for rank in sorted(calls))
+    return (
+        f"Collective number {pending.seq} of group {group.name!r} differs between ranks; rank "
+        f"{group.world.rank} noticed it:{listed}\nAll ranks of a group must "
+        "call the same collectives in the same order, with the same shapes, dtypes and "
+        "reduction. The first line that should not be there, or is missing, is the cause."
+        f"{parting(group, pending.seq - 1)}"
+    )
+
+
+def of_pending(group: Group, pending: Pending) -> Difference | None:
+    """What another rank is known to call instead of a collective under way."""
+    calls = group.known_calls
+    return calls.difference(pending.seq, pending.call) if calls is not None else None
+
+
+def reached(group: Group, rank: int, about: int) -> tuple[int, str]:
+    """Number and name of the last collective that a rank has said it calls; 0 if unknown.
+
+    Args:
+        group: the group.
+        rank: its number in the world.
+        about: a number near which to look; 0 for that of this rank's last one.
+    """
+    if group.known_calls is None:
+        return 0, ""
+    number, call = group.known_calls.last(group.ranks.index(rank), about or group.seq)
+    return number, call and f"{call}, number {number} of group {group.name!r}"
+
+
+def parting(group: Group, last: int) -> str:
+    """Where ranks first came to one collective from different lines, for the end of a message.
+
+    A rank that has left out a collective differs there first: it may go on for long with calls
+    that fit those of the others. Empty if no such place is known.
+
+    Args:
+        group: the group.
+        last: number of the last collective to look at.
+    """
+    found = group.known_calls.parting(last) if group.known_calls is not None else None
+    if found is None:
+        return ""
+    number, calls = found
+    listed = "".join(f"\n  rank {group.ranks[i]}: {calls[i]}" for i in sorted(calls))
+    return (
+        f"\nBefore that the ranks had come to number {number} of group {group.name!r} from "
+        f"different lines, for the first time that is known:{listed}"
+    )
