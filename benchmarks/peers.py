@@ -131,6 +131,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("models", nargs="*", default=list(MODELS), help="which models")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peers", type=Path, help="environment with requirements/peers.txt")
+    others = [name for name in CANDIDATES if name != BASE]
+    parser.add_argument("--without", nargs="*", default=[], choices=others, metavar="CANDIDATE")
     parser.add_argument("--save", action="store_true")
     args = parser.parse_args(argv)
     unknown = set(args.models) - set(MODELS)
@@ -141,6 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.peers:
         theirs = args.peers.absolute() / "bin" / "python"
         pythons |= {name: theirs for name in CANDIDATES if name.startswith(FOREIGN)}
+    pythons = {name: path for name, path in pythons.items() if name not in args.without}
     figures: dict[str, Any] = {}
     for model in args.models:
         with tempfile.TemporaryDirectory() as logs:
