@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,7 @@ class Candidate:
             self._process = subprocess.Popen(
                 [str(python), str(CHILD), name, model],
                 cwd=CHILD.parent,
+                env={**os.environ, "JAX_TRACEBACK_FILTERING": "off"},  # the last line is the error
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
