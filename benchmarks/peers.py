@@ -112,6 +112,8 @@ def measure(
                 print(f"  {model}, {name}: {error}", file=sys.stderr, flush=True)
     for candidate in running.values():
         candidate.end()
+    if BASE in failed:
+        return {}, failed  # nothing to compare with
     lasted = {name: turns for name, turns in taken.items() if name not in failed}
     cpu = {name: [turn["cpu_ms"] for turn in turns] for name, turns in lasted.items()}
     wall = {name: [turn["wall_ms"] for turn in turns] for name, turns in lasted.items()}

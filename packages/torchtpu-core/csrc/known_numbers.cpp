@@ -179,19 +179,30 @@ void Question::note(const c10::Scalar& answer) const {
   known().answers.emplace(key_, answer);
 }
 
+namespace {
+
+// Host memory of a tensor, given back with the GIL, also where an exception ends its use.
+struct HostView {
+  at::Tensor tensor;
+  py::object keep_alive;
+
+  ~HostView() {
+    py::gil_scoped_acquire gil;
+    tensor.reset();
+    keep_alive = py::object();
+  }
+};
+
+}  // namespace
+
 std::variant<int64_t, at::Tensor> nonzero_on_host(const at::Tensor& tensor) {
   const Question question = Question::of_count(tensor);
   if (auto known = question.answer()) {
     return known->toLong();
   }
-  py::object keep_alive;
-  at::Tensor host = host_view(tensor, keep_alive);
-  at::Tensor found = at::nonzero(host);
-  {
-    py::gil_scoped_acquire gil;
-    host.reset();
-    keep_alive = py::object();
-  }
+  HostView view;
+  view.tensor = host_view(tensor, view.keep_alive);
+  at::Tensor found = at::nonzero(view.tensor);
   question.note(found.size(0));
   return found.to(tensor.device());
 }

@@ -202,6 +202,12 @@ def test_positions_are_the_cpus_each_time(form: Callable[[Tensor], Tensor]) -> N
         assert len(expected) == 0 or ours.stride() == expected.stride()
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.float8_e4m3fn])
+def test_positions_are_found_in_dtypes_that_cpu_pytorch_does_not_search(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, 1.0, 2.0]).to(dtype).to("tpu")
+    assert x.nonzero().tolist() == [[1], [2]]
+
+
 def test_finding_positions_takes_simulated_time() -> None:
     mask = (torch.arange(1 << 20) % 3 == 0).to("tpu")
     torch.tpu.synchronize()

@@ -25,7 +25,19 @@ def kernel(overload: str) -> Callable[..., torch.Tensor] | None:
     return None
 
 
+@functools.cache
+def _cpu_searches(dtype: torch.dtype) -> bool:
+    """Whether CPU PyTorch can find positions in tensors of a dtype; it lacks small floats."""
+    try:
+        torch.nonzero(torch.empty(1, dtype=dtype))
+    except NotImplementedError:
+        return False
+    return True
+
+
 def _nonzero(self: torch.Tensor) -> torch.Tensor:
+    if not _cpu_searches(self.dtype):
+        return unique.positions(self, int(torch.count_nonzero(self)))
     found = _C.nonzero_on_host(self)
     if not isinstance(found, torch.Tensor):
         return unique.positions(self, found)
