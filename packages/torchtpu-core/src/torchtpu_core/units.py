@@ -74,6 +74,19 @@ def format_bytes(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def format_seconds(time_s: float) -> str:
+    """A time for people.
+
+    >>> format_seconds(0.0012), format_seconds(75.0)
+    ('1.20 ms', '75.0 s')
+    """
+    if time_s >= 10:
+        return f"{time_s:,.1f} s"
+    if time_s >= 1:
+        return f"{time_s:.2f} s"
+    return f"{time_s * 1e3:.2f} ms" if time_s >= 1e-3 else f"{time_s * 1e6:.1f} us"
+
+
 def format_ps(time_ps: int) -> str:
     """A time for people.
 

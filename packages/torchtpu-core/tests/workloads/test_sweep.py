@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,9 @@ from torchtpu_core.cli.app import make_app
 from torchtpu_core.errors import PlanError
 from torchtpu_core.plan.script_sweep import Tried, options_of
 from torchtpu_core.plan.script_sweep import front as front_of_scripts
+from torchtpu_core.reports.choices import Point, write
+from torchtpu_core.reports.scaling import efficiency
+from torchtpu_core.units import GIB
 from torchtpu_core.workloads.memory import limit_bytes, memory_of
 from torchtpu_core.workloads.spec import Hardware, Model, Spec, Train
 from torchtpu_core.workloads.sweep import choices, curve, front
@@ -22,6 +26,12 @@ SPEC = Spec(
     model=MODEL,
     train=Train(batch_per_chip=1, sequence=4096),
 )
+#: The same in a file, smaller.
+TABLES = {
+    "hardware": {"chip": "v5e", "topology": "2x2"},
+    "model": {"layers": 2, "emb": 512, "heads": 4, "mlp": 2048},
+    "train": {"batch_per_chip": 1, "sequence": 512},
+}
 
 
 def test_memory_of_state_is_sixteen_bytes_per_parameter_over_the_chips() -> None:
@@ -60,12 +70,7 @@ def test_curve_reaches_100_000_chips_and_never_gains_efficiency_with_slices() ->
 @pytest.mark.parametrize("command", ["sweep", "scale"])
 def test_command_prints_simulated_figures_and_writes_them(command, tmp_path) -> None:
     spec = tmp_path / "spec.json"
-    tables = {
-        "hardware": {"chip": "v5e", "topology": "2x2"},
-        "model": {"layers": 2, "emb": 512, "heads": 4, "mlp": 2048},
-        "train": {"batch_per_chip": 1, "sequence": 512},
-    }
-    spec.write_text(json.dumps(tables))
+    spec.write_text(json.dumps(TABLES))
     out = tmp_path / "out.json"
     done = CliRunner().invoke(make_app(), [command, str(spec), "--json", str(out)])
     assert done.exit_code == 0, done.output
@@ -96,7 +101,53 @@ def test_front_of_scripts_that_read_images_goes_by_images_per_second() -> None:
     assert large.rate == (9, "samples/s")
 
 
-def test_option_without_values_is_refused() -> None:
+def test_option_without_values_is_tried_without_and_with_it() -> None:
     assert options_of(["--a=1,2"]) == [("--a=1",), ("--a=2",)]
-    with pytest.raises(PlanError, match="--name=a,b"):
-        options_of(["--tp"])
+    assert options_of(["--remat", "--a=1"]) == [("--a=1",), ("--remat", "--a=1")]
+    for wrong in ("--tp=", "tp=1,2"):
+        with pytest.raises(PlanError, match="--name=a,b"):
+            options_of([wrong])
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"), [("sweep", "On the front"), ("scale", "fixed work per chip")]
+)
+def test_page_of_a_spec_holds_its_figures(command, shown, tmp_path) -> None:
+    pytest.importorskip("plotly", reason="the extra 'plan' is not installed")
+    spec, page = tmp_path / "spec.json", tmp_path / "page.html"
+    spec.write_text(json.dumps(TABLES))
+    done = CliRunner().invoke(make_app(), [command, str(spec), "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert shown in text
+    assert "<script src=" not in text
+    figures = json.loads(re.search(r"const figures = (.*);\n", text)[1])
+    assert all(trace["x"] for figure in figures for trace in figure["data"])
+
+
+def test_page_of_choices_numbers_the_front_and_names_what_failed(tmp_path) -> None:
+    pytest.importorskip("plotly", reason="the extra 'plan' is not installed")
+    rows = (("fast", 9.0, 9, True), ("small", 5.0, 2, True), ("large", 99.0, 99, False))
+    points = [
+        Point(name=n, step_s=1.0, rate=r, hbm_bytes=b * GIB, fits=fits, on_front=fits)
+        for n, r, b, fits in rows
+    ]
+    page = tmp_path / "page.html"
+    failures = [("--x=<1>", "no such option")]
+    write(points, page, title="a", unit="tokens/s", limit_bytes=16 * GIB, failures=failures)
+    text = page.read_text()
+    assert "--x=&lt;1&gt;" in text
+    (figure,) = json.loads(re.search(r"const figures = (.*);\n", text)[1])
+    traces = {trace["name"]: trace for trace in figure["data"]}
+    assert traces["on the front"]["x"] == [9, 2]
+    assert traces["on the front"]["text"] == ["<b>1</b>", "<b>2</b>"]
+    assert traces["does not fit"]["x"] == [99]
+
+
+def test_efficiency_is_the_rate_of_a_chip_over_the_first() -> None:
+    points = curve(replace(SPEC, hardware=Hardware(chip="v5e", topology="4x4")), 16)
+    shares = efficiency([(point, point.weak) for point in points])
+    assert shares[0] == 1
+    last = points[-1]
+    expected = last.weak.tokens_per_s / last.chips / points[0].weak.tokens_per_s
+    assert shares[-1] == pytest.approx(expected)

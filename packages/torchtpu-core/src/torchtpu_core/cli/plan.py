@@ -112,7 +112,9 @@ def plan(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Write a page with timeline, roofline, memory, torus here.", callback=writable
+            help="Write a page with timeline, roofline, memory, torus here; of a sweep, one with "
+            "its choices.",
+            callback=writable,
         ),
     ] = None,
     trace: Annotated[
@@ -121,7 +123,10 @@ def plan(
     ] = None,
     sweep: Annotated[
         list[str] | None,
-        typer.Option(help="Vary an option of the script: --sweep=--tp=1,2,4. Repeatable."),
+        typer.Option(
+            help="Vary an option of the script, --sweep=--tp=1,2,4, or try it without a flag and "
+            "with it, --sweep=--remat. Repeatable."
+        ),
     ] = None,
     compiler: Annotated[
         str,
@@ -141,27 +146,24 @@ def plan(
     stands for all, or as one for each role where ranks differ. Every figure is simulated.
     """
     if sweep:
-        if html is not None or trace is not None:
-            raise typer.BadParameter("--html and --trace show one plan, not a --sweep of several.")
+        if trace is not None:
+            raise typer.BadParameter("--trace shows one plan, not a --sweep of several.")
+        from torchtpu_core.cli.script_sweep import show
+
         slice_ = _slice(script, target, fault or [])[0].name
         options = ["--target", slice_, "--slices", str(slices), "--ranks", ranks]
         options += ["--compiler", compiler, "--compiler-timeout", str(compiler_timeout)]
         options += ["--timeout", str(timeout)]
         options += [part for text in fault or () for part in ("--fault", text)]
-        _sweep([str(script), *options, "--", *(arguments or ())], sweep, json_)
+        command = [str(script), *options, "--", *(arguments or ())]
+        show(command, sweep, json_, html, f"{script.name} on {slice_}")
         return
     from torchtpu_core.plan import html as page
     from torchtpu_core.plan import perfetto, terminal
 
     made = _make(
-        script,
-        arguments or [],
-        target,
-        slices,
-        fault or [],
-        _numbers(ranks),
-        compiler,
-        compiler_timeout,
+        *(script, arguments or [], target, slices, fault or [], _numbers(ranks)),
+        *(compiler, compiler_timeout),
         limit_s=timeout,
     )
     terminal.show(made, console())
@@ -196,49 +198,6 @@ def _numbers(text: str) -> list[int] | None:
         return [int(number) for number in text.split(",")] if text else None
     except ValueError as error:
         raise PlanError(f"--ranks {text!r} is no list of numbers. Write 0,4.") from error
-
-
-def _sweep(command: list[str], sweeps: list[str], json_: Path | None) -> None:
-    """Plans every combination of options and prints them, those of the front marked."""
-    from torchtpu_core.cli.console import print_table
-    from torchtpu_core.errors import PlanError
-    from torchtpu_core.plan.script_sweep import front, try_all
-    from torchtpu_core.plan.terminal import seconds
-    from torchtpu_core.units import format_bytes
-
-    tried = list(try_all(command, sweeps))
-    best = front(tried)
-    rows = []
-    for choice in tried:
-        name = " ".join(choice.options)
-        if not choice.plan:
-            rows.append((name, "failed", "", "", choice.failure))
-            continue
-        plan, hbm = choice.plan, choice.plan["hbm"]
-        mark = "on the front" if choice in best else ""
-        verdict = mark if hbm["fits"] else "does not fit"
-        rows.append(
-            (
-                name,
-                seconds(plan["step_s"]),
-                f"{choice.rate[0]:,.0f}" if choice.rate[0] else "-",
-                format_bytes(hbm["peak_bytes"]),
-                verdict,
-            )
-        )
-    counted = {choice.rate[1] for choice in tried if choice.plan and choice.rate[0]}
-    head = " or ".join(sorted(counted)) or "tokens/s"
-    print_table(("options", "step", head, "HBM", ""), rows)
-    typer.echo("All figures are simulated.")
-    if json_ is not None:
-        figures = [
-            {"options": t.options, "on_front": t in best, "failure": t.failure, "plan": t.plan}
-            for t in tried
-        ]
-        text = json.dumps({"simulated": True, "choices": figures}, indent=1)
-        json_.write_text(text + "\n", encoding="utf-8")
-    if not any(choice.plan for choice in tried):
-        raise PlanError("none of the choices could be planned; what each said is above.")
 
 
 def _slice(script: Path, target: str, fault_texts: Sequence[str]) -> tuple[Slice, Faults]:

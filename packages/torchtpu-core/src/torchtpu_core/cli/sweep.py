@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,14 +15,23 @@ from torchtpu_core.cli.failure import shown
 from torchtpu_core.cli.outputs import writable
 from torchtpu_core.units import format_bytes
 
-SpecFile = Annotated[Path, typer.Argument(help="A spec file with [model] and [train] tables.")]
+if TYPE_CHECKING:
+    from torchtpu_core.workloads import Spec
+    from torchtpu_core.workloads.sweep import Choice
+
+SpecFile = Annotated[Path, typer.Argument(help="A spec file with \\[model] and \\[train] tables.")]
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Write the figures here.", callback=writable)
 ]
 
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option("--html", help="Write a page with the figures drawn here.", callback=writable),
+]
+
 
 @shown
-def sweep(spec: SpecFile, json_: JsonFile = None) -> None:
+def sweep(spec: SpecFile, json_: JsonFile = None, html: HtmlFile = None) -> None:
     """Try meshes, batches and remat; print the front of time per token and memory (simulated)."""
     from torchtpu_core.workloads import read_spec
     from torchtpu_core.workloads.memory import limit_bytes
@@ -70,8 +80,42 @@ def sweep(spec: SpecFile, json_: JsonFile = None) -> None:
         ]
         text = json.dumps({"simulated": True, "choices": figures}, indent=1)
         json_.write_text(text + "\n", encoding="utf-8")
+    if html is not None:
+        _page_of_choices(read, found, best, html)
     if not best:
         raise typer.Exit(1)
+
+
+def _page_of_choices(
+    spec: Spec, found: Sequence[Choice], best: Sequence[Choice], path: Path
+) -> None:
+    from torchtpu_core.reports import choices
+    from torchtpu_core.workloads.memory import limit_bytes
+
+    points = [
+        choices.Point(
+            name=choice.name,
+            step_s=choice.step.step_s,
+            rate=choice.step.tokens_per_s,
+            hbm_bytes=choice.hbm_bytes,
+            fits=choice.fits,
+            on_front=choice in best,
+        )
+        for choice in found
+    ]
+    limit = limit_bytes(spec)
+    choices.write(points, path, title=_title(spec), unit="tokens/s", limit_bytes=limit)
+
+
+def _title(spec: Spec) -> str:
+    """The model and where it is trained."""
+    where = spec.hardware
+    slices = f" x {where.slices} slices" if where.slices > 1 else ""
+    assert spec.model is not None
+    return (
+        f"{spec.model.layers} layers of width {spec.model.emb:,} on "
+        f"{where.chip}:{where.topology}{slices}"
+    )
 
 
 @shown
@@ -79,19 +123,20 @@ def scale(
     spec: SpecFile,
     most: Annotated[int, typer.Option(help="Most chips.", min=1)] = 100_000,
     json_: JsonFile = None,
+    html: HtmlFile = None,
 ) -> None:
     """Scaling curves from one chip on: fixed work per chip, and fixed work (simulated)."""
+    from torchtpu_core.reports import scaling
     from torchtpu_core.workloads import read_spec
     from torchtpu_core.workloads.sweep import check, curve
 
     read = read_spec(spec)
     check(read)
     points = curve(read, most)
-    first = points[0].weak
+    shares = scaling.efficiency([(point, point.weak) for point in points])
     rows, figures = [], []
-    for point in points:
+    for point, share in zip(points, shares, strict=True):
         weak, strong = point.weak, point.strong
-        efficiency = weak.tokens_per_s / point.chips / first.tokens_per_s
         slices = f" x {point.slices}" if point.slices > 1 else ""
         rows.append(
             (
@@ -99,7 +144,7 @@ def scale(
                 f"{point.topology}{slices}",
                 f"{weak.step_s:.3g} s",
                 f"{weak.tokens_per_s:,.0f}",
-                f"{efficiency:.0%}",
+                f"{share:.0%}",
                 f"{strong.step_s:.3g} s" if strong else "-",
             )
         )
@@ -110,7 +155,7 @@ def scale(
                 "slices": point.slices,
                 "fixed_work_per_chip_step_s": weak.step_s,
                 "fixed_work_per_chip_tokens_per_s": weak.tokens_per_s,
-                "efficiency": efficiency,
+                "efficiency": share,
                 "fixed_work_step_s": strong.step_s if strong else None,
             }
         )
@@ -120,3 +165,5 @@ def scale(
     if json_ is not None:
         text = json.dumps({"simulated": True, "points": figures}, indent=1)
         json_.write_text(text + "\n", encoding="utf-8")
+    if html is not None:
+        scaling.write(points, html, title=_title(read))

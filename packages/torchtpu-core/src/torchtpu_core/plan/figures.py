@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a plan's page, as data for Plotly: timeline, roofline, memory.
-
-Colours are those of Okabe and Ito, which people with any colour vision tell apart.
-"""
+"""The figures of a plan's page, as data for Plotly: timeline, roofline, memory."""
 
 from __future__ import annotations
 
@@ -12,30 +9,29 @@ from typing import Any
 from torchtpu_core.plan.placed import Placed, Unit
 from torchtpu_core.plan.records import Category, Work
 from torchtpu_core.plan.result import Plan, relative
+from torchtpu_core.reports.page import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, Figure
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.units import GIB
 
-Figure = dict[str, Any]
-
 COLOURS = {
-    "forward": "#0072B2",
-    "recompute": "#56B4E9",
-    "backward": "#D55E00",
-    "optimizer": "#009E73",
-    "all_gather": "#CC79A7",
-    "reduce_scatter": "#E69F00",
-    "all_reduce": "#F0E442",
-    "all_to_all": "#999999",
-    "collective_broadcast": "#999999",
-    "collective_permute": "#999999",
+    "forward": BLUE,
+    "recompute": SKY,
+    "backward": RED,
+    "optimizer": GREEN,
+    "all_gather": PINK,
+    "reduce_scatter": ORANGE,
+    "all_reduce": YELLOW,
+    "all_to_all": GREY,
+    "collective_broadcast": GREY,
+    "collective_permute": GREY,
 }
 _CATEGORIES = {
-    Category.PARAMETERS: "#0072B2",
-    Category.OPTIMIZER: "#009E73",
-    Category.GRADIENTS: "#E69F00",
-    Category.GATHERED: "#CC79A7",
-    Category.ACTIVATIONS: "#D55E00",
-    Category.TEMPORARIES: "#999999",
+    Category.PARAMETERS: BLUE,
+    Category.OPTIMIZER: GREEN,
+    Category.GRADIENTS: ORANGE,
+    Category.GATHERED: PINK,
+    Category.ACTIVATIONS: RED,
+    Category.TEMPORARIES: GREY,
 }
 #: Bars of the timeline and points of a curve: more are merged, to keep the page light.
 MOST_BARS = 6000
@@ -78,7 +74,7 @@ def timeline(plan: Plan) -> Figure:
             "textposition": "none",
             "hovertemplate": f"%{{text}}<br>%{{x:.4f}} {unit_name} from %{{base:.4f}} {unit_name}"
             "<extra>%{fullData.name}</extra>",
-            "marker": {"color": COLOURS.get(name, "#999999"), "line": {"width": 0}},
+            "marker": {"color": COLOURS.get(name, GREY), "line": {"width": 0}},
         }
         for name, rows in groups.items()
     ]

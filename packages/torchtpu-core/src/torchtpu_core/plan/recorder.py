@@ -138,6 +138,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         line = self.lines.forward()
         known = self.recording.reads.setdefault(line, HostRead(line, what, 0))
         known.times += 1
+        known.last = len(self.recording.ops)
         if known.times > MOST_READS:
             raise PlanError(
                 f"{line} has read {what} {MOST_READS:,} times, and the script goes on. A loop that "

@@ -134,11 +134,19 @@ class Block:
 
 @dataclass(slots=True)
 class HostRead:
-    """A value that the script reads from the device; it gets a placeholder."""
+    """A value that the script reads from the device; it gets a placeholder.
+
+    Attributes:
+        line: the user's line.
+        what: what it reads.
+        times: how often, in the whole run.
+        last: operators recorded before the last time.
+    """
 
     line: str
     what: str
     times: int = 1
+    last: int = 0
 
 
 @dataclass(slots=True)

@@ -256,9 +256,11 @@ class Plan:
     @property
     def notes(self) -> list[str]:
         """What a reader must know of the recording, host reads first."""
+        start = self.recording.step()[0]
         reads = [
             f"{relative(read.line)} reads {read.what}, {read.times:,} "
-            f"time{'' if read.times == 1 else 's'}; it got a placeholder"
+            f"time{'' if read.times == 1 else 's'}{', before the step' * (read.last < start)}; "
+            "it got a placeholder"
             for read in self.recording.reads.values()
         ]
         return reads + self.recording.notes

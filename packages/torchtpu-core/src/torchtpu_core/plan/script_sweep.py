@@ -35,6 +35,11 @@ class Tried:
     failure: str = ""
 
     @property
+    def name(self) -> str:
+        """Its options as on a command line."""
+        return " ".join(self.options) or "(none of them)"
+
+    @property
     def rate(self) -> tuple[float, str]:
         """What a second trains on, and in what it is counted; zero where nothing is."""
         tokens = self.plan["tokens_per_s"]
@@ -54,21 +59,25 @@ class Tried:
 
 
 def options_of(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
-    """All combinations of ``--name=a,b,c``.
+    """All combinations of ``--name=a,b,c``, and of ``--name``: without this flag and with it.
 
     Raises:
         PlanError: not of this form.
 
-    >>> options_of(["--tp=1,2", "--ac=0"])
-    [('--tp=1', '--ac=0'), ('--tp=2', '--ac=0')]
+    >>> options_of(["--tp=1,2", "--ac"])
+    [('--tp=1',), ('--tp=1', '--ac'), ('--tp=2',), ('--tp=2', '--ac')]
     """
     axes = []
     for text in sweeps:
         name, equals, values = text.partition("=")
-        if not equals or not values:
-            raise PlanError(f"--sweep takes an option of the script as --name=a,b, not {text!r}.")
-        axes.append([f"{name}={value}" for value in values.split(",")])
-    return list(itertools.product(*axes))
+        if not name.startswith("-") or (equals and not values):
+            raise PlanError(
+                f"--sweep takes an option of the script as --name=a,b, or a flag as --name, not "
+                f"{text!r}."
+            )
+        choices = [f"{name}={value}" for value in values.split(",")] if equals else ["", name]
+        axes.append(choices)
+    return [tuple(filter(None, one)) for one in itertools.product(*axes)]
 
 
 def try_all(command: Sequence[str], sweeps: Sequence[str]) -> Iterator[Tried]:

@@ -8,23 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from torchtpu_core.plan.result import Plan, relative
-from torchtpu_core.units import format_bytes
+from torchtpu_core.units import format_bytes, format_seconds
 
 BEST = 3
 LINES = 8
-
-
-def seconds(value: float) -> str:
-    """A time for people.
-
-    >>> seconds(0.0012), seconds(75.0)
-    ('1.20 ms', '75.0 s')
-    """
-    if value >= 10:
-        return f"{value:.1f} s"
-    if value >= 1:
-        return f"{value:.2f} s"
-    return f"{value * 1e3:.2f} ms" if value >= 1e-3 else f"{value * 1e6:.1f} us"
 
 
 def counted(number: int, noun: str) -> str:
@@ -82,7 +69,7 @@ def _headline(plan: Plan) -> RenderableType:
     table = _table("", "")
     memory = plan.memory
     verdict = "fits" if memory.fits else "DOES NOT FIT"
-    rows = [("step", seconds(plan.step_s))]
+    rows = [("step", format_seconds(plan.step_s))]
     if plan.tokens_per_rank:
         rows.append(("tokens/s", f"{plan.tokens_per_s:,.0f}"))
         rows.append(
@@ -117,8 +104,8 @@ def _roles(plan: Plan) -> RenderableType:
         memory = role.plan.memory
         table.add_row(
             f"{role.name}{' (shown here)' if role.plan is plan else ''}",
-            seconds(role.end_s),
-            f"{seconds(role.waits_s)}, {role.waits_s / max(plan.step_s, 1e-30):.0%}",
+            format_seconds(role.end_s),
+            f"{format_seconds(role.waits_s)}, {role.waits_s / max(plan.step_s, 1e-30):.0%}",
             format_bytes(memory.peak_bytes),
             "fits" if memory.fits else "DOES NOT FIT",
         )
@@ -141,9 +128,11 @@ def _network(plan: Plan) -> RenderableType:
     placed = plan.schedule
     table = _table("communication (simulated)", "runs, links", "sent by a rank, link", "time")
     for name, one in sorted(plan.by_collective().items(), key=lambda item: -item[1].seconds):
-        table.add_row(name, str(one.runs), format_bytes(int(one.sent_bytes)), seconds(one.seconds))
-    table.add_row("exposed", "", "", seconds(placed.exposed_s))
-    table.add_row("hidden behind compute", "", "", seconds(placed.hidden_s))
+        table.add_row(
+            name, str(one.runs), format_bytes(int(one.sent_bytes)), format_seconds(one.seconds)
+        )
+    table.add_row("exposed", "", "", format_seconds(placed.exposed_s))
+    table.add_row("hidden behind compute", "", "", format_seconds(placed.hidden_s))
     for number, link in enumerate(placed.links):
         title = "busiest link" if number == 0 else "links"
         table.add_row(
@@ -158,10 +147,10 @@ def _network(plan: Plan) -> RenderableType:
 def _critical(plan: Plan) -> RenderableType:
     table = _table("critical path (simulated)", "time", "of the step")
     for name, spent in list(plan.schedule.critical.items())[:LINES]:
-        table.add_row(name, seconds(spent), f"{spent / max(plan.step_s, 1e-30):.0%}")
+        table.add_row(name, format_seconds(spent), f"{spent / max(plan.step_s, 1e-30):.0%}")
     for line, spent in plan.slowest_lines(LINES):
         share = spent / max(plan.step_s, 1e-30)
-        table.add_row(f"  {relative(line)}", seconds(spent), f"{share:.0%}")
+        table.add_row(f"  {relative(line)}", format_seconds(spent), f"{share:.0%}")
     return table
 
 
@@ -171,7 +160,7 @@ def _advice(plan: Plan, console: Console, count: int = BEST) -> None:
         return
     console.print(Text("What would help most (simulated)", style="bold"))
     for number, item in enumerate(plan.advice[:count], 1):
-        console.print(f"{number}. {item.title}: -{seconds(item.gain_s)} ({item.share})")
+        console.print(f"{number}. {item.title}: -{format_seconds(item.gain_s)} ({item.share})")
         console.print(f"   {item.why}")
         if item.lines:
             console.print(f"   {', '.join(map(relative, item.lines))}")
@@ -179,7 +168,6 @@ def _advice(plan: Plan, console: Console, count: int = BEST) -> None:
 
 def show_advice(plan: Plan, console: Console) -> None:
     """Prints every piece of advice."""
-    console.print(
-        f"{plan.recording.script} on {plan.where.name}: step {seconds(plan.step_s)} (simulated)"
-    )
+    step = f"step {format_seconds(plan.step_s)} (simulated)"
+    console.print(f"{plan.recording.script} on {plan.where.name}: {step}")
     _advice(plan, console, len(plan.advice))

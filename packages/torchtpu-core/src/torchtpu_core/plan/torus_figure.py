@@ -9,9 +9,8 @@ import numpy as np
 
 from torchtpu_core.ici.fabric import ABSENT, neighbour_table
 from torchtpu_core.plan.result import Plan
+from torchtpu_core.reports.page import Figure
 from torchtpu_core.units import format_bytes
-
-Figure = dict[str, Any]
 
 # Visible on light and on dark ground.
 _LOAD = ("#56B4E9", "#E69F00", "#D55E00")
