@@ -46,6 +46,14 @@ STEPS = {
     "mixer": ("mixer", "v5e:1x1", "--batch 16 --optimizer sgd"),
     "mixer, bfloat16": ("mixer", "v5e:1x1", "--batch 32 --optimizer adamw --dtype bfloat16"),
     "autoencoder": ("autoencoder", "v5e:1x1", "--batch 128"),
+    "separable": ("separable", "v5e:1x1", "--batch 64 --optimizer sgd"),
+    "separable, bfloat16": (
+        *("separable", "v5e:1x1"),
+        "--batch 64 --optimizer momentum --dtype bfloat16",
+    ),
+    "convnext": ("convnext", "v5e:1x1", "--batch 32 --optimizer adamw"),
+    "convnext, bfloat16": ("convnext", "v5e:1x1", "--batch 64 --optimizer adamw --dtype bfloat16"),
+    "encoder": ("encoder", "v5e:1x1", "--batch 32 --optimizer adamw"),
     "llama": ("llama", "v5e:1x1", "--batch 4 --optimizer sgd"),
     "llama, bfloat16": ("llama", "v5e:1x1", "--batch 8 --optimizer adamw --dtype bfloat16"),
 }

@@ -116,6 +116,22 @@ def test_product_read_in_another_shape_is_kept_in_float32() -> None:
         assert _passing(memory)[1] - 2 * MIB == size
 
 
+@pytest.mark.parametrize(
+    ("groups", "dtype", "size"), [(1, "bf16", MIB), (64, "bf16", 2 * MIB), (64, "f32", MIB)]
+)
+def test_bfloat16_operand_of_a_grouped_convolution_is_kept_in_float32(groups, dtype, size) -> None:
+    products = ((groups, 4096, 9, 64 // groups),)
+    more = {"products": products, "dtype": dtype}
+    ops = [
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE, dtype=dtype),
+        op("convolution", Work.MATMUL, (2,), (3,), **more),
+        op("convolution_backward", Work.MATMUL, (2, 3), (4,), BACK, **more),
+    ]
+    result = MIB  # 4, which is there throughout
+    gradient = size  # 3, which the backward convolution reads
+    assert _passing(_memory(ops, {2: 3, 3: 3}))[1] - result == size + gradient
+
+
 def test_tensors_that_are_joined_are_kept_in_their_parts() -> None:
     ops = [
         op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from torchtpu_core.plan.recomputed import is_elementwise, sources_of
+from torchtpu_core.plan.recomputed import is_elementwise, is_grouped_convolution, sources_of
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.tiles import image_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
@@ -83,14 +83,28 @@ class _Sizes:
     def __init__(self, ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> None:
         self._padded = image_sizes(ops, blocks)
         self._blocks = blocks
-        self._wide = {s for s in uses.passing if _is_wide(ops, blocks, uses, s)}
+        self._wide = {
+            s
+            for s in uses.passing
+            if _keeps_sums(ops, blocks, uses, s) or _feeds_groups(ops, uses, s)
+        }
 
     def __call__(self, storage: int) -> int:
         size = self._padded.get(storage, self._blocks[storage].size_bytes)
         return 2 * size if storage in self._wide else size
 
 
-def _is_wide(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> bool:
+def _feeds_groups(ops: Sequence[Op], uses: Uses, storage: int) -> bool:
+    """Whether a bfloat16 value is an operand of a grouped convolution, kept as float32.
+
+    XLA convolves groups, and depthwise, in float32, and has the forward and the backward pass share
+    what it converted.
+    """
+    readers = (ops[index] for index in uses.readers[storage])
+    return any(op.dtype == "bf16" and is_grouped_convolution(op) for op in readers)
+
+
+def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> bool:
     """Whether a product's result is kept as the float32 sums that it is made of.
 
     Where elementwise work reads it in another shape, XLA moves the rounding to bfloat16 past the

@@ -54,6 +54,11 @@ def is_elementwise(op: Op) -> bool:
     return op.work is Work.ELEMENTWISE or op.name in COPIES
 
 
+def is_grouped_convolution(op: Op) -> bool:
+    """Whether an operator is a convolution of several groups, or its gradient."""
+    return op.name.startswith("convolution") and any(row[0] > 1 for row in op.products)
+
+
 def _fuses(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
     """Whether an operator can be part of each of those who read it."""
     if not is_elementwise(op):
@@ -63,8 +68,7 @@ def _fuses(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
 
 def _takes_fused(op: Op) -> bool:
     """Whether XLA computes operands of an operator within it: not those of grouped convolutions."""
-    grouped = op.name.startswith("convolution") and any(row[0] > 1 for row in op.products)
-    return op.work is Work.MATMUL and not grouped
+    return op.work is Work.MATMUL and not is_grouped_convolution(op)
 
 
 def _pays(
