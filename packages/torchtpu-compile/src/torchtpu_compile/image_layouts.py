@@ -36,12 +36,18 @@ def _results(op: Any, args: Sequence[Any]) -> Sequence[torch.Tensor | None]:
 
 
 def _fake(mode: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The results of an op on fake tensors of the device, laid out as in eager mode."""
+    """The results of an op on fake tensors of the device, laid out as in eager mode.
+
+    PyTorch's own kernel runs too: it checks sizes, which fixes those that must be equal.
+    """
+    from torch._subclasses.fake_impls import op_implementations_dict
     from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
     device = getattr(args[0], "fake_device", None)
     if kwargs or device is None or device.type != "tpu":
         return NotImplemented
+    if op in op_implementations_dict:
+        op_implementations_dict[op](mode, op, *args)
     with in_kernel_invocation_manager(mode):
         results = [t if t is None else FakeTensor(mode, t, device) for t in _results(op, args)]
     return results[0] if len(results) == 1 else tuple(results)
