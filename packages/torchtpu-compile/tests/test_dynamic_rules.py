@@ -114,6 +114,14 @@ CASES: dict[str, Case] = {
     "glu": (lambda x: (F.glu(x, 1), F.glu(torch.cat([x, x]), 0)), _rows),
     "renorm": (lambda x: (x.renorm(2, 0, 1.5), x.renorm(1, 1, 2.0)), _rows),
     "cdist": (lambda x: (torch.cdist(x, x[1:]), torch.cdist(x.t(), x.t(), p=1.0)), _rows),
+    "pdist": (lambda x: (F.pdist(x), F.pdist(x.t(), 1.0), F.pdist(x, 0.0)), _rows),
+    "put": (
+        lambda x: (
+            x.put(_chosen(x) - 4, x.sin()[0, :1].expand(_chosen(x).shape)),
+            x.t().put(_chosen(x), _chosen(x).to(x.dtype), accumulate=True),
+        ),
+        _rows,
+    ),
     "complex": (
         lambda x: torch.view_as_real(
             torch.view_as_complex(x.view(-1, 2, 2)) * torch.polar(x, x)[:, :2]
@@ -269,6 +277,8 @@ GRADIENTS: dict[str, Case] = {
         _rows,
     ),
     "cdist": (lambda x: torch.cdist(x, x[1:] * 2).mean(), _rows),
+    "pdist": (lambda x: F.pdist(x).sin().sum() + F.pdist(x.t(), 3.0).square().mean(), _rows),
+    "take": (lambda x: torch.take(x.sin(), _chosen(x) * 2 - 1).square().sum(), _rows),
     "windows": (lambda x: x.unfold(0, 3, 2).square().mean(), _rows),
     "borders": (
         lambda x: (

@@ -50,7 +50,8 @@ def test_training_agrees_with_cpu() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_saved_images_cross_with_their_channels_last(monkeypatch) -> None:
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_saved_images_cross_with_their_channels_last(monkeypatch, layout) -> None:
     """Every image that one program saves for the other is stored channels last."""
     seen = []
     change = saved_images.keep_channels_last
@@ -61,8 +62,8 @@ def test_saved_images_cross_with_their_channels_last(monkeypatch) -> None:
         seen.extend(n.meta["val"].shape for n in results[user_outputs:] if "val" in n.meta)
 
     monkeypatch.setattr(saved_images, "keep_channels_last", watch)
-    model = Network().to("tpu")
-    x = torch.randn(4, 3, 12, 10, device="tpu")
+    model = Network().to("tpu", memory_format=layout)
+    x = torch.randn(4, 3, 12, 10, device="tpu").to(memory_format=layout)
     torch.compile(model, backend="tpu")(x).sum().backward()
     images = [shape for shape in seen if len(shape) == 4 and shape[0] == 4]
     assert (4, 12, 10, 8) in images

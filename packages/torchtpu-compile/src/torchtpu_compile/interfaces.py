@@ -24,6 +24,7 @@ import torch
 
 from torchtpu_compile import (
     flex_attention,
+    image_layouts,
     inductor,
     margin_losses,
     meta_kernels,
@@ -87,6 +88,7 @@ def _prepare_dynamo() -> None:
 
     flex_attention.admit_device()
     meta_kernels.register()
+    image_layouts.register()
     margin_losses.register()
     open_composites.register()
     for package in _KERNELS:

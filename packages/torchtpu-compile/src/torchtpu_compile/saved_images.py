@@ -15,6 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torchtpu_core.lowering.channel_order import MIN_CONVOLUTIONS
 
+_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten._convolution.default)
 
 
@@ -63,10 +64,12 @@ def _images(graph: Graph) -> set[Node]:
 
 
 def _is_image(value: Any) -> bool:
-    """Whether a value is a batch of images or volumes of fixed sizes, as PyTorch orders them."""
-    if not isinstance(value, torch.Tensor) or value.ndim < 4:
+    """Whether a value is a batch of images or volumes of fixed sizes, without gaps in memory."""
+    if not isinstance(value, torch.Tensor) or value.ndim not in _LAYOUTS:
         return False
-    return all(isinstance(n, int) for n in value.shape) and value.is_contiguous()
+    if not all(isinstance(n, int) for n in value.shape):
+        return False
+    return value.is_contiguous() or value.is_contiguous(memory_format=_LAYOUTS[value.ndim])
 
 
 def _stored(graph: Graph, node: Node, before: Node) -> Node:

@@ -34,6 +34,7 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
     "batch_norm": (lambda x: F.batch_norm(x, None, None, training=True), (X,)),
     "group_norm": (lambda x: F.group_norm(x, 2), (X,)),
     "max_pool2d": (lambda x: F.max_pool2d(x, 2), (X,)),
+    "max_unpool2d": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), (X,)),
     "max_pool3d": (lambda x: F.max_pool3d(x, 2), (X3,)),
     "max_pool3d, unbatched": (lambda x: F.max_pool3d(x, 2), (X3[0],)),
     "max_pool3d, contiguous": (lambda x: F.max_pool3d(x, 2), (X3[0].contiguous(),)),

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from torch import Tensor
@@ -97,6 +99,26 @@ def test_attention_and_gradients_equal_the_unfused_form(name: str) -> None:
         scale=c.scale,
     )  # fmt: skip
     assert_close(actual[: len(leaves)], list(gradients))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_row_that_sees_no_key_gives_zeros_and_an_infinite_logarithm(dtype: torch.dtype) -> None:
+    query, key, value = (rand(1, 1, 2, 4, dtype=dtype) for _ in range(3))
+    bias = torch.tensor([[0.0, -1.0], [-torch.inf, -torch.inf]], dtype=dtype)[None, None]
+    out, logs = run(NAME, query, key, value, bias)[:2]
+    scores = (query @ key.mT / 2 + bias)[0, 0, 0]
+    assert_close(out[0, 0, 0], torch.softmax(scores, -1) @ value[0, 0])
+    assert_close(logs[0, 0, 0], scores.logsumexp(-1))
+    assert not out[0, 0, 1].any()
+    assert logs[0, 0, 1] == torch.inf
+
+
+def test_softmax_before_the_product_makes_no_choices() -> None:
+    """A choice between values would keep XLA:CPU from making one kernel of it."""
+    query = jnp.ones((1, 2, 8, 4))
+    program = jax.jit(lambda q: attention.attend(q, q, q)[0]).lower(query).as_text()
+    assert "stablehlo.exponential" in program
+    assert "stablehlo.select" not in program
 
 
 def test_attention_bfloat16_is_near_the_exact_one() -> None:

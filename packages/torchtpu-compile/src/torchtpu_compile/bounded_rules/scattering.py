@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for writes through an index along one dimension.
+"""Rules for writes through an index along one dimension, or along all of them in order.
 
 What the padding of an index would write goes to one more place at the end of the
 dimension, which is cut off again: so every way to combine (add, multiply, mean) is the
@@ -78,6 +78,22 @@ def _masked_backward(call: Call) -> Padded:
     return call.sizes.reshaped(Padded(source, (line,)), exprs)
 
 
+def _put(call: Call) -> Padded:
+    # aten::put(self, index, source, accumulate): places count along the true data, in order
+    x = call.args[0]
+    line, index, source = (call.sizes.flat(a) for a in call.args[:3])
+    size = line.array.shape[0]
+    places = clean(call, index, line.dims[0], negative=True, by_row=False).array
+    inside = call.sizes.valid(index, [0])
+    if inside is not None:
+        places = jnp.where(inside, places, size)
+    target = line.array.at[places]
+    write = target.add if call.arg("accumulate") else target.set
+    values = fitted(source.array, places.shape).astype(line.array.dtype)
+    written = Padded(write(values, mode="drop"), line.dims)
+    return call.sizes.reshaped(written, [true_size(dim) for dim in x.dims])
+
+
 _NAMES = (
     "scatter.src",
     "scatter.value",
@@ -94,6 +110,7 @@ _NAMES = (
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys((f"aten::{name}" for name in _NAMES), _written),
+    "aten::put": _put,
     "aten::masked_scatter": _masked,
     "aten::masked_scatter_backward": _masked_backward,
 }

@@ -76,20 +76,22 @@ def _scores(
 def _exponentials(scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """exp(scores) over that of the largest in the row, their sums, and the log of the true sums.
 
-    A row without a key to see has exponentials of 0, a sum of 1 and a log of +inf. The sums
+    A row without a key to see has exponentials of 0, a sum above 0 and a log of +inf: its largest
+    score and its sum begin at the smallest numbers, which no other row notices. (Of a choice
+    between values instead, XLA:CPU makes more kernels, two to three times as slow.) The sums
     `(B, H, T, 1)` divide what was made of the exponentials: a probability taken from the log
     would carry the rounding of a number as large as the scores.
     """
-    inf, one = scores.dtype.type(np.inf), scores.dtype.type(1)
+    inf, limits = scores.dtype.type(np.inf), jnp.finfo(scores.dtype)
     if scores.shape[-1] == 0:
         sums = jnp.ones((*scores.shape[:-1], 1), scores.dtype)
         return scores, sums, jnp.full(scores.shape[:-1], inf, scores.dtype)
-    top = jnp.max(scores, axis=-1, keepdims=True)
-    hidden = top == -inf
-    safe = jnp.where(hidden, scores.dtype.type(0), top)
-    parts = lax.exp(scores - safe)
-    sums = jnp.where(hidden, one, jnp.sum(parts, axis=-1, keepdims=True))
-    return parts, sums, jnp.squeeze(jnp.where(hidden, inf, safe + lax.log(sums)), -1)
+    last = (scores.ndim - 1,)
+    top = lax.reduce(scores, limits.min, lax.max, last)[..., None]
+    parts = lax.exp(scores - top)
+    sums = lax.reduce(parts, limits.tiny, lax.add, last)[..., None]
+    hidden = sums == limits.tiny
+    return parts, sums, jnp.squeeze(jnp.where(hidden, inf, top + lax.log(sums)), -1)
 
 
 def _probabilities(scores: jax.Array, log_sums: jax.Array) -> jax.Array:

@@ -60,6 +60,7 @@ RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
     "aten::convolution": _of_input_or_weight,
     "aten::_convolution": _of_input_or_weight,
     "aten::max_pool3d_with_indices": _of_volume,
+    "aten::max_unpool2d": _of_self,
     "aten::pixel_shuffle": _of_self,
     "aten::reflection_pad2d": _of_self,
     "aten::reflection_pad3d": _of_self,

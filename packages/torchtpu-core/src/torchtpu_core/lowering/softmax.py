@@ -71,14 +71,19 @@ def log_softmax_backward(
 
 
 def safe_softmax(self: jax.Array, dim: int, dtype: torch.dtype | None = None) -> jax.Array:
-    """Softmax in which a slice of nothing but -inf gives zeros instead of NaN."""
+    """Softmax in which a slice of nothing but -inf gives zeros instead of NaN.
+
+    See `attention._exponentials`.
+    """
     result = self.dtype if dtype is None else dtypes.to_numpy(dtype)
     x = self.astype(dtypes.opmath(result))
-    out = softmax_core(x, dim)
-    if x.size:
+    if x.size == 0 or x.ndim == 0:
         hidden = x == -np.inf
-        hidden = jnp.all(hidden, axis=dim, keepdims=True) if x.ndim else hidden
-        out = jnp.where(hidden, x.dtype.type(0), out)
+        return jnp.where(hidden, x.dtype.type(0), softmax_core(x, dim)).astype(result)
+    limits, dims = jnp.finfo(x.dtype), (dim % x.ndim,)
+    top = lax.reduce(x, limits.min, lax.max, dims)
+    parts = lax.exp(x - jnp.expand_dims(top, dims))
+    out = parts / jnp.expand_dims(lax.reduce(parts, limits.tiny, lax.add, dims), dims)
     return out.astype(result)
 
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled code returns images whose channels are last as CPU eager mode does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
+
+_WEIGHT = torch.randn(6, 4, 3, 3)
+
+
+def _convolved(x: Tensor, weight: Tensor) -> Tensor:
+    return F.relu(F.conv2d(x, weight, padding=1))
+
+
+def _strides(function: Callable[..., Tensor], device: str, last: tuple[bool, bool]) -> object:
+    """Strides of a result and of the gradients of an image and a weight."""
+    operands = []
+    for source, is_last in zip((torch.ones(2, 4, 6, 5), _WEIGHT), last, strict=True):
+        layout = torch.channels_last if is_last else torch.contiguous_format
+        operands.append(source.to(device).to(memory_format=layout).requires_grad_())
+    result = function(*operands)
+    gradients = torch.autograd.grad(result, operands, torch.ones_like(result), allow_unused=True)
+    return tree_map(lambda t: t.stride(), (result, gradients))
+
+
+@pytest.mark.parametrize("last", [(True, False), (False, True), (False, False)])
+def test_convolution_and_its_gradients_are_laid_out_as_on_the_cpu(last) -> None:
+    compiled = torch.compile(_convolved, backend="tpu")
+    assert _strides(compiled, "tpu", last) == _strides(_convolved, "cpu", last)
+
+
+def test_convolution_of_open_sizes_is_laid_out_as_on_the_cpu() -> None:
+    compiled = torch.compile(lambda x: _convolved(x, _WEIGHT.to(x.device)), backend="tpu")
+    for batch in (2, 3, 5):
+        x = torch.ones(batch, 4, 6, 5).to(memory_format=torch.channels_last)
+        assert compiled(x.to("tpu")).stride() == _convolved(x, _WEIGHT).stride()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.pixel_shuffle(x, 2),
+        lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+        lambda x: x.roll(1, 2),
+    ],
+)
+def test_other_results_of_images_are_laid_out_as_on_the_cpu(function) -> None:
+    x = torch.ones(2, 4, 6, 5).to(memory_format=torch.channels_last)
+    found = torch.compile(function, backend="tpu")(x.to("tpu"))
+    assert found.stride() == function(x).stride()
+
+
+def test_layouts_on_the_cpu_follow_its_own_kernels() -> None:
+    x = torch.ones(2, 4, 6, 5).to(memory_format=torch.channels_last)
+    compiled = torch.compile(_convolved, backend="aot_eager")
+    assert compiled(x, _WEIGHT).stride() == _convolved(x, _WEIGHT).stride()
+    assert compiled(x.contiguous(), _WEIGHT).is_contiguous()
