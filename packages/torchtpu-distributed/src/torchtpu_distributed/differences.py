@@ -49,6 +49,27 @@ def of_pending(group: Group, pending: Pending) -> Difference | None:
     return calls.difference(pending.seq, pending.call) if calls is not None else None
 
 
+def left_out(group: Group) -> str:
+    """The message about a collective that another rank has come to, and this one will not.
+
+    Empty if none is known.
+
+    Args:
+        group: the group, in which this rank calls no collective any more.
+    """
+    found = group.known_calls.after(group.seq) if group.known_calls is not None else None
+    if found is None:
+        return ""
+    _number, last = reached(group, group.world.rank, group.seq)
+    return (
+        f"rank {group.world.rank} ends, or destroys its process group, and has not come to "
+        f"{found.name}, number {group.seq + 1} of group {group.name!r}, which rank "
+        f"{group.ranks[found.rank]} has called. The last one this rank has come to was "
+        f"{last or 'none'}. All ranks of a group must call the same collectives in the same "
+        f"order.{parting(group, group.seq)}"
+    )
+
+
 def reached(group: Group, rank: int, about: int) -> tuple[int, str]:
     """Number and name of the last collective that a rank has said it calls; 0 if unknown.
 

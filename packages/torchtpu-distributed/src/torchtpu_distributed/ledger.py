@@ -333,10 +333,10 @@ class Ledger:
 
     def drain(self, timeout_s: float) -> bool:
         """Wait for everything under way; whether it all finished."""
-        try:
-            return self.wait_until(self.records.idle, timeout_s, _NAP_S)
-        except CollectiveError:
-            return False
+        over = self.wait_until(  # without an error, which would count as told
+            lambda: self.failure is not None or self.records.idle(), timeout_s, _NAP_S
+        )
+        return over and self.failure is None
 
     def stop(self, patience_s: float) -> bool:
         """End the threads after what they have; whether none is stuck."""
