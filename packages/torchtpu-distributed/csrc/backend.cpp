@@ -40,6 +40,9 @@ PythonBackend::PythonBackend(int rank, int size, std::chrono::milliseconds timeo
       direct_(std::move(direct)) {}
 
 PythonBackend::~PythonBackend() {
+  if (direct_->is_aborted()) {
+    host_.release();  // as in Lane
+  }
   if (Py_IsInitialized() == 0) {
     target_.release();  // the interpreter is gone, and the object with it
     return;

@@ -101,6 +101,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
 
   // No asynchronous collective of Python's is under way, and the job has not failed.
   bool is_quiet() const;
+  bool is_aborted() const { return abort_->set.load(); }
   py::object owner() const { return owner_(); }
   int size() const { return static_cast<int>(group_->ranks.size()); }
   int rank() const { return rank_; }

@@ -187,6 +187,12 @@ def test_reduction_nobody_waits_for_that_another_rank_leaves_out_is_reported(run
     )
 
 
+def test_group_can_be_destroyed_after_its_asynchronous_collectives_have_failed(run_scripts):
+    survivor, other = run_scripts(SCRIPT, "destroys", "8", timeout_s=60)
+    assert other.returncode == 0, other.stderr
+    assert_survivor(survivor, "CollectiveTimeoutError", "rank 1", "in destroy_after_failure")
+
+
 def test_rank_that_sigterm_ends_says_what_it_waits_in(run_scripts):
     survivor, stopped = run_scripts(SCRIPT, "terminated", "8", kill_after=1)
     assert survivor.returncode == -signal.SIGTERM and stopped.returncode == -signal.SIGKILL

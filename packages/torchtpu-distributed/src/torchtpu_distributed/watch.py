@@ -99,8 +99,8 @@ class Watch:
     def _tick(self) -> None:
         if _C.sigterm_came():
             self._end_by_sigterm()
-        now = self._ledger.pending()
-        self._board.beat(self._ledger.positions(), now[0].name if now else "")
+        waits = self._ledger.pending() if self._ledger.failure is None else []
+        self._board.beat(self._ledger.positions(), waits[0].name if waits else "")
         expired, self._expired = self._expired, []
         self._board.delete(expired)
         for notice in self._board.new_notices():

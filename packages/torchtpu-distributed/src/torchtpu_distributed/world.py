@@ -88,20 +88,23 @@ class World:
         self.free = self.ledger.stop(_STUCK_S)
         active.world = None
         try:
-            positions = self.ledger.positions()
-            Board(self.store, self.rank).post("gone", reason=reason, positions=positions)
+            positions, board = self.ledger.positions(), Board(self.store, self.rank)
+            board.post("gone", reason=reason, positions=positions)
+            board.beat(positions, "")  # it waits for nobody any more
         except (RuntimeError, OSError):
             pass  # the store is gone too: there is nobody left to tell
         return self.free
 
     def _left(self) -> CollectiveError | None:
         if self.ledger.failure is not None:
-            return None if self.ledger.seen else self.ledger.failure.error()
-        for group in list(self.ledger.groups.values()):
-            message = differences.left_out(group)
-            if message:
-                return CollectiveMismatchError(message)
-        return None
+            untold = self.ledger.hit and not self.ledger.seen
+            return self.ledger.failure.error() if untold else None
+        try:
+            messages = map(differences.left_out, list(self.ledger.groups.values()))
+            message = next(filter(None, messages), "")
+        except (RuntimeError, OSError):
+            return None  # the store is gone
+        return CollectiveMismatchError(message) if message else None
 
 
 def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:

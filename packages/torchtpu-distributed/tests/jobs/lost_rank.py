@@ -156,6 +156,25 @@ def leave_early(x: torch.Tensor, calls: bool) -> None:
     dist.destroy_process_group()
 
 
+def destroy_after_failure(calls: bool) -> None:
+    """A rank whose broadcasts in a group have failed destroys it, while the other one lives."""
+    store = dist.distributed_c10d._get_default_store()
+    group = dist.new_group(timeout=timedelta(seconds=5))
+    xs = [torch.ones(9, device="tpu") for _ in range(3)]
+    dist.all_reduce(xs[0], group=group)  # which connects its ranks
+    if not calls:
+        store.wait(["destroyed"])
+        sys.exit(0)
+    try:
+        works = [dist.broadcast(x, 0, group=group, async_op=True) for x in xs]
+        works[0].wait()
+    except dist.DistBackendError:
+        del works, group
+        dist.destroy_process_group()
+        store.set("destroyed", "")
+        raise
+
+
 def end_other(process: int) -> None:
     """What a launcher does to the other rank, once that waits for this one, which stops."""
     (group,) = (g for g in active.world.ledger.groups.values() if g.seq == 1)
@@ -199,6 +218,8 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
             dist.distributed_c10d._get_default_store().set("timed out", "")
     if how == "unwaited":
         leave_early(x, not other)
+    if how == "destroys":
+        destroy_after_failure(not other)
     if how == "terminated":
         store = dist.distributed_c10d._get_default_store()
         if other:
