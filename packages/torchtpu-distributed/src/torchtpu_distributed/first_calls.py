@@ -236,12 +236,14 @@ class FirstCalls:
     def _share(self) -> _C.Mailbox | None:
         """The ring, if every rank can map it."""
         made = self._make() if self._rank == 0 else self._open(self._read("mailbox"))
-        self._store.add("mailbox/good", 1 if made is not None else 0)
-        if self._store.add("mailbox/seen", 1) == self._size:
-            self._store.set("mailbox/all", str(self._store.add("mailbox/good", 0)))
-        good = int(self._read("mailbox/all"))
-        if self._rank == 0 and made is not None:
-            Path(self._path).unlink()  # it lives on as long as a process has it
+        try:
+            self._store.add("mailbox/good", 1 if made is not None else 0)
+            if self._store.add("mailbox/seen", 1) == self._size:
+                self._store.set("mailbox/all", str(self._store.add("mailbox/good", 0)))
+            good = int(self._read("mailbox/all"))
+        finally:  # a rank may never come
+            if self._rank == 0 and made is not None:
+                Path(self._path).unlink()  # it lives on as long as a process has it
         return made if good == self._size else None
 
     def _make(self) -> _C.Mailbox | None:
