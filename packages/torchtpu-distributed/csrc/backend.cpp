@@ -6,6 +6,8 @@
 #include "profiled.h"
 #include "untraced.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 namespace torchtpu::distributed {
@@ -13,6 +15,19 @@ namespace {
 
 bool on_host(const at::Tensor& tensor) { return tensor.device().is_cpu(); }
 bool on_host(const Tensors& tensors) { return !tensors.empty() && on_host(tensors[0]); }
+
+std::vector<int64_t> sizes_of(const Tensors& tensors) {
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& tensor : tensors) {
+    sizes.push_back(tensor.numel());
+  }
+  return sizes;
+}
+
+// None of a timeout that is not given.
+py::object seconds(std::chrono::milliseconds timeout) {
+  return timeout.count() > 0 ? py::object(py::float_(static_cast<double>(timeout.count()) / 1e3)) : py::none();
+}
 
 }  // namespace
 
@@ -25,6 +40,9 @@ PythonBackend::PythonBackend(int rank, int size, std::chrono::milliseconds timeo
       direct_(std::move(direct)) {}
 
 PythonBackend::~PythonBackend() {
+  if (direct_->is_aborted()) {
+    host_.release();  // as in Lane
+  }
   if (Py_IsInitialized() == 0) {
     target_.release();  // the interpreter is gone, and the object with it
     return;
@@ -50,16 +68,42 @@ WorkPtr PythonBackend::shortly(Short&& way, const char* method, Arguments&&... a
   return call(method, std::forward<Arguments>(arguments)...);
 }
 
+template <typename Begin>
+WorkPtr PythonBackend::on_gloo(const HostCall& call, std::chrono::milliseconds timeout, Begin&& begin) {
+  PendingPtr record = host_record(call, timeout);
+  WorkPtr of_gloo;
+  try {
+    of_gloo = begin();
+  } catch (const std::exception&) {  // an argument's mistake: gloo has not counted it
+    py::gil_scoped_acquire gil;
+    Untraced untraced;
+    target_.attr("host_withdrawn")(record);
+    throw;
+  }
+  py::gil_scoped_acquire gil;
+  return in_series(c10::make_intrusive<GlooWork>(of_gloo, direct_, target_, std::move(record)));
+}
+
+PendingPtr PythonBackend::host_record(const HostCall& call, std::chrono::milliseconds timeout) {
+  py::gil_scoped_acquire gil;
+  Untraced untraced;
+  py::object op = call.op != nullptr ? py::cast(*call.op) : py::object(py::none());
+  return target_.attr("host_record")(call.kind, op, call.root, call.tensors, call.sent, call.received, seconds(timeout))
+      .cast<PendingPtr>();
+}
+
 WorkPtr PythonBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   Profiled range(profiled::kBroadcast, *this, direct_->group(), [&] { return Operands{tensors, tensors}; });
-  return on_host(tensors) ? on_gloo(host_->broadcast(tensors, opts))
+  return on_host(tensors) ? on_gloo({.kind = "broadcast", .tensors = tensors, .root = opts.rootRank}, opts.timeout,
+                                        [&] { return host_->broadcast(tensors, opts); })
                               : shortly([&](Direct& direct) { return distributed::broadcast(direct, tensors, opts); },
                                 "broadcast", tensors, opts);
 }
 
 WorkPtr PythonBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   Profiled range(profiled::kAllReduce, *this, direct_->group(), [&] { return Operands{tensors, tensors}; });
-  return on_host(tensors) ? on_gloo(host_->allreduce(tensors, opts))
+  return on_host(tensors) ? on_gloo({.kind = "all_reduce", .tensors = tensors, .op = &opts.reduceOp}, opts.timeout,
+                                        [&] { return host_->allreduce(tensors, opts); })
                               : shortly([&](Direct& direct) { return all_reduce(direct, tensors, opts); },
                                 "allreduce", tensors, opts);
 }
@@ -68,14 +112,16 @@ WorkPtr PythonBackend::allreduce_coalesced(Tensors& tensors,
                                            const c10d::AllreduceCoalescedOptions& opts) {
   Profiled range(profiled::kAllReduceMany, *this, direct_->group(),
                  [&] { return Operands{tensors, tensors}; });
-  return on_host(tensors) ? on_gloo(host_->allreduce_coalesced(tensors, opts))
+  return on_host(tensors) ? on_gloo({.kind = "all_reduce", .tensors = tensors, .op = &opts.reduceOp}, opts.timeout,
+                                        [&] { return host_->allreduce_coalesced(tensors, opts); })
                               : shortly([&](Direct& direct) { return all_reduce(direct, tensors, opts); },
                                 "allreduce_coalesced", tensors, opts);
 }
 
 WorkPtr PythonBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   Profiled range(profiled::kReduce, *this, direct_->group(), [&] { return Operands{tensors, tensors}; });
-  return on_host(tensors) ? on_gloo(host_->reduce(tensors, opts))
+  return on_host(tensors) ? on_gloo({.kind = "reduce", .tensors = tensors, .op = &opts.reduceOp, .root = opts.rootRank}, opts.timeout,
+                                        [&] { return host_->reduce(tensors, opts); })
                               : call("reduce", tensors, opts);
 }
 
@@ -83,7 +129,8 @@ WorkPtr PythonBackend::allgather(TensorLists& outputs, Tensors& inputs,
                                  const c10d::AllgatherOptions& opts) {
   Profiled range(profiled::kAllGather, *this, direct_->group(),
                  [&] { return Operands{inputs, joined(outputs)}; });
-  return on_host(inputs) ? on_gloo(host_->allgather(outputs, inputs, opts))
+  return on_host(inputs) ? on_gloo({.kind = "all_gather", .tensors = inputs}, opts.timeout,
+                                        [&] { return host_->allgather(outputs, inputs, opts); })
                               : call("allgather", outputs, inputs, opts);
 }
 
@@ -91,7 +138,8 @@ WorkPtr PythonBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::AllgatherOptions& opts) {
   Profiled range(profiled::kAllGatherBase, *this, direct_->group(),
                  [&] { return Operands{{input}, {output}}; });
-  return on_host(output) ? on_gloo(host_->_allgather_base(output, input, opts))
+  return on_host(output) ? on_gloo({.kind = "all_gather", .tensors = {input}}, opts.timeout,
+                                        [&] { return host_->_allgather_base(output, input, opts); })
                               : shortly([&](Direct& direct) { return all_gather(direct, output, input, opts); },
                                 "allgather_base", output, input, opts);
 }
@@ -100,7 +148,8 @@ WorkPtr PythonBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs
                                            const c10d::AllgatherOptions& opts) {
   Profiled range(profiled::kAllGather, *this, direct_->group(),
                  [&] { return Operands{inputs, joined(outputs)}; });
-  return on_host(inputs) ? on_gloo(host_->allgather_coalesced(outputs, inputs, opts))
+  return on_host(inputs) ? on_gloo({.kind = "all_gather", .tensors = inputs}, opts.timeout,
+                                        [&] { return host_->allgather_coalesced(outputs, inputs, opts); })
                               : call("allgather_coalesced", outputs, inputs, opts);
 }
 
@@ -108,7 +157,8 @@ WorkPtr PythonBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors
                                                        const c10d::AllgatherOptions& opts) {
   Profiled range(profiled::kAllGatherMany, *this, direct_->group(),
                  [&] { return Operands{inputs, outputs}; });
-  return on_host(outputs) ? on_gloo(host_->allgather_into_tensor_coalesced(outputs, inputs, opts))
+  return on_host(outputs) ? on_gloo({.kind = "all_gather", .tensors = inputs}, opts.timeout,
+                                        [&] { return host_->allgather_into_tensor_coalesced(outputs, inputs, opts); })
                               : shortly([&](Direct& direct) { return all_gather(direct, outputs, inputs, opts); },
                                 "allgather_into_tensor_coalesced", outputs, inputs, opts);
 }
@@ -116,7 +166,8 @@ WorkPtr PythonBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors
 WorkPtr PythonBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
   Profiled range(profiled::kGather, *this, direct_->group(),
                  [&] { return Operands{inputs, joined(outputs)}; });
-  return on_host(inputs) ? on_gloo(host_->gather(outputs, inputs, opts))
+  return on_host(inputs) ? on_gloo({.kind = "gather", .tensors = inputs, .root = opts.rootRank}, opts.timeout,
+                                        [&] { return host_->gather(outputs, inputs, opts); })
                               : call("gather", outputs, inputs, opts);
 }
 
@@ -124,7 +175,8 @@ WorkPtr PythonBackend::scatter(Tensors& outputs, TensorLists& inputs,
                                const c10d::ScatterOptions& opts) {
   Profiled range(profiled::kScatter, *this, direct_->group(),
                  [&] { return Operands{joined(inputs), outputs}; });
-  return on_host(outputs) ? on_gloo(host_->scatter(outputs, inputs, opts))
+  return on_host(outputs) ? on_gloo({.kind = "scatter", .tensors = outputs, .root = opts.rootRank}, opts.timeout,
+                                        [&] { return host_->scatter(outputs, inputs, opts); })
                               : call("scatter", outputs, inputs, opts);
 }
 
@@ -132,7 +184,8 @@ WorkPtr PythonBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                       const c10d::ReduceScatterOptions& opts) {
   Profiled range(profiled::kReduceScatter, *this, direct_->group(),
                  [&] { return Operands{joined(inputs), outputs}; });
-  return on_host(outputs) ? on_gloo(host_->reduce_scatter(outputs, inputs, opts))
+  return on_host(outputs) ? on_gloo({.kind = "reduce_scatter", .tensors = outputs, .op = &opts.reduceOp}, opts.timeout,
+                                        [&] { return host_->reduce_scatter(outputs, inputs, opts); })
                               : call("reduce_scatter", outputs, inputs, opts);
 }
 
@@ -140,7 +193,8 @@ WorkPtr PythonBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& inpu
                                             const c10d::ReduceScatterOptions& opts) {
   Profiled range(profiled::kReduceScatterBase, *this, direct_->group(),
                  [&] { return Operands{{input}, {output}}; });
-  return on_host(output) ? on_gloo(host_->_reduce_scatter_base(output, input, opts))
+  return on_host(output) ? on_gloo({.kind = "reduce_scatter", .tensors = {output}, .op = &opts.reduceOp}, opts.timeout,
+                                        [&] { return host_->_reduce_scatter_base(output, input, opts); })
                               : shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, output, input, opts); },
                                 "reduce_scatter_base", output, input, opts);
 }
@@ -149,7 +203,8 @@ WorkPtr PythonBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors
                                                        const c10d::ReduceScatterOptions& opts) {
   Profiled range(profiled::kReduceScatterMany, *this, direct_->group(),
                  [&] { return Operands{inputs, outputs}; });
-  return on_host(outputs) ? on_gloo(host_->reduce_scatter_tensor_coalesced(outputs, inputs, opts))
+  return on_host(outputs) ? on_gloo({.kind = "reduce_scatter", .tensors = outputs, .op = &opts.reduceOp}, opts.timeout,
+                                        [&] { return host_->reduce_scatter_tensor_coalesced(outputs, inputs, opts); })
                               : shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, outputs, inputs, opts); },
                                 "reduce_scatter_tensor_coalesced", outputs, inputs, opts);
 }
@@ -160,7 +215,9 @@ WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                      const c10d::AllToAllOptions& opts) {
   Profiled range(profiled::kAllToAllBase, *this, direct_->group(),
                  [&] { return Operands{{input}, {output}, input_splits, output_splits}; });
-  return on_host(output) ? on_gloo(host_->alltoall_base(output, input, output_splits, input_splits, opts))
+  return on_host(output) ? on_gloo({.kind = "all_to_all", .tensors = {input}, .sent = pieces(input, input_splits),
+                                         .received = pieces(output, output_splits)}, opts.timeout,
+                                        [&] { return host_->alltoall_base(output, input, output_splits, input_splits, opts); })
                               : shortly(
                   [&](Direct& direct) {
                     bool even = output_splits.empty() && input_splits.empty();
@@ -169,9 +226,22 @@ WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                   "alltoall_base", output, input, output_splits, input_splits, opts);
 }
 
+std::vector<int64_t> PythonBackend::pieces(const at::Tensor& tensor, std::vector<int64_t> rows) const {
+  int64_t of_row = tensor.dim() > 0 && tensor.size(0) > 0 ? tensor.numel() / tensor.size(0) : tensor.numel();
+  if (rows.empty()) {
+    return std::vector<int64_t>(size_, tensor.numel() / size_);
+  }
+  for (int64_t& each : rows) {
+    each *= of_row;
+  }
+  return rows;
+}
+
 WorkPtr PythonBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   Profiled range(profiled::kAllToAll, *this, direct_->group(), [&] { return Operands{inputs, outputs}; });
-  return on_host(outputs) ? on_gloo(host_->alltoall(outputs, inputs, opts))
+  return on_host(outputs) ? on_gloo({.kind = "all_to_all", .tensors = inputs, .sent = sizes_of(inputs),
+                                         .received = sizes_of(outputs)}, opts.timeout,
+                                        [&] { return host_->alltoall(outputs, inputs, opts); })
                               : call("alltoall", outputs, inputs, opts);
 }
 
@@ -209,11 +279,6 @@ WorkPtr PythonBackend::recvAnysource(Tensors& tensors, int tag) {
 WorkPtr PythonBackend::barrier(const c10d::BarrierOptions& opts) {
   Profiled range(profiled::kBarrier, *this, direct_->group(), [&] { return Operands{{}, {}}; });
   return shortly([&](Direct& direct) { return distributed::barrier(direct, opts); }, "barrier", opts);
-}
-
-WorkPtr PythonBackend::on_gloo(const WorkPtr& of_gloo) {
-  py::gil_scoped_acquire gil;
-  return in_series(c10::make_intrusive<GlooWork>(of_gloo, direct_, target_));
 }
 
 WorkPtr PythonBackend::in_series(WorkPtr work) {
@@ -290,6 +355,24 @@ void PythonBackend::abort() {
   target_.attr("abort")();
 }
 
+WorkPtr PythonBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  at::NoGradGuard no_grad;
+  Tensors on_host;
+  for (const at::Tensor& tensor : tensors) {
+    on_host.push_back(tensor.cpu());
+  }
+  WorkPtr work = on_gloo({.kind = "all_reduce of sparse tensors",
+                          .tensors = {at::empty({0}, at::TensorOptions().dtype(on_host.at(0).scalar_type()))}}, opts.timeout,
+                         [&] { return host_->allreduce_sparse(on_host, opts); });
+  if (!on_host.at(0).is_same(tensors.at(0))) {
+    work->wait();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i].copy_(on_host[i].to(tensors[i].device()));
+    }
+  }
+  return work;
+}
+
 }  // namespace torchtpu::distributed
 
 PYBIND11_MODULE(_C, m) {
@@ -323,6 +406,7 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("target"), pybind11::arg("host"), pybind11::arg("direct"),
         "A c10d backend that calls the methods of `target`, and `host` for CPU tensors.");
   torchtpu::distributed::bind_pending(m);
+  torchtpu::distributed::bind_sigterm(m);
   torchtpu::distributed::bind_host_memory(m);
   torchtpu::distributed::bind_direct(m);
 }

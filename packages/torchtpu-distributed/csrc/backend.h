@@ -22,6 +22,16 @@ struct BackendOptions : c10d::Backend::Options {
   using Options::Options;
 };
 
+// What ranks must agree on of a collective of CPU tensors.
+struct HostCall {
+  const char* kind;
+  Tensors tensors;                       // those that have one size on all ranks,
+  const c10d::ReduceOp* op = nullptr;
+  int64_t root = -1;
+  std::vector<int64_t> sent = {};        // or elements that go to each rank,
+  std::vector<int64_t> received = {};    // and that come from it
+};
+
 class PythonBackend : public c10d::Backend {
  public:
   PythonBackend(int rank, int size, std::chrono::milliseconds timeout, py::object target,
@@ -90,8 +100,12 @@ class PythonBackend : public c10d::Backend {
   template <typename Begin>
   WorkPtr message(Begin&& begin);
 
-  // A work of gloo, which belongs to the series of collectives if one has begun.
-  WorkPtr on_gloo(const WorkPtr& of_gloo);
+  // A collective of CPU tensors, compared with the other ranks' before `begin` gives gloo's work.
+  template <typename Begin>
+  WorkPtr on_gloo(const HostCall& call, std::chrono::milliseconds timeout, Begin&& begin);
+  PendingPtr host_record(const HostCall& call, std::chrono::milliseconds timeout);
+  // Elements of the pieces that splits along dim 0 give, or of equal ones without splits.
+  std::vector<int64_t> pieces(const at::Tensor& tensor, std::vector<int64_t> rows) const;
 
   py::object target_;
   c10::intrusive_ptr<Backend> host_;

@@ -175,6 +175,25 @@ PendingPtr Direct::message(const char* kind, int peer, const at::Tensor& tensor)
   return record;
 }
 
+void Direct::compare(const PendingPtr& record, bool sends, int peer, int tag, const at::Tensor& tensor, int source) {
+  if (!letters_ || peer == rank_ || source == rank_ || tag < 0) {
+    return;
+  }
+  auto dtype = py::str(py::cast(tensor.scalar_type())).cast<std::string>();
+  std::string what = std::to_string(tensor.numel()) + " elements of " + dtype;
+  std::optional<std::string> said;
+  if (peer >= 0) {
+    said = letters_->compare(sends, peer, tag, what, record->line);
+  } else if (source < 0) {
+    letters_->expect(tag);
+  } else {
+    said = letters_->compare_arrived(source, tag, what);
+  }
+  if (said) {
+    report("message_differs", record, std::to_string(peer < 0 ? source : peer) + "\n" + what + "\n" + *said);
+  }
+}
+
 void Direct::follow(const PendingPtr& record, const std::function<bool(const Abort&)>& wait) {
   record->began_s = monotonic_s();
   records_->begin(record);
@@ -231,7 +250,8 @@ bool Direct::prepare(const Request& request, Prepared& prepared) {
   prepared.record->group = group_;
   prepared.record->call = call;
   prepared.record->line = line();
-  prepared.record->timeout_s = group_->timeout_s.load();
+  prepared.record->timeout_s = request.timeout.count() > 0 ? std::chrono::duration<double>(request.timeout).count()
+                                                           : group_->timeout_s.load();
   return true;
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "lane.h"
+#include "letters.h"
 #include "own_messages.h"
 
 #include <c10/core/Device.h>
@@ -43,6 +44,7 @@ struct Request {
   bool writes = true;            // and whether it gets a result
   bool in_place = false;         // the operand is part of the result, and not changed by it
   bool later = false;            // the caller does something else meanwhile
+  std::chrono::milliseconds timeout{c10d::kUnsetTimeout};  // that it may take; unset: the group's
 };
 
 class Direct : public std::enable_shared_from_this<Direct> {
@@ -81,6 +83,12 @@ class Direct : public std::enable_shared_from_this<Direct> {
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   OwnMessages& own_messages() { return *own_messages_; }
 
+  // Ends of messages are compared from now on.
+  void share(std::shared_ptr<Mailbox> mailbox) { letters_.emplace(std::move(mailbox), rank_); }
+  // Compares one end with what the other has said; throws what HostRunner says about a difference.
+  // `peer` negative: any rank, one of which `source` is when the message has come. The GIL is held.
+  void compare(const PendingPtr& record, bool sends, int peer, int tag, const at::Tensor& tensor, int source = -1);
+
   // The record of a message, kept in the ring; the GIL is held. `kind`: send or recv.
   PendingPtr message(const char* kind, int peer, const at::Tensor& tensor);
   // Waits, without the GIL, for something the record stands for; it is under way meanwhile.
@@ -93,6 +101,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
 
   // No asynchronous collective of Python's is under way, and the job has not failed.
   bool is_quiet() const;
+  bool is_aborted() const { return abort_->set.load(); }
   py::object owner() const { return owner_(); }
   int size() const { return static_cast<int>(group_->ranks.size()); }
   int rank() const { return rank_; }
@@ -133,6 +142,7 @@ class Direct : public std::enable_shared_from_this<Direct> {
   std::shared_ptr<Lane> lane_;
   std::shared_ptr<OwnMessages> own_messages_ = std::make_shared<OwnMessages>();
   py::object owner_;  // a weak reference
+  std::optional<Letters> letters_;
   std::string other_;  // what another rank calls instead
   // Guarded by the GIL. Of a message, with the two ranks as a group.
   std::unordered_map<std::string, std::shared_ptr<const Call>> calls_;

@@ -71,6 +71,7 @@ void bind_direct(py::module_& m) {
       .def("connect", [](Direct& self, BackendPtr gloo, std::shared_ptr<Mailbox> mailbox) {
              self.lane()->connect(std::move(gloo), std::move(mailbox));
            }, py::arg("gloo"), py::arg("mailbox"), "The connections are made: it can be used.")
+      .def("share", &Direct::share, py::arg("mailbox"), "Ends of messages are compared from now on, by its letters.")
       .def("settle", &Direct::settle, py::call_guard<py::gil_scoped_release>(),
            "Begin all that were called for later.")
       .def("drain", &Direct::drain, py::call_guard<py::gil_scoped_release>(),

@@ -14,6 +14,8 @@ namespace {
 using Op = c10d::ReduceOp::RedOpType;
 using End = Direct::End;
 
+// How much longer gloo waits than a collective may take.
+constexpr std::chrono::seconds kPatienceOfGloo{60};
 // Above this, an all-gather is a broadcast of each rank, which needs no second copy.
 constexpr size_t kGatherByCopyBytes = 1 << 16;
 
@@ -134,6 +136,7 @@ WorkPtr all_reduce(Direct& direct, const Tensors& tensors, const c10d::Allreduce
   }
   Request request{"all_reduce", op, -1, &tensors[0], &tensors[0], false, true};
   request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
   Op reduction = opts.reduceOp.op_;
   return direct.run(request, [reduction, size = direct.size()](c10d::Backend& gloo, const at::Tensor&,
                                                                const at::Tensor& target, End& end) {
@@ -164,6 +167,7 @@ WorkPtr broadcast(Direct& direct, const Tensors& tensors, const c10d::BroadcastO
   bool mine = root == direct.rank();
   Request request{"broadcast", "", root, &tensors[0], &tensors[0], mine, !mine};
   request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
   return direct.run(request, [mine, root](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target,
                                           End&) {
     return std::vector<WorkPtr>{broadcast_of(gloo, mine ? source : target, root)};
@@ -178,6 +182,7 @@ WorkPtr all_gather(Direct& direct, const at::Tensor& output, const at::Tensor& i
   bool in_place = is_piece(input, output, direct.rank());
   Request request{"all_gather", "", -1, &input, &output, !in_place, true, in_place};
   request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
   return direct.run(request, [rank = direct.rank(), size = direct.size()](
                                  c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
     return gather(gloo, source, target, rank, size);
@@ -193,6 +198,7 @@ WorkPtr reduce_scatter(Direct& direct, const at::Tensor& output, const at::Tenso
   }
   Request request{"reduce_scatter", op, -1, &input, &output};
   request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
   return direct.run(request, [reduction = opts.reduceOp.op_, size = direct.size()](
                                  c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End& end) {
     at::Tensor pieces = at::empty_like(source);
@@ -210,6 +216,7 @@ WorkPtr all_to_all(Direct& direct, const at::Tensor& output, const at::Tensor& i
   }
   Request request{"all_to_all", "", -1, &input, &output};
   request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
   return direct.run(request, [](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
     return std::vector<WorkPtr>{exchange(gloo, source, target)};
   });
@@ -218,8 +225,11 @@ WorkPtr all_to_all(Direct& direct, const at::Tensor& output, const at::Tensor& i
 WorkPtr barrier(Direct& direct, const c10d::BarrierOptions& opts) {
   Request request{"barrier"};
   request.later = opts.asyncOp;
-  return direct.run(request, [](c10d::Backend& gloo, const at::Tensor&, const at::Tensor&, End&) {
-    return std::vector<WorkPtr>{gloo.barrier()};
+  request.timeout = opts.timeout;
+  return direct.run(request, [timeout = opts.timeout](c10d::Backend& gloo, const at::Tensor&, const at::Tensor&, End&) {
+    c10d::BarrierOptions patient;  // the watch must be the first to see that the time is up
+    patient.timeout = timeout.count() > 0 ? timeout + kPatienceOfGloo : timeout;
+    return std::vector<WorkPtr>{gloo.barrier(patient)};
   });
 }
 

@@ -23,6 +23,10 @@ Agreement compare(Mailbox& box, uint64_t number, const Call& call, const std::st
 }
 
 Lane::~Lane() {
+  if (abort_->set.load()) {
+    gloo_.release();  // a thread of its may wait for a lost rank: to destroy it is to join that
+    return;
+  }
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
     py::gil_scoped_release no_gil;  // its threads end now, and may need it for that
     gloo_.reset();

@@ -24,8 +24,12 @@ struct Mailbox::Entry {
   char text[kTextBytes];
 };
 
-Mailbox::Mailbox(const std::string& path, int rank, int size)
-    : rank_(rank), size_(size), nbytes_((kLineBytes + sizeof(Entry) * kEntries) * size) {
+Mailbox::Mailbox(const std::string& path, int rank, int size, uint64_t entries, uint64_t letters)
+    : rank_(rank),
+      size_(size),
+      entries_(entries),
+      letters_(letters),
+      nbytes_((kLineBytes + sizeof(Entry) * (entries + letters)) * size) {
   int flags = rank == 0 ? O_RDWR | O_CREAT | O_EXCL : O_RDWR;
   int file = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
   if (file < 0) {
@@ -50,16 +54,14 @@ std::atomic<uint64_t>& Mailbox::progress(int rank) {
 }
 
 Mailbox::Entry& Mailbox::entry(int rank, uint64_t number) {
-  return reinterpret_cast<Entry*>(memory_ + kLineBytes * size_)[rank * kEntries + number % kEntries];
+  return reinterpret_cast<Entry*>(memory_ + kLineBytes * size_)[rank * entries_ + number % entries_];
 }
 
-bool Mailbox::post(uint64_t number, std::string_view text, std::string_view rest) {
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank != rank_ && progress(rank).load(std::memory_order_acquire) + kEntries < number) {
-      return false;
-    }
-  }
-  Entry& target = entry(rank_, number);
+Mailbox::Entry& Mailbox::letter_at(int rank, uint64_t number) {
+  return (&entry(0, 0))[size_ * entries_ + rank * letters_ + number % letters_];
+}
+
+void Mailbox::write(Entry& target, uint64_t number, std::string_view text, std::string_view rest) {
   size_t first = std::min(text.size(), kTextBytes);
   size_t second = std::min(rest.size(), kTextBytes - first);
   target.number.store(0, std::memory_order_relaxed);
@@ -68,7 +70,28 @@ bool Mailbox::post(uint64_t number, std::string_view text, std::string_view rest
   std::memcpy(target.text + first, rest.data(), second);
   target.length = first + second;
   target.number.store(number);  // in one order with the loads of the other ranks
+}
+
+std::optional<std::string> Mailbox::copy_of(const Entry& source, uint64_t number) {
+  std::string copy(source.text, std::min<uint64_t>(source.length, kTextBytes));
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return source.number.load(std::memory_order_relaxed) == number ? std::optional(copy) : std::nullopt;
+}
+
+bool Mailbox::post(uint64_t number, std::string_view text, std::string_view rest) {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && progress(rank).load(std::memory_order_acquire) + entries_ < number) {
+      return false;
+    }
+  }
+  write(entry(rank_, number), number, text, rest);
   return true;
+}
+
+void Mailbox::take_back(uint64_t number) {
+  Entry& mine = entry(rank_, number);
+  uint64_t there = number;
+  mine.number.compare_exchange_strong(there, 0);
 }
 
 int Mailbox::differing(uint64_t number, std::string_view digest) {
@@ -87,12 +110,23 @@ std::string_view Mailbox::text(int rank, uint64_t number) {
 
 std::optional<std::string> Mailbox::said(int rank, uint64_t number) {
   const Entry& source = entry(rank, number);
-  if (source.number.load(std::memory_order_acquire) != number) {
-    return std::nullopt;
+  return source.number.load(std::memory_order_acquire) == number ? copy_of(source, number) : std::nullopt;
+}
+
+void Mailbox::put(uint64_t number, std::string_view text) { write(letter_at(rank_, number), number, text, {}); }
+
+std::optional<std::string> Mailbox::letter(int rank, std::string_view key) {
+  for (uint64_t i = 0; i < letters_; ++i) {
+    const Entry& source = letter_at(rank, i);
+    uint64_t number = source.number.load();
+    if (number != 0 && std::memcmp(source.text, key.data(), std::min(key.size(), kTextBytes)) == 0) {
+      std::optional<std::string> copy = copy_of(source, number);
+      if (copy && copy->starts_with(key)) {
+        return copy;
+      }
+    }
   }
-  std::string copy(source.text, std::min<uint64_t>(source.length, kTextBytes));
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return source.number.load(std::memory_order_relaxed) == number ? std::optional(copy) : std::nullopt;
+  return std::nullopt;
 }
 
 void Mailbox::taken(uint64_t number) { progress(rank_).store(number, std::memory_order_release); }

@@ -111,13 +111,14 @@ struct Arrival {
 class MessageWork : public c10d::Work {
  public:
   MessageWork(std::shared_ptr<Direct> direct, WorkPtr of_gloo, PendingPtr record, at::Tensor tensor,
-              Parcel parcel, bool receives)
+              Parcel parcel, bool receives, std::optional<int> any_tag = std::nullopt)
       : direct_(std::move(direct)),
         of_gloo_(std::move(of_gloo)),
         record_(std::move(record)),
         tensor_(std::move(tensor)),
         parcel_(std::make_shared<Parcel>(std::move(parcel))),
-        receives_(receives) {}
+        receives_(receives),
+        any_tag_(any_tag) {}
 
   // A message nobody waited for is carried all the same.
   ~MessageWork() override {
@@ -161,6 +162,10 @@ class MessageWork : public c10d::Work {
       return wait_for_message(*of_gloo_, *record_, deadline, abort);
     });
     over_ = true;
+    if (any_tag_) {
+      py::gil_scoped_acquire gil;
+      direct_->compare(record_, false, -1, *any_tag_, tensor_, of_gloo_->sourceRank());
+    }
     if (receives_ && parcel_->host.defined() && !tensor_.device().is_cpu()) {
       fill();
     }
@@ -208,6 +213,7 @@ class MessageWork : public c10d::Work {
   at::Tensor tensor_;
   std::shared_ptr<Parcel> parcel_;
   bool receives_;
+  std::optional<int> any_tag_;  // of a receive from any rank
   bool behind_ = false;
   bool over_ = false;
   std::shared_ptr<Arrival> arrived_ = std::make_shared<Arrival>();
@@ -221,6 +227,11 @@ PendingPtr record_message(const std::shared_ptr<Direct>& direct, const char* kin
     device_api().add_device_time(tensor.device().index(), record->call->device_time_ps);
   }
   return record;
+}
+
+void compare_ends(Direct& direct, const PendingPtr& record, bool sends, int peer, int tag, const at::Tensor& tensor) {
+  py::gil_scoped_acquire gil;
+  direct.compare(record, sends, peer, tag, tensor);
 }
 
 Memory memory_of(const Direct& direct, const at::Tensor& tensor, bool write) {
@@ -262,6 +273,7 @@ WorkPtr send(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, const a
     parcel.host = tensor.device().is_cpu() ? checked(tensor) : tensor.detach().cpu().contiguous();
   }
   std::vector<at::Tensor> bytes{parcel.bytes(tensor)};
+  compare_ends(*direct, record, true, peer, tag, tensor);
   WorkPtr work = begin(*direct, record, [&] {
     return peer == direct->rank() ? direct->own_messages().send(peer, bytes[0], tag)
                                   : gloo.send(bytes, peer, tag);
@@ -285,6 +297,7 @@ WorkPtr receive(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, cons
   }
   std::vector<at::Tensor> bytes{parcel.bytes(tensor)};
   OwnMessages& own = direct->own_messages();
+  compare_ends(*direct, record, false, peer, tag, tensor);
   auto from_others = [&] { return gloo.recvAnysource(bytes, tag); };
   WorkPtr work = begin(*direct, record, [&] {
     return peer == direct->rank() ? own.receive(peer, bytes[0], tag)
@@ -292,7 +305,7 @@ WorkPtr receive(const std::shared_ptr<Direct>& direct, c10d::Backend& gloo, cons
                       : gloo.recv(bytes, peer, tag);
   });
   return c10::make_intrusive<MessageWork>(direct, std::move(work), std::move(record), tensor,
-                                          std::move(parcel), true);
+                                          std::move(parcel), true, peer < 0 ? std::optional(tag) : std::nullopt);
 }
 
 }  // namespace torchtpu::distributed

@@ -83,7 +83,8 @@ void bind_record(py::module_& m) {
       .def(py::init<std::string, std::vector<int>, double>(), py::arg("name"), py::arg("ranks"),
            py::arg("timeout_s"))
       .def("next", [](GroupState& self) { return ++self.seq; }, "The next collective's number.")
-      .def("next_message", [](GroupState& self) { return ++self.messages; }, "The next message's.")
+      .def("take_back", [](GroupState& self, uint64_t number) { self.seq.compare_exchange_strong(number, number - 1); },
+           py::arg("number"), "Give back the last number, of a collective that could not be called.")
       .def_property_readonly("seq", [](const GroupState& self) { return self.seq.load(); })
       .def_property("timeout_s", [](const GroupState& self) { return self.timeout_s.load(); },
                     [](GroupState& self, double seconds) { self.timeout_s.store(seconds); })
@@ -168,6 +169,14 @@ PendingPtr Records::add_locked(const PendingPtr& record) {
   return oldest;
 }
 
+PendingPtr Records::reach_locked(const PendingPtr& record) {
+  if (record->seq == 0) {
+    return nullptr;
+  }
+  PendingPtr& last = positions_[record->group];
+  return last && last->seq > record->seq ? nullptr : std::exchange(last, record);
+}
+
 void Records::add(const PendingPtr& record) {
   PendingPtr oldest;
   std::lock_guard<std::mutex> lock(mutex_);
@@ -183,9 +192,15 @@ void Records::begin(const PendingPtr& record) {
     under_way_.push_back(record);
     count_.store(under_way_.size());
   }
-  if (record->seq != 0) {
-    previous = std::exchange(positions_[record->group], record);
-  }
+  previous = reach_locked(record);
+}
+
+void Records::come(const PendingPtr& record) {
+  PendingPtr oldest;
+  PendingPtr previous;
+  std::lock_guard<std::mutex> lock(mutex_);
+  oldest = add_locked(record);
+  previous = reach_locked(record);
 }
 
 void Records::end(const PendingPtr& record) {
@@ -225,6 +240,7 @@ void bind_pending(py::module_& m) {
       .def(py::init<size_t>(), py::arg("entries"))
       .def("add", &Records::add, py::arg("record"), "Keep a record in the ring, once.")
       .def("begin", &Records::begin, py::arg("record"), "The same; it is under way from now on.")
+      .def("come", &Records::come, py::arg("record"), "The same as begin, but nobody waits for it yet.")
       .def("end", &Records::end, py::arg("record"), "It is not under way any more.")
       .def("idle", &Records::idle, "Whether nothing is under way.")
       .def("last", &Records::last, "The records of the ring, oldest first.")

@@ -63,8 +63,7 @@ struct Pending {
   std::shared_ptr<const GroupState> group;
   std::shared_ptr<const Call> call;
   uint64_t seq = 0;      // in the group, from 1; 0 for one that is not numbered
-  // Number of a message among those of the group; 0 for a collective. What gloo does with CPU
-  // tensors is numbered so as well: ranks do not compare it, and see of each other only that they live.
+  // Number of a message among those of the group; 0 for a collective.
   uint64_t message = 0;
   std::string line;      // the user's
   double timeout_s = 0;
@@ -89,6 +88,8 @@ class Records {
   void add(const PendingPtr& record);
   // The same, and it is under way from now on.
   void begin(const PendingPtr& record);
+  // The same, but nobody waits for it yet.
+  void come(const PendingPtr& record);
   // It is not under way any more.
   void end(const PendingPtr& record);
   bool idle() const { return count_.load() == 0; }
@@ -101,6 +102,8 @@ class Records {
  private:
   // What falls out of the ring, to be freed without the lock.
   PendingPtr add_locked(const PendingPtr& record);
+  // The record it replaces as the last of its group, likewise.
+  PendingPtr reach_locked(const PendingPtr& record);
 
   mutable std::mutex mutex_;
   size_t entries_;
@@ -112,5 +115,6 @@ class Records {
 };
 
 void bind_pending(py::module_& m);
+void bind_sigterm(py::module_& m);
 
 }  // namespace torchtpu::distributed

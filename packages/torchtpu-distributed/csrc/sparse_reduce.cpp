@@ -3,7 +3,6 @@
 // positions each rank has. No other collective takes sparse tensors, on any device.
 #include "backend.h"
 
-#include <ATen/core/grad_mode.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
 
@@ -25,22 +24,6 @@ Reduced all_reduce_sparse(at::TensorList tensors, const c10::intrusive_ptr<c10d:
 }
 
 }  // namespace
-
-WorkPtr PythonBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  at::NoGradGuard no_grad;
-  Tensors on_host;
-  for (const at::Tensor& tensor : tensors) {
-    on_host.push_back(tensor.cpu());
-  }
-  WorkPtr work = on_gloo(host_->allreduce_sparse(on_host, opts));
-  if (!on_host.at(0).is_same(tensors.at(0))) {
-    work->wait();
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      tensors[i].copy_(on_host[i].to(tensors[i].device()));
-    }
-  }
-  return work;
-}
 
 TORCH_LIBRARY_IMPL(c10d, SparsePrivateUse1, library) {
   library.impl("allreduce_", &all_reduce_sparse);

@@ -79,16 +79,12 @@ bool GlooWork::wait(std::chrono::milliseconds timeout) {
     return work_->wait(timeout);  // it is the caller's own, and can be repeated
   }
   if (is_over_soon()) {
+    record_->launched_s.store(monotonic_s());
+    record_->done_s.store(monotonic_s());
     return true;
   }
-  PendingPtr record;
-  {
-    py::gil_scoped_acquire gil;
-    Untraced untraced;
-    record = owner_.attr("host_record")(c10d::opTypeToString(work_->retrieveOpType())).cast<PendingPtr>();
-  }
   try {
-    direct_->follow(record, [this](const Abort& abort) { return wait_for({work_}, abort); });
+    direct_->follow(record_, [this](const Abort& abort) { return wait_for({work_}, abort); });
   } catch (...) {
     if (!work_->isCompleted()) {
       py::gil_scoped_acquire gil;

@@ -2,6 +2,8 @@
 // A c10d::Work whose answers come from a Python object.
 #pragma once
 
+#include "pending.h"
+
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/utils/pybind.h>
 
@@ -40,12 +42,12 @@ class PythonWork : public c10d::Work {
 };
 
 // A work of gloo on CPU tensors. A wait that takes long is followed as one for the device's
-// collectives is, with a record that `host_record(operation)` of `owner` gives, so that it ends
-// in time and names the rank behind a failure. If it ends before gloo does, `host_left()` is told.
+// collectives is, so that it ends in time and names the rank behind a failure. If it ends before
+// gloo does, `host_left()` of `owner` is told.
 class GlooWork : public c10d::Work {
  public:
-  GlooWork(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<Direct> direct, py::object owner)
-      : work_(std::move(work)), direct_(std::move(direct)), owner_(std::move(owner)) {}
+  GlooWork(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<Direct> direct, py::object owner, PendingPtr record)
+      : work_(std::move(work)), direct_(std::move(direct)), owner_(std::move(owner)), record_(std::move(record)) {}
   ~GlooWork() override;
 
   bool isCompleted() override { return work_->isCompleted(); }
@@ -64,6 +66,7 @@ class GlooWork : public c10d::Work {
   c10::intrusive_ptr<c10d::Work> work_;
   std::shared_ptr<Direct> direct_;
   py::object owner_;
+  PendingPtr record_;
 };
 
 // A Python exception as C++ throws it. GIL held; it may be dropped without.

@@ -98,6 +98,32 @@ def both_first_calls(nearby: bool) -> dict[int, FirstCalls]:
     return ranks
 
 
+def test_memory_that_no_other_rank_comes_to_is_given_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(first_calls, "_MEMORY", tmp_path)
+
+    def lost(_key: str) -> str:
+        raise RuntimeError("a rank is lost")
+
+    with pytest.raises(RuntimeError, match="a rank is lost"):
+        FirstCalls(
+            dist.HashStore(), 0, 2, nearby=True, abort=_C.Abort(), read=lost,
+            forget=lambda _key: None,
+        )  # fmt: skip
+    assert not list(tmp_path.iterdir())
+
+
+def test_rank_without_patience_says_nothing_while_the_ring_is_full(tmp_path):
+    path, abort = str(tmp_path / "box"), _C.Abort()
+    ahead, behind = (_C.Mailbox(path, rank, 2, 4) for rank in range(2))
+    for number in range(1, 5):
+        assert ahead.compare(number, call("barrier"), "", abort) is None
+    assert ahead.compare(5, call("reduce"), "", abort, False) is None  # the ring is full
+    assert ahead.said(0, 5) is None and ahead.said(0, 4) is not None
+    assert behind.compare(4, call("other"), "", abort) is not None
+    behind.take_back(4)
+    assert ahead.said(1, 4) is None
+
+
 def call(what: str) -> _C.Call:
     """What ranks compare."""
     return _C.Call(what, "all_reduce", (), (), 0)

@@ -14,7 +14,9 @@ import torch
 from torch import distributed as dist
 
 from torchtpu_distributed.calls import Collective
+from torchtpu_distributed.cpu_tensors import CpuTensors
 from torchtpu_distributed.errors import ProcessGroupError
+from torchtpu_distributed.first_calls import Pieces
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_path import HostPath, check_splits
 from torchtpu_distributed.host_running import HostRunner
@@ -33,16 +35,23 @@ class Backend:
         group: the group.
         runner: runs its collectives.
         host: its exchanges that go through host memory.
+        cpu_tensors: its collectives of CPU tensors.
         is_world: whether its end is the end of the world.
     """
 
     def __init__(
-        self, group: Group, runner: Runner | HostRunner, host: HostPath, is_world: bool
+        self,
+        group: Group,
+        runner: Runner | HostRunner,
+        host: HostPath,
+        cpu_tensors: CpuTensors,
+        is_world: bool,
     ) -> None:
         self._group = group
         self._runner = runner
         self._uneven = Uneven(group, self._runner)
         self._host = host
+        self._cpu_tensors = cpu_tensors
         self._is_world = is_world
         self._series: list[DeviceWork] | None = None
 
@@ -181,7 +190,7 @@ class Backend:
 
     def barrier(self, opts: Any) -> DeviceWork:
         """Wait for all ranks."""
-        return self._host.barrier()
+        return self._host.barrier(_seconds_of(opts))
 
     def start_coalescing(self) -> None:
         """Begin a series of collectives with one work object; each is launched when called."""
@@ -200,16 +209,36 @@ class Backend:
         self, opts: Any, call: Collective, operands: Tensors, results: Tensors, keep: bool = True
     ) -> DeviceWork:
         later = bool(getattr(opts, "asyncOp", True))
-        return self._in_series(self._runner.run(call, operands, results, keep=keep, later=later))
+        work = self._runner.run(
+            call, operands, results, keep=keep, later=later, timeout_s=_seconds_of(opts)
+        )
+        return self._in_series(work)
 
     def _in_series(self, work: DeviceWork) -> DeviceWork:
         if self._series is not None:
             self._series.append(work)
         return work
 
-    def host_record(self, operation: str) -> Pending:
-        """What stands for a collective of CPU tensors while somebody waits for it."""
-        return self._host.record(operation)
+    def host_record(
+        self,
+        kind: str,
+        op: Any,
+        root: int,
+        tensors: Tensors,
+        sent: Sequence[int],
+        received: Sequence[int],
+        timeout_s: float | None,
+    ) -> Pending:
+        """What stands for a collective of CPU tensors; raises if another rank calls another."""
+        name = "" if op is None else _name_of(op) or "premul_sum"
+        pieces = Pieces(sent=_bytes(sent, tensors), received=_bytes(received, tensors))
+        return self._cpu_tensors.begin(
+            kind, name, root, tensors, pieces if sent else None, timeout_s
+        )
+
+    def host_withdrawn(self, pending: Pending) -> None:
+        """Gloo has refused a collective of CPU tensors."""
+        self._cpu_tensors.withdraw(pending)
 
     def host_left(self) -> None:
         """A wait for a collective of CPU tensors has ended before gloo has."""
@@ -233,11 +262,21 @@ class Backend:
     def set_timeout(self, timeout_s: float) -> None:
         """Seconds a collective may take from now on."""
         self._group.timeout_s = timeout_s
+        self._cpu_tensors.group.timeout_s = timeout_s
 
     def shutdown(self) -> None:
-        """Finish what is under way; with the default group the world ends."""
+        """Finish what is under way; with the default group the world ends.
+
+        Raises:
+            CollectiveError: something has failed that nobody waited for, or this rank leaves out
+                what another one has called.
+        """
         if self._is_world:
-            self._group.world.end("it destroyed its process group", self._group.timeout_s)
+            world = self._group.world
+            world.end("it destroyed its process group", self._group.timeout_s)
+            left, world.left = world.left, None
+            if left is not None:
+                raise left
 
     def abort(self) -> None:
         """Leave at once."""
@@ -278,11 +317,25 @@ def _prepare_reduction(op: Any, tensors: Tensors) -> str:
             for tensor in tensors:
                 tensor.mul_(op.__getstate__()[1])
         return "sum"
-    for name in _REDUCED:
-        if op == getattr(dist.ReduceOp, name):
-            _check_dtypes(name, tensors)
-            return name.lower()
-    raise ProcessGroupError(f"{op!r} is not a reduction of torch.distributed.ReduceOp.")
+    name = _name_of(op)
+    if not name:
+        raise ProcessGroupError(f"{op!r} is not a reduction of torch.distributed.ReduceOp.")
+    _check_dtypes(name.upper(), tensors)
+    return name
+
+
+def _name_of(op: Any) -> str:
+    return next((n.lower() for n in _REDUCED if op == getattr(dist.ReduceOp, n)), "")
+
+
+def _seconds_of(opts: Any) -> float | None:
+    """The timeout of one call; None if it has none of its own."""
+    seconds: float = opts.timeout.total_seconds()
+    return seconds if seconds > 0 else None
+
+
+def _bytes(elements: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
+    return tuple(count * tensors[0].itemsize for count in elements)
 
 
 _INTEGERS = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}

@@ -51,12 +51,12 @@ class Board:
             positions: number and name of the last collective it came to, by group.
             now: name of the oldest one it still waits for, if there is one.
         """
-        self._beats += 1
-        self._store.set(f"beat/{self._rank}", str(self._beats))
         text = json.dumps({"groups": positions, "now": now})
         if text != self._positions:
             self._store.set(f"at/{self._rank}", text)
             self._positions = text
+        self._beats += 1  # after what it vouches for
+        self._store.set(f"beat/{self._rank}", str(self._beats))
 
     def beats(self, ranks: Iterable[int]) -> dict[int, bytes]:
         """The heartbeat of each rank that has one."""

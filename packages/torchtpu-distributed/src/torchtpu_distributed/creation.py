@@ -17,15 +17,16 @@ from torchtpu_core.env_vars import settings
 
 from torchtpu_distributed import _C, active, world
 from torchtpu_distributed.backend import Backend
+from torchtpu_distributed.cpu_tensors import CpuTensors
 from torchtpu_distributed.errors import ProcessGroupError
 from torchtpu_distributed.group import Group
-from torchtpu_distributed.host_path import HostPath
+from torchtpu_distributed.host_path import PATIENCE_S, HostPath
 from torchtpu_distributed.host_running import HostRunner
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.running import Runner
 
-#: How much longer gloo waits than a collective may take.
-_PATIENCE_S = 60.0
+#: Collectives of CPU tensors, and messages, of a rank that others can still compare with theirs.
+_CPU_RINGS = (16, 32)
 #: How PyTorch names groups that only their ranks know: a digest of the ranks and of the number of
 #: groups the process is in, which differs between processes and returns when a group ends.
 _DIGEST = re.compile("[0-9a-f]{40}")
@@ -107,6 +108,7 @@ def make(
         name = _shared_name(of, ranks)
         store = dist.PrefixStore(f"made/{name}", of.store)
     group = Group(of, name, ranks, timeout_s, is_world=is_world)
+    of_cpu = Group(of, f"{name} (CPU tensors)", ranks, timeout_s, rings=_CPU_RINGS)
 
     def connect(purpose: str, patience_s: float) -> dist.ProcessGroupGloo:
         # The store may hold addresses that ranks of an earlier start left there. gloo waits in it,
@@ -115,7 +117,9 @@ def make(
         limit = timedelta(seconds=patience_s)
         return dist.ProcessGroupGloo(prefixed, group.rank, group.size, limit)
 
-    # The watch must be the first to see that the time is up.
+    def meet() -> tuple[dist.ProcessGroupGloo, _C.Mailbox | None]:
+        return connect("host", timeout_s + PATIENCE_S), of_cpu.share_memory()
+
     meeting = Pending(
         group=name,
         ranks=ranks,
@@ -124,10 +128,13 @@ def make(
         line=user_line(),
         timeout_s=timeout_s,
     )
-    gloo = of.ledger.meet(meeting, lambda: connect("host", timeout_s + _PATIENCE_S))
-    host = HostRunner(group, lambda: connect("collectives", group.timeout_s + _PATIENCE_S))
+    gloo, mailbox = of.ledger.meet(meeting, meet)
+    host = HostRunner(group, lambda: connect("collectives", group.timeout_s + PATIENCE_S))
+    if mailbox is not None:
+        host.direct.share(mailbox)
     runner = host if of.by_gloo else Runner(group)
-    backend = Backend(group, runner, HostPath(group, host, gloo), is_world)
+    path = HostPath(group, host, gloo)
+    backend = Backend(group, runner, path, CpuTensors(of_cpu), is_world)
     return _C.make_backend(group.rank, group.size, timeout_s, backend, gloo, host.direct)
 
 

@@ -7,13 +7,18 @@ another rank has brought later, also when that rank has ended before it could te
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from torchtpu_distributed.board import Board
 from torchtpu_distributed.first_calls import Difference
 from torchtpu_distributed.pending import Pending
 
 if TYPE_CHECKING:
     from torchtpu_distributed.group import Group
+
+#: Within this time a rank shows on the board what it waits for, unless it is stopped.
+_BEATS_S = 1.2
 
 
 def report(group: Group, pending: Pending, found: Difference) -> str:
@@ -47,6 +52,36 @@ def of_pending(group: Group, pending: Pending) -> Difference | None:
     """What another rank is known to call instead of a collective under way."""
     calls = group.known_calls
     return calls.difference(pending.seq, pending.call) if calls is not None else None
+
+
+def left_out(group: Group) -> str:
+    """The message about a collective that another rank waits in, and this one will not come to.
+
+    Empty if none is known.
+
+    Args:
+        group: the group, in which this rank calls no collective any more.
+    """
+    found = group.known_calls.after(group.seq) if group.known_calls is not None else None
+    if found is None or not _waits(group, group.ranks[found.rank]):
+        return ""
+    _number, last = reached(group, group.world.rank, group.seq)
+    return (
+        f"rank {group.world.rank} ends, or destroys its process group, and has not come to "
+        f"{found.name}, number {group.seq + 1} of group {group.name!r}, which rank "
+        f"{group.ranks[found.rank]} has called. The last one this rank has come to was "
+        f"{last or 'none'}. All ranks of a group must call the same collectives in the same "
+        f"order.{parting(group, group.seq)}"
+    )
+
+
+def _waits(group: Group, rank: int) -> bool:
+    """Whether a rank waits for others, by its next heartbeat: it may have given up since."""
+    board = Board(group.world.store, group.world.rank)
+    last, deadline = board.beats([rank]), time.monotonic() + _BEATS_S
+    while board.beats([rank]) == last and time.monotonic() < deadline:
+        time.sleep(_BEATS_S / 20)
+    return bool(board.waits_in(rank))
 
 
 def reached(group: Group, rank: int, about: int) -> tuple[int, str]:

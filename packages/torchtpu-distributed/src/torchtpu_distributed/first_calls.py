@@ -93,6 +93,11 @@ class Difference:
     line: str
     of_mine: str = ""
 
+    @property
+    def name(self) -> str:
+        """As messages show it."""
+        return f"{self.what} at {self.line}" if self.line else self.what
+
 
 class FirstCalls:
     """The calls that ranks of one group come to first.
@@ -105,6 +110,7 @@ class FirstCalls:
         abort: ends the waits.
         read: reads a key of `store`, waiting for it.
         forget: deletes a key of `store` when convenient.
+        rings: how many calls, and how many messages, of each rank the memory holds.
 
     Attributes:
         mailbox: the memory; None if they ask the store.
@@ -120,13 +126,21 @@ class FirstCalls:
         abort: _C.Abort,
         read: Callable[[str], str],
         forget: Callable[[str], None],
+        rings: tuple[int, int] = (_C.Mailbox.ENTRIES, 0),
     ) -> None:
         self._store, self._rank, self._size = store, rank, size
         self._abort, self._read, self._forget = abort, read, forget
+        self._rings = rings
         self.mailbox = self._share() if nearby else None
 
     def compare(
-        self, number: int, call: _C.Call, line: str, pieces: Pieces | None = None
+        self,
+        number: int,
+        call: _C.Call,
+        line: str,
+        pieces: Pieces | None = None,
+        *,
+        patient: bool = True,
     ) -> Difference | None:
         """What another rank is known to call instead of `call`.
 
@@ -135,10 +149,11 @@ class FirstCalls:
             call: what this rank calls.
             line: the user's line.
             pieces: what it exchanges with each rank; compared on one machine only.
+            patient: whether to wait for ranks that are a whole ring behind, or else not to compare.
         """
         if self.mailbox is not None:
             rest = line if pieces is None else f"{line}\n{pieces.encode()}"
-            said = self.mailbox.compare(number, call, rest, self._abort)
+            said = self.mailbox.compare(number, call, rest, self._abort, patient)
             return self._misfit(number) if said is None else read(said)
         if self._rank == 0:
             self._store.set(f"call/{number}", call.said + line)
@@ -155,6 +170,14 @@ class FirstCalls:
             if said is not None and not said.startswith(call.digest):
                 return read(f"{rank}\n{said}")
         return self._misfit(number)
+
+    def after(self, number: int) -> Difference | None:
+        """What another rank of this machine is known to have called after a collective."""
+        for rank in range(self._size):
+            said = self._said(rank, number + 1) if rank != self._rank else None
+            if said is not None:
+                return Difference(rank=rank, what=said.what, line=said.line)
+        return None
 
     def _misfit(self, number: int) -> Difference | None:
         """A rank that is known to exchange pieces of other sizes with this one."""
@@ -182,7 +205,7 @@ class FirstCalls:
             last: number of the last collective to look at.
         """
         together = False
-        for number in range(max(1, last - _C.Mailbox.ENTRIES + 1), last + 1):
+        for number in range(max(1, last - self._rings[0] + 1), last + 1):
             said = {r: self._said(r, number) for r in range(self._size)}
             calls = {r: call for r, call in said.items() if call is not None}
             if len({call.line for call in calls.values()}) > 1:
@@ -198,7 +221,7 @@ class FirstCalls:
             rank: its number in the group.
             about: a number near which to look.
         """
-        reach = _C.Mailbox.ENTRIES
+        reach = self._rings[0]
         for number in range(about + reach, max(0, about - reach), -1):
             call = self._said(rank, number)
             if call is not None:
@@ -213,12 +236,14 @@ class FirstCalls:
     def _share(self) -> _C.Mailbox | None:
         """The ring, if every rank can map it."""
         made = self._make() if self._rank == 0 else self._open(self._read("mailbox"))
-        self._store.add("mailbox/good", 1 if made is not None else 0)
-        if self._store.add("mailbox/seen", 1) == self._size:
-            self._store.set("mailbox/all", str(self._store.add("mailbox/good", 0)))
-        good = int(self._read("mailbox/all"))
-        if self._rank == 0 and made is not None:
-            Path(self._path).unlink()  # it lives on as long as a process has it
+        try:
+            self._store.add("mailbox/good", 1 if made is not None else 0)
+            if self._store.add("mailbox/seen", 1) == self._size:
+                self._store.set("mailbox/all", str(self._store.add("mailbox/good", 0)))
+            good = int(self._read("mailbox/all"))
+        finally:  # a rank may never come
+            if self._rank == 0 and made is not None:
+                Path(self._path).unlink()  # it lives on as long as a process has it
         return made if good == self._size else None
 
     def _make(self) -> _C.Mailbox | None:
@@ -230,7 +255,7 @@ class FirstCalls:
 
     def _open(self, path: str) -> _C.Mailbox | None:
         try:
-            return None if path == "-" else _C.Mailbox(path, self._rank, self._size)
+            return None if path == "-" else _C.Mailbox(path, self._rank, self._size, *self._rings)
         except RuntimeError:
             return None
 

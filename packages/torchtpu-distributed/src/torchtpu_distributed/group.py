@@ -39,6 +39,8 @@ class Group:
         ranks: its global ranks, in group order.
         timeout_s: seconds a collective may take.
         is_world: whether it is the default group.
+        rings: how many calls, and how many messages, of a rank the memory holds in which ranks
+            of one machine compare.
 
     Attributes:
         state: what compiled code knows of it; as a context manager it holds the order of
@@ -53,11 +55,13 @@ class Group:
         timeout_s: float,
         *,
         is_world: bool = False,
+        rings: tuple[int, int] = (_C.Mailbox.ENTRIES, 0),
     ) -> None:
         self.world = world
         self.name = name
         self.ranks = ranks
         self.is_world = is_world
+        self._rings = rings
         self.state = _C.GroupState(name, ranks, timeout_s)
         self._store = dist.PrefixStore(f"group/{name}", world.store)
         # Not functools.cached_property: until Python 3.12 its lock is that of all groups, and
@@ -93,21 +97,49 @@ class Group:
         """This process's number in the group."""
         return self.ranks.index(self.world.rank)
 
+    @cached_property
+    def is_nearby(self) -> bool:
+        """Whether all its ranks are on this machine."""
+        hosts = {self.world.peers[rank].host for rank in self.ranks}
+        return len(hosts) == 1 and "" not in hosts
+
     @property
     def description(self) -> str:
         """What the group is for, as PyTorch words it."""
         return "default_pg" if self.is_world else "undefined"
 
-    def pending(self, call: _C.Call, line: str) -> Pending:
-        """The next collective of the group, entered into the ledger."""
-        ledger = self.world.ledger
-        ledger.check()
-        number = self.state.next()
-        pending = Pending.of(self.state, call, number, line or main_line(), self.timeout_s)
-        ledger.begin(pending)
+    def pending(self, call: _C.Call, line: str, timeout_s: float | None = None) -> Pending:
+        """The next collective of the group, entered into the ledger.
+
+        Args:
+            call: what this rank calls.
+            line: the user's line, if it is known.
+            timeout_s: seconds it may take; None for the group's.
+        """
+        pending = self._next(call, line, timeout_s)
+        self.world.ledger.begin(pending)
         return pending
 
-    def agree(self, pending: Pending, pieces: Pieces | None = None) -> None:
+    def come(self, call: _C.Call, line: str, timeout_s: float | None) -> Pending:
+        """The same of one that nobody waits for yet."""
+        pending = self._next(call, line, timeout_s)
+        self.world.ledger.records.come(pending)
+        return pending
+
+    def take_back(self, pending: Pending) -> None:
+        """Forget the last one, which cannot be called."""
+        if self._calls is not None and self._calls.mailbox is not None:
+            self._calls.mailbox.take_back(pending.seq)
+        self.state.take_back(pending.seq)
+
+    def _next(self, call: _C.Call, line: str, timeout_s: float | None) -> Pending:
+        self.world.ledger.check()
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        return Pending.of(self.state, call, self.state.next(), line or main_line(), limit_s)
+
+    def agree(
+        self, pending: Pending, pieces: Pieces | None = None, *, patient: bool = True
+    ) -> None:
         """Make sure no other rank is known to call another collective here.
 
         No transport notices every difference: ranks would get wrong values, hang or
@@ -117,13 +149,16 @@ class Group:
         Args:
             pending: what this rank calls.
             pieces: what it exchanges with each rank, if only two ranks know each size.
+            patient: whether to wait for ranks that are far behind, or else not to compare.
 
         Raises:
             CollectiveMismatchError: it calls another.
         """
         if self.size == 1:
             return
-        other = self._first_calls().compare(pending.seq, pending.call, pending.line, pieces)
+        other = self._first_calls().compare(
+            pending.seq, pending.call, pending.line, pieces, patient=patient
+        )
         self.world.ledger.check()
         if other is not None:
             self.refuse(pending, other)
@@ -136,15 +171,15 @@ class Group:
             return self._calls
 
     def _make_first_calls(self) -> FirstCalls:
-        hosts = {self.world.peers[rank].host for rank in self.ranks}
         return FirstCalls(
             self._store,
             self.rank,
             self.size,
-            nearby=len(hosts) == 1 and "" not in hosts,
+            nearby=self.is_nearby,
             abort=self.world.ledger.abort,
             read=self.read,
             forget=lambda key: self.world.watch.forget(f"group/{self.name}/{key}"),
+            rings=self._rings,
         )
 
     def read(self, key: str) -> str:
@@ -168,6 +203,10 @@ class Group:
         """The memory in which the ranks compare; None if there is one, or several machines."""
         return self._first_calls().mailbox if self.size > 1 else None
 
+    def share_memory(self) -> _C.Mailbox | None:
+        """The same; of several machines, without asking the others."""
+        return self.mailbox if self.is_nearby else None
+
     @property
     def known_calls(self) -> FirstCalls | None:
         """What ranks have said they call, if they have begun to."""
@@ -183,7 +222,14 @@ class Group:
         Raises:
             CollectiveMismatchError: always.
         """
-        message = differences.report(self, pending, found)
+        self.fail(differences.report(self, pending, found))
+
+    def fail(self, message: str) -> None:
+        """End the job of the group's ranks, because of a difference between them.
+
+        Raises:
+            CollectiveMismatchError: always.
+        """
         board = Board(self.world.store, self.world.rank)
         board.post("mismatch", ranks=list(self.ranks), message=message)
         self.world.ledger.fail(Failure(CollectiveMismatchError, message))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges through host memory: uneven all-to-all, barrier; and records of CPU tensors.
+"""Exchanges through host memory: uneven all-to-all and barrier.
 
 The simulated time charged is that of the exchange over ICI, which is what a TPU would use.
 """
@@ -7,10 +7,11 @@ The simulated time charged is that of the exchange over ICI, which is what a TPU
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 from torch import distributed as dist
-from torchtpu_core.calls import add_device_time, user_line
+from torchtpu_core.calls import add_device_time
 from torchtpu_core.tpu import devices
 
 from torchtpu_distributed import _C, pricing
@@ -19,9 +20,12 @@ from torchtpu_distributed.first_calls import Pieces
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_collectives import Begun, Gloo
 from torchtpu_distributed.host_running import HostRunner
-from torchtpu_distributed.pending import Operand, Pending
-from torchtpu_distributed.stacks import main_line
+from torchtpu_distributed.pending import Operand
 from torchtpu_distributed.work import DeviceWork
+
+#: How much longer gloo waits than a collective may take: the watch must be the first to see that
+#: the time is up.
+PATIENCE_S = 60.0
 
 
 class HostPath:
@@ -60,7 +64,7 @@ class HostPath:
             return [work], lambda: None
 
         inputs, outputs = [_operand(operand)], [_operand(output)]
-        what = f"all_to_all of uneven pieces of {operand.dtype}"
+        what = f"all_to_all of {operand.dtype} with split sizes, or of a list of tensors"
         pieces = Pieces(sent=_sizes(sent, input_splits), received=_sizes(received, output_splits))
         call = _C.Call(what, "all_to_all", inputs, outputs, 0)
         work = self._runner.run_host(call, begin, pieces)
@@ -69,36 +73,27 @@ class HostPath:
         _fill(output, received)
         return work.of([output])
 
-    def barrier(self) -> DeviceWork:
-        """Wait for every rank, and before that for all work of this rank's device."""
+    def barrier(self, timeout_s: float | None) -> DeviceWork:
+        """Wait for every rank, and before that for all work of this rank's device.
+
+        Args:
+            timeout_s: seconds it may take; None for the group's.
+        """
         if devices.is_initialized():
             devices.synchronize()
 
         def begin(gloo: Gloo) -> Begun:
-            return [gloo.backend.barrier(dist.BarrierOptions())], lambda: None
+            patient = dist.BarrierOptions()
+            if timeout_s is not None:
+                patient.timeout = timedelta(seconds=timeout_s + PATIENCE_S)
+            return [gloo.backend.barrier(patient)], lambda: None
 
-        return self._runner.run_host(_C.Call("barrier", "barrier", (), (), 0), begin)
+        call = _C.Call("barrier", "barrier", (), (), 0)
+        return self._runner.run_host(call, begin, timeout_s=timeout_s)
 
     def left(self) -> None:
         """A wait for a collective of CPU tensors has ended before gloo has."""
         self._group.world.ledger.leave_stuck(self._gloo)
-
-    def record(self, operation: str) -> Pending:
-        """What stands for a collective of CPU tensors while somebody waits for it.
-
-        Args:
-            operation: its name in c10d.
-        """
-        group = self._group
-        return Pending(
-            group=group.name,
-            ranks=group.ranks,
-            seq=0,
-            message=group.state.next_message(),
-            what=f"a collective of CPU tensors ({operation})",
-            line=user_line() or main_line(),
-            timeout_s=group.timeout_s,
-        )
 
 
 def check_splits(splits: Sequence[int], tensor: torch.Tensor, size: int) -> None:

@@ -77,6 +77,7 @@ class HostRunner:
         *,
         keep: bool = True,
         later: bool = False,
+        timeout_s: float | None = None,
     ) -> DeviceWork:
         """Run a collective on tensors of the device.
 
@@ -86,6 +87,7 @@ class HostRunner:
             results: tensors that get the results.
             keep: whether this rank is one that gets them.
             later: whether it may run on while the caller does something else.
+            timeout_s: seconds it may take; None for the group's.
 
         Raises:
             CollectiveError: it cannot run, or an earlier one has failed.
@@ -104,7 +106,7 @@ class HostRunner:
             for earlier in ledger.in_flight.users(keys):
                 ledger.wait_done(earlier)
             ledger.operations.wait_for_storages(list(keys), ledger.abort)
-            pending = group.pending(known, core_calls.user_line())
+            pending = group.pending(known, core_calls.user_line(), timeout_s)
             try:
                 sources, targets = _memory(call, operands, results, group.rank, keep)
             except BaseException:
@@ -133,7 +135,11 @@ class HostRunner:
             return work
 
     def run_host(
-        self, call: _C.Call, begin: Callable[[Gloo], Begun], pieces: Pieces | None = None
+        self,
+        call: _C.Call,
+        begin: Callable[[Gloo], Begun],
+        pieces: Pieces | None = None,
+        timeout_s: float | None = None,
     ) -> DeviceWork:
         """Run a collective of host memory in its turn.
 
@@ -141,10 +147,11 @@ class HostRunner:
             call: what ranks must agree on.
             begin: starts it.
             pieces: what this rank exchanges with each, if only two ranks know each size.
+            timeout_s: seconds it may take; None for the group's.
         """
         with self._group.state:
             self._wait_idle()
-            pending = self._group.pending(call, core_calls.user_line())
+            pending = self._group.pending(call, core_calls.user_line(), timeout_s)
             self.perform(pending, begin, pieces)
         return DeviceWork(pending, self._group.world.ledger, [])
 
@@ -196,6 +203,32 @@ class HostRunner:
         finally:
             ledger.give_up(pending)
         raise CollectiveError(f"{pending.name}: {message}")
+
+    def message_differs(self, pending: Pending, said: str) -> None:
+        """Fail because the other end of a message has said something else than this one.
+
+        Args:
+            pending: this end.
+            said: the other rank's number in the group, what this end is and what the other one
+                is, and its line.
+        """
+        group = self._group
+        peer, mine, other, line = (*said.split("\n", 3), "")[:4]
+        sends = pending.kind.startswith("send")
+        ends = [
+            (group.world.rank, "sends" if sends else "receives", mine, pending.line),
+            (group.ranks[int(peer)], "receives" if sends else "sends", other, line),
+        ]
+        listed = "".join(
+            f"\n  rank {rank} {does} {what}{f' at {where}' if where else ''}"
+            for rank, does, what, where in sorted(ends)
+        )
+        group.fail(
+            f"The ends of a message of group {group.name!r} differ; rank {group.world.rank} "
+            f"noticed it:{listed}\nA tensor that is sent and the one that receives it must have "
+            "the same dtype and number of elements, and messages between two ranks with one tag "
+            "must be received in the order in which they are sent."
+        )
 
     def main_line(self) -> str:
         """The line of the main thread, for a collective that another thread calls."""

@@ -72,6 +72,8 @@ class Ledger:
     Attributes:
         failure: why no collective can be started any more.
         seen: whether a thread of the user's has been told.
+        hit: whether a collective was under way then. A rank that has done all may see that its
+            store, or another rank, has gone before it.
         records: those that are under way, and the ring of the recorder.
         recorder: the last collectives, finished ones included.
         in_flight: memory that asynchronous collectives of Python's use.
@@ -89,6 +91,7 @@ class Ledger:
         self._launched: queue.SimpleQueue[tuple[Pending, Any] | None] = queue.SimpleQueue()
         self.failure: Failure | None = None
         self.seen = False
+        self.hit = False
         self.recorder = Recorder()
         self.records = self.recorder.records
         self.in_flight = InFlight()
@@ -224,6 +227,7 @@ class Ledger:
         """End all collectives of this process; the first failure is the one that counts."""
         with self._condition:
             first, self.failure = self.failure is None, self.failure or failure
+            self.hit = self.hit or not self.records.idle()
             self.abort.set()
             self._condition.notify_all()
         if self.operations.abandon(self.failure.error):
@@ -333,10 +337,10 @@ class Ledger:
 
     def drain(self, timeout_s: float) -> bool:
         """Wait for everything under way; whether it all finished."""
-        try:
-            return self.wait_until(self.records.idle, timeout_s, _NAP_S)
-        except CollectiveError:
-            return False
+        over = self.wait_until(  # without an error, which would count as told
+            lambda: self.failure is not None or self.records.idle(), timeout_s, _NAP_S
+        )
+        return over and self.failure is None
 
     def stop(self, patience_s: float) -> bool:
         """End the threads after what they have; whether none is stuck."""

@@ -36,6 +36,7 @@ class Runner:
         *,
         keep: bool = True,
         later: bool = False,
+        timeout_s: float | None = None,
     ) -> DeviceWork:
         """Launch a collective and give its results to tensors.
 
@@ -45,6 +46,7 @@ class Runner:
             results: tensors that get the results.
             keep: whether this rank is one that gets them.
             later: nothing; results are values that are being computed.
+            timeout_s: seconds it may take; None for the group's.
 
         Raises:
             CollectiveError: it cannot run, or an earlier one has failed.
@@ -66,7 +68,7 @@ class Runner:
             [(t.dtype, tuple(t.shape)) for t in results],
             0,
         )
-        pending = group.pending(what, core_calls.user_line())
+        pending = group.pending(what, core_calls.user_line(), timeout_s)
         try:
             group.agree(pending)
             program = self._programs.find(call, avals)

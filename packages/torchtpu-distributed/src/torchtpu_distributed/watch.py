@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import distributed as dist
 
-from torchtpu_distributed import differences, processes, recorder
+from torchtpu_distributed import _C, differences, processes, recorder
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import (
     CollectiveError,
@@ -71,9 +71,11 @@ class Watch:
         ledger.on_failure = self._note_failure
         self._thread = threading.Thread(target=self._run, name="tpu_dist_watch", daemon=True)
         self._thread.start()
+        _C.hold_sigterm(ledger.records)
 
     def stop(self) -> None:
         """End the thread."""
+        _C.release_sigterm()
         self._stopped = True
         self._wake.set()
         self._thread.join(timeout=ANSWER_S)
@@ -95,8 +97,10 @@ class Watch:
             self._wake.clear()
 
     def _tick(self) -> None:
-        now = self._ledger.pending()
-        self._board.beat(self._ledger.positions(), now[0].name if now else "")
+        if _C.sigterm_came():
+            self._end_by_sigterm()
+        waits = self._ledger.pending() if self._ledger.failure is None else []
+        self._board.beat(self._ledger.positions(), waits[0].name if waits else "")
         expired, self._expired = self._expired, []
         self._board.delete(expired)
         for notice in self._board.new_notices():
@@ -236,6 +240,24 @@ class Watch:
         shown = f"; it is at:\n{stack}" if stack else ""
         return f"{self._peers[rank].name} has not come to it ({last}){shown}"
 
+    def _end_by_sigterm(self) -> None:
+        """Say what this rank waits for, and end as the signal asks."""
+        failure, pending = self._ledger.failure, self._ledger.pending()
+        if failure is not None and not self._ledger.seen:
+            print(f"{failure.kind.__name__}: {failure.message}", file=sys.stderr)
+        elif failure is None and pending:
+            first = pending[0]
+            others = [rank for rank in first.ranks if rank != self._rank]
+            late = [self._late_rank(rank, first) for rank in others if self._is_late(rank, first)]
+            print(
+                f"torchtpu: rank {self._rank} is ended by SIGTERM and waits in {first.name}: "
+                f"{'; '.join(late[:8]) or _nobody_is_late(first)}.{self._parting(first)}",
+                file=sys.stderr,
+            )
+            self._note_failure()
+        sys.stderr.flush()
+        _C.end_by_sigterm()
+
     def _store_lost(self, error: Exception) -> None:
         dead = [p for p in self._peers.values() if processes.is_running(p) is False]
         pending = self._ledger.pending()
@@ -280,6 +302,8 @@ class Watch:
 
     def _stop_if_stuck(self) -> None:
         """End the process if the user's thread did not come out of XLA to see the failure."""
+        if _C.sigterm_came():
+            self._end_by_sigterm()
         failure = self._ledger.failure
         if failure is None or self._ledger.seen or not self._ledger.pending():
             return

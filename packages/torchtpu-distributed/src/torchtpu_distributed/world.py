@@ -21,9 +21,14 @@ from torchtpu_core.env_vars import settings
 from torchtpu_core.runtime.current import target
 from torchtpu_core.targets import TargetKind
 
-from torchtpu_distributed import active, bound, coordinator, joining, stores
+from torchtpu_distributed import active, bound, coordinator, differences, joining, stores
 from torchtpu_distributed.board import Board
-from torchtpu_distributed.errors import CollectiveError, PeerLostError, ProcessGroupError
+from torchtpu_distributed.errors import (
+    CollectiveError,
+    CollectiveMismatchError,
+    PeerLostError,
+    ProcessGroupError,
+)
 from torchtpu_distributed.joining import Joined
 from torchtpu_distributed.ledger import Ledger
 from torchtpu_distributed.processes import Process, is_running, is_stopped, this_process
@@ -53,6 +58,8 @@ class World:
         ledger: collectives under way.
         watch: the thread that looks for lost ranks.
         made: how many groups that only their ranks know this rank has made, by their ranks.
+        left: after the end, what the user's threads have not been told of: a collective that has
+            failed, or one that other ranks have come to and this one has not.
     """
 
     name: str
@@ -68,6 +75,7 @@ class World:
     made: dict[tuple[int, ...], int] = field(default_factory=dict)
     ended: bool = False
     free: bool = True
+    left: CollectiveError | None = None
 
     def end(self, reason: str, drain_s: float) -> bool:
         """Leave the world, telling the other ranks; whether no thread waits for a lost rank."""
@@ -75,15 +83,28 @@ class World:
             return self.free
         self.ended = True
         self.ledger.drain(drain_s)
+        self.left = self._left()
         self.watch.stop()
         self.free = self.ledger.stop(_STUCK_S)
         active.world = None
         try:
-            positions = self.ledger.positions()
-            Board(self.store, self.rank).post("gone", reason=reason, positions=positions)
+            positions, board = self.ledger.positions(), Board(self.store, self.rank)
+            board.post("gone", reason=reason, positions=positions)
+            board.beat(positions, "")  # it waits for nobody any more
         except (RuntimeError, OSError):
             pass  # the store is gone too: there is nobody left to tell
         return self.free
+
+    def _left(self) -> CollectiveError | None:
+        if self.ledger.failure is not None:
+            untold = self.ledger.hit and not self.ledger.seen
+            return self.ledger.failure.error() if untold else None
+        try:
+            messages = map(differences.left_out, list(self.ledger.groups.values()))
+            message = next(filter(None, messages), "")
+        except (RuntimeError, OSError):
+            return None  # the store is gone
+        return CollectiveMismatchError(message) if message else None
 
 
 def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
@@ -217,7 +238,12 @@ def _at_exit(world: World) -> None:
     error: Any = getattr(sys, "last_value", None)
     reason = f"it raised {type(error).__name__}: {error}" if error is not None else "it ended"
     patience_s = world.timeout_s if error is None else _DRAIN_AFTER_ERROR_S
-    if world.end(reason, patience_s):
+    was_over = world.ended
+    is_free = world.end(reason, patience_s)
+    left = world.left if error is None and not was_over else None
+    if left is not None:
+        print(f"{type(left).__name__}: {left}", file=sys.stderr)
+    elif is_free:
         return
     sys.stdout.flush()
     sys.stderr.flush()

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 from torch import nn
-from torchtpu_distributed import joining
+from torchtpu_distributed import active, differences, joining
 
 TIMEOUT_S = 10  # ranks also wait this long for each other at the start
 
@@ -141,6 +141,49 @@ def exchange(x: torch.Tensor, sends_less: bool) -> None:
     dist.all_to_all_single(x.new_empty(4), x[: sum(sizes)], [2, 2], sizes)
 
 
+def wait_for_timeout() -> None:
+    """Until the other rank's error is there."""
+    dist.distributed_c10d._get_default_store().wait(["timed out"])
+
+
+def leave_early(x: torch.Tensor, calls: bool) -> None:
+    """A rank leaves an asynchronous reduction to itself, which the other one does not call."""
+    store = dist.distributed_c10d._get_default_store()
+    if calls:
+        dist.all_reduce(x, async_op=True)
+        store.set("called", "")
+    store.wait(["called"])
+    dist.destroy_process_group()
+
+
+def destroy_after_failure(calls: bool) -> None:
+    """A rank whose broadcasts in a group have failed destroys it, while the other one lives."""
+    store = dist.distributed_c10d._get_default_store()
+    group = dist.new_group(timeout=timedelta(seconds=5))
+    xs = [torch.ones(9, device="tpu") for _ in range(3)]
+    dist.all_reduce(xs[0], group=group)  # which connects its ranks
+    if not calls:
+        store.wait(["destroyed"])
+        sys.exit(0)
+    try:
+        works = [dist.broadcast(x, 0, group=group, async_op=True) for x in xs]
+        works[0].wait()
+    except dist.DistBackendError:
+        del works, group
+        dist.destroy_process_group()
+        store.set("destroyed", "")
+        raise
+
+
+def end_other(process: int) -> None:
+    """What a launcher does to the other rank, once that waits for this one, which stops."""
+    (group,) = (g for g in active.world.ledger.groups.values() if g.seq == 1)
+    while differences.reached(group, 0, 2)[0] < 2:
+        pass
+    os.kill(process, signal.SIGTERM)
+    stop_me()
+
+
 def second_call(how: str, rank: int, x: torch.Tensor) -> None:
     """What all ranks do then, with the difference rank 1 makes."""
     other = rank == 1
@@ -163,6 +206,25 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
         train_once()
     if how == "checkpoint":
         save_checkpoint()
+    if how in ("short_message", "other_message"):
+        sent = x[:-1] if how == "short_message" else x.to(torch.int32)
+        dist.send(sent, 0) if other else dist.recv(x, 1)
+    if how == "late_barrier":
+        if other:
+            wait_for_timeout()
+        try:
+            dist.barrier(timeout=timedelta(seconds=1))
+        finally:
+            dist.distributed_c10d._get_default_store().set("timed out", "")
+    if how == "unwaited":
+        leave_early(x, not other)
+    if how == "destroys":
+        destroy_after_failure(not other)
+    if how == "terminated":
+        store = dist.distributed_c10d._get_default_store()
+        if other:
+            end_other(int(store.get("process")))
+        store.set("process", str(os.getpid()))
     if how == "leaves_out":
         reduce_in_turns(x, other)
     if how == "leaves_out_later":
