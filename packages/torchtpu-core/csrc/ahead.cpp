@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ahead.h"
 
+#include "restless.h"
+
 namespace torchtpu {
 namespace {
 
 // What is to be built, each once.
 class Requests {
  public:
+  explicit Requests(uint64_t stream) : stream_(stream) {}
+
   void add(const Trace& trace, const TraceLayout& layout) {
     if (!has(layout)) {
       descriptions_.append(describe_trace(trace, layout));
       keys_.emplace_back(layout.key, layout.liveness);
+      calls_.emplace_back(trace.nodes[0].signature, trace.nodes[0].line);
     }
   }
 
@@ -25,6 +30,9 @@ class Requests {
         auto program = std::make_shared<Program>();
         program->fill(made[i]);
         compiled |= program->compiled;
+        if (program->compiled) {
+          note_program_of_list(*calls_[i].first, calls_[i].second, stream_);
+        }
         run_counters().compiles.fetch_add(program->compiled ? 1 : 0);
         add_program(keys_[i].first, keys_[i].second, std::move(program));
       }
@@ -42,8 +50,10 @@ class Requests {
     return false;
   }
 
+  uint64_t stream_;
   py::list descriptions_;
   std::vector<std::pair<TraceKey, Liveness>> keys_;
+  std::vector<std::pair<const Signature*, UserLine>> calls_;
 };
 
 void count(const Node& node, Holders& holders) {
@@ -58,7 +68,7 @@ void count(const Node& node, Holders& holders) {
 }  // namespace
 
 bool build_ahead(const Trace& current, const TraceLayout& layout, std::span<Node> rest) {
-  Requests requests;
+  Requests requests(current.journal.epoch());
   requests.add(current, layout);
   Holders holders;
   count(current.nodes[0], holders);

@@ -10,6 +10,7 @@
 #include "memory_of.h"
 #include "op_info.h"
 #include "recorder.h"
+#include "restless.h"
 #include "trace.h"
 #include "trace_key.h"
 
@@ -71,6 +72,7 @@ void bind_fusion(py::module_& m) {
       TraceLock lock(device_trace(device));
       device_trace(device).journal.reset();
     }
+    forget_programs_of_lists();
   });
   py::class_<PendingProgram>(m, "PendingProgram", "A program that is being compiled.")
       .def("fulfil", &PendingProgram::fulfil)

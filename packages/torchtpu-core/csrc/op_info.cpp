@@ -114,6 +114,9 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
   }
   info->uploads = options.contains("uploads");
   info->only_out = options.contains("only_out");
+  info->joins = options.contains("joins");
+  info->in_parts = base.rfind("aten::_foreach_", 0) == 0 &&
+                   handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   info->prepare = option_or_none(options, "prepare");
   info->expanded = option_or_none(options, "expanded");
 

@@ -75,6 +75,8 @@ struct OpInfo {
   bool ranged = false;      // start, end and step are operands; their count is in the key
   bool contracts = false;   // its products follow torch.set_float32_matmul_precision
   Sharing sharing = Sharing::kAny;
+  bool joins = false;       // moves the elements of a list of tensors, which the host may do as well
+  bool in_parts = false;    // PyTorch's kernel for any device takes its lists tensor by tensor
 };
 
 // Built from Python: see recorder registration in bindings.cpp.

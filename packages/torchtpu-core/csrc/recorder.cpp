@@ -7,6 +7,7 @@
 #include "generator.h"
 #include "random_bounds.h"
 #include "rerun.h"
+#include "restless.h"
 #include "shared_elements.h"
 
 #include <ATen/MemoryOverlap.h>
@@ -246,6 +247,9 @@ c10::DeviceIndex record_boxed(const OpInfo& op, torch::jit::Stack* stack) {
   }
   if (writes_elements_twice(op, args)) {
     op.handle->callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
+    return -1;
+  }
+  if (take_list_apart(op, stack)) {
     return -1;
   }
   Recorded recorded = record_as_is(op, args);

@@ -4,6 +4,7 @@
 #include "ahead.h"
 #include "program.h"
 #include "rerun.h"
+#include "restless.h"
 #include "trace_key.h"
 
 #include <algorithm>
@@ -42,6 +43,7 @@ bool run_alone(Trace& trace, std::span<Node> rest = {}) {
   } else {
     program = build_program(trace, layout);
     if (program->compiled) {
+      note_program_of_list(*trace.nodes[0].signature, trace.nodes[0].line, trace.journal.epoch());
       trace.journal.built_alone();
     }
   }

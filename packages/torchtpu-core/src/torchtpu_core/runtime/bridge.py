@@ -32,6 +32,7 @@ _HEAVY = {
     "put": "transfers",
     "to_other_device": "transfers",
     "host_buffer": "transfers",
+    "time_of_moving_ps": "host_search",
     "zeros": "transfers",
     "wait": "transfers",
     "is_ready": "transfers",

@@ -45,6 +45,11 @@ def _nonzero(self: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def time_of_moving_ps(moved_bytes: int) -> int:
+    """Device time of reading and writing so many bytes, as a program of the device would."""
+    return _time_ps(moved_bytes)
+
+
 @functools.lru_cache(maxsize=4096)
 def _time_ps(moved_bytes: int) -> int:
     return compiling.device_time_ps(lambda: ProgramCost(bytes_hbm=moved_bytes))

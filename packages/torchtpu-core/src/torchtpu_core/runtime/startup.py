@@ -45,6 +45,8 @@ _UNSTATED = (
     "aten::_thnn_fused_lstm_cell",
     "aten::multilabel_margin_loss_forward",
 )
+#: Results are the operands' elements: the host can join them in the device's memory.
+_JOINS = ("aten::cat", "aten::stack")
 #: Their numbers decide the size of the result and are operands nevertheless.
 _RANGES = ("aten::arange", "aten::range")
 #: Families whose products follow ``torch.set_float32_matmul_precision``: it is part of
@@ -160,6 +162,8 @@ def register(row: Lowering) -> None:
             options["unstated"] = True
         if base in _UPLOADS:
             options["uploads"] = True
+        if name in _JOINS and clients.client().platform == "cpu":
+            options["joins"] = True
         _C.register_op(name, row, options)
 
 
