@@ -94,119 +94,146 @@ PendingPtr PythonBackend::host_record(const HostCall& call, std::chrono::millise
 
 WorkPtr PythonBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   Profiled range(profiled::kBroadcast, *this, direct_->group(), [&] { return Operands{tensors, tensors}; });
-  return on_host(tensors) ? on_gloo({.kind = "broadcast", .tensors = tensors, .root = opts.rootRank}, opts.timeout,
-                                        [&] { return host_->broadcast(tensors, opts); })
-                              : shortly([&](Direct& direct) { return distributed::broadcast(direct, tensors, opts); },
-                                "broadcast", tensors, opts);
+  if (on_host(tensors)) {
+    return on_gloo({.kind = "broadcast", .tensors = tensors, .root = opts.rootRank}, opts.timeout,
+                   [&] { return host_->broadcast(tensors, opts); });
+  }
+  return shortly([&](Direct& direct) { return distributed::broadcast(direct, tensors, opts); },
+                 "broadcast", tensors, opts);
 }
 
 WorkPtr PythonBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   Profiled range(profiled::kAllReduce, *this, direct_->group(), [&] { return Operands{tensors, tensors}; });
-  return on_host(tensors) ? on_gloo({.kind = "all_reduce", .tensors = tensors, .op = &opts.reduceOp}, opts.timeout,
-                                        [&] { return host_->allreduce(tensors, opts); })
-                              : shortly([&](Direct& direct) { return all_reduce(direct, tensors, opts); },
-                                "allreduce", tensors, opts);
+  if (on_host(tensors)) {
+    return on_gloo({.kind = "all_reduce", .tensors = tensors, .op = &opts.reduceOp}, opts.timeout,
+                   [&] { return host_->allreduce(tensors, opts); });
+  }
+  return shortly([&](Direct& direct) { return all_reduce(direct, tensors, opts); },
+                 "allreduce", tensors, opts);
 }
 
 WorkPtr PythonBackend::allreduce_coalesced(Tensors& tensors,
                                            const c10d::AllreduceCoalescedOptions& opts) {
   Profiled range(profiled::kAllReduceMany, *this, direct_->group(),
                  [&] { return Operands{tensors, tensors}; });
-  return on_host(tensors) ? on_gloo({.kind = "all_reduce", .tensors = tensors, .op = &opts.reduceOp}, opts.timeout,
-                                        [&] { return host_->allreduce_coalesced(tensors, opts); })
-                              : shortly([&](Direct& direct) { return all_reduce(direct, tensors, opts); },
-                                "allreduce_coalesced", tensors, opts);
+  if (on_host(tensors)) {
+    return on_gloo({.kind = "all_reduce", .tensors = tensors, .op = &opts.reduceOp}, opts.timeout,
+                   [&] { return host_->allreduce_coalesced(tensors, opts); });
+  }
+  return shortly([&](Direct& direct) { return all_reduce(direct, tensors, opts); },
+                 "allreduce_coalesced", tensors, opts);
 }
 
 WorkPtr PythonBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   Profiled range(profiled::kReduce, *this, direct_->group(), [&] { return Operands{tensors, tensors}; });
-  return on_host(tensors) ? on_gloo({.kind = "reduce", .tensors = tensors, .op = &opts.reduceOp, .root = opts.rootRank}, opts.timeout,
-                                        [&] { return host_->reduce(tensors, opts); })
-                              : call("reduce", tensors, opts);
+  if (on_host(tensors)) {
+    return on_gloo({.kind = "reduce", .tensors = tensors, .op = &opts.reduceOp,
+                    .root = opts.rootRank}, opts.timeout,
+                   [&] { return host_->reduce(tensors, opts); });
+  }
+  return call("reduce", tensors, opts);
 }
 
 WorkPtr PythonBackend::allgather(TensorLists& outputs, Tensors& inputs,
                                  const c10d::AllgatherOptions& opts) {
   Profiled range(profiled::kAllGather, *this, direct_->group(),
                  [&] { return Operands{inputs, joined(outputs)}; });
-  return on_host(inputs) ? on_gloo({.kind = "all_gather", .tensors = inputs}, opts.timeout,
-                                        [&] { return host_->allgather(outputs, inputs, opts); })
-                              : call("allgather", outputs, inputs, opts);
+  if (on_host(inputs)) {
+    return on_gloo({.kind = "all_gather", .tensors = inputs}, opts.timeout,
+                   [&] { return host_->allgather(outputs, inputs, opts); });
+  }
+  return call("allgather", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::AllgatherOptions& opts) {
   Profiled range(profiled::kAllGatherBase, *this, direct_->group(),
                  [&] { return Operands{{input}, {output}}; });
-  return on_host(output) ? on_gloo({.kind = "all_gather", .tensors = {input}}, opts.timeout,
-                                        [&] { return host_->_allgather_base(output, input, opts); })
-                              : shortly([&](Direct& direct) { return all_gather(direct, output, input, opts); },
-                                "allgather_base", output, input, opts);
+  if (on_host(output)) {
+    return on_gloo({.kind = "all_gather", .tensors = {input}}, opts.timeout,
+                   [&] { return host_->_allgather_base(output, input, opts); });
+  }
+  return shortly([&](Direct& direct) { return all_gather(direct, output, input, opts); },
+                 "allgather_base", output, input, opts);
 }
 
 WorkPtr PythonBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                            const c10d::AllgatherOptions& opts) {
   Profiled range(profiled::kAllGather, *this, direct_->group(),
                  [&] { return Operands{inputs, joined(outputs)}; });
-  return on_host(inputs) ? on_gloo({.kind = "all_gather", .tensors = inputs}, opts.timeout,
-                                        [&] { return host_->allgather_coalesced(outputs, inputs, opts); })
-                              : call("allgather_coalesced", outputs, inputs, opts);
+  if (on_host(inputs)) {
+    return on_gloo({.kind = "all_gather", .tensors = inputs}, opts.timeout,
+                   [&] { return host_->allgather_coalesced(outputs, inputs, opts); });
+  }
+  return call("allgather_coalesced", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::AllgatherOptions& opts) {
   Profiled range(profiled::kAllGatherMany, *this, direct_->group(),
                  [&] { return Operands{inputs, outputs}; });
-  return on_host(outputs) ? on_gloo({.kind = "all_gather", .tensors = inputs}, opts.timeout,
-                                        [&] { return host_->allgather_into_tensor_coalesced(outputs, inputs, opts); })
-                              : shortly([&](Direct& direct) { return all_gather(direct, outputs, inputs, opts); },
-                                "allgather_into_tensor_coalesced", outputs, inputs, opts);
+  if (on_host(outputs)) {
+    return on_gloo({.kind = "all_gather", .tensors = inputs}, opts.timeout,
+                   [&] { return host_->allgather_into_tensor_coalesced(outputs, inputs, opts); });
+  }
+  return shortly([&](Direct& direct) { return all_gather(direct, outputs, inputs, opts); },
+                 "allgather_into_tensor_coalesced", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
   Profiled range(profiled::kGather, *this, direct_->group(),
                  [&] { return Operands{inputs, joined(outputs)}; });
-  return on_host(inputs) ? on_gloo({.kind = "gather", .tensors = inputs, .root = opts.rootRank}, opts.timeout,
-                                        [&] { return host_->gather(outputs, inputs, opts); })
-                              : call("gather", outputs, inputs, opts);
+  if (on_host(inputs)) {
+    return on_gloo({.kind = "gather", .tensors = inputs, .root = opts.rootRank}, opts.timeout,
+                   [&] { return host_->gather(outputs, inputs, opts); });
+  }
+  return call("gather", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::scatter(Tensors& outputs, TensorLists& inputs,
                                const c10d::ScatterOptions& opts) {
   Profiled range(profiled::kScatter, *this, direct_->group(),
                  [&] { return Operands{joined(inputs), outputs}; });
-  return on_host(outputs) ? on_gloo({.kind = "scatter", .tensors = outputs, .root = opts.rootRank}, opts.timeout,
-                                        [&] { return host_->scatter(outputs, inputs, opts); })
-                              : call("scatter", outputs, inputs, opts);
+  if (on_host(outputs)) {
+    return on_gloo({.kind = "scatter", .tensors = outputs, .root = opts.rootRank}, opts.timeout,
+                   [&] { return host_->scatter(outputs, inputs, opts); });
+  }
+  return call("scatter", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                       const c10d::ReduceScatterOptions& opts) {
   Profiled range(profiled::kReduceScatter, *this, direct_->group(),
                  [&] { return Operands{joined(inputs), outputs}; });
-  return on_host(outputs) ? on_gloo({.kind = "reduce_scatter", .tensors = outputs, .op = &opts.reduceOp}, opts.timeout,
-                                        [&] { return host_->reduce_scatter(outputs, inputs, opts); })
-                              : call("reduce_scatter", outputs, inputs, opts);
+  if (on_host(outputs)) {
+    return on_gloo({.kind = "reduce_scatter", .tensors = outputs, .op = &opts.reduceOp}, opts.timeout,
+                   [&] { return host_->reduce_scatter(outputs, inputs, opts); });
+  }
+  return call("reduce_scatter", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                             const c10d::ReduceScatterOptions& opts) {
   Profiled range(profiled::kReduceScatterBase, *this, direct_->group(),
                  [&] { return Operands{{input}, {output}}; });
-  return on_host(output) ? on_gloo({.kind = "reduce_scatter", .tensors = {output}, .op = &opts.reduceOp}, opts.timeout,
-                                        [&] { return host_->_reduce_scatter_base(output, input, opts); })
-                              : shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, output, input, opts); },
-                                "reduce_scatter_base", output, input, opts);
+  if (on_host(output)) {
+    return on_gloo({.kind = "reduce_scatter", .tensors = {output}, .op = &opts.reduceOp}, opts.timeout,
+                   [&] { return host_->_reduce_scatter_base(output, input, opts); });
+  }
+  return shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, output, input, opts); },
+                 "reduce_scatter_base", output, input, opts);
 }
 
 WorkPtr PythonBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::ReduceScatterOptions& opts) {
   Profiled range(profiled::kReduceScatterMany, *this, direct_->group(),
                  [&] { return Operands{inputs, outputs}; });
-  return on_host(outputs) ? on_gloo({.kind = "reduce_scatter", .tensors = outputs, .op = &opts.reduceOp}, opts.timeout,
-                                        [&] { return host_->reduce_scatter_tensor_coalesced(outputs, inputs, opts); })
-                              : shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, outputs, inputs, opts); },
-                                "reduce_scatter_tensor_coalesced", outputs, inputs, opts);
+  if (on_host(outputs)) {
+    return on_gloo({.kind = "reduce_scatter", .tensors = outputs, .op = &opts.reduceOp}, opts.timeout,
+                   [&] { return host_->reduce_scatter_tensor_coalesced(outputs, inputs, opts); });
+  }
+  return shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, outputs, inputs, opts); },
+                 "reduce_scatter_tensor_coalesced", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -215,15 +242,17 @@ WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                      const c10d::AllToAllOptions& opts) {
   Profiled range(profiled::kAllToAllBase, *this, direct_->group(),
                  [&] { return Operands{{input}, {output}, input_splits, output_splits}; });
-  return on_host(output) ? on_gloo({.kind = "all_to_all", .tensors = {input}, .sent = pieces(input, input_splits),
-                                         .received = pieces(output, output_splits)}, opts.timeout,
-                                        [&] { return host_->alltoall_base(output, input, output_splits, input_splits, opts); })
-                              : shortly(
-                  [&](Direct& direct) {
-                    bool even = output_splits.empty() && input_splits.empty();
-                    return even ? all_to_all(direct, output, input, opts) : WorkPtr();
-                  },
-                  "alltoall_base", output, input, output_splits, input_splits, opts);
+  if (on_host(output)) {
+    return on_gloo({.kind = "all_to_all", .tensors = {input},
+                    .sent = pieces(input, input_splits),
+                    .received = pieces(output, output_splits)}, opts.timeout,
+                   [&] { return host_->alltoall_base(output, input, output_splits, input_splits, opts); });
+  }
+  auto evenly = [&](Direct& direct) {
+    bool even = output_splits.empty() && input_splits.empty();
+    return even ? all_to_all(direct, output, input, opts) : WorkPtr();
+  };
+  return shortly(evenly, "alltoall_base", output, input, output_splits, input_splits, opts);
 }
 
 std::vector<int64_t> PythonBackend::pieces(const at::Tensor& tensor, std::vector<int64_t> rows) const {
@@ -239,10 +268,13 @@ std::vector<int64_t> PythonBackend::pieces(const at::Tensor& tensor, std::vector
 
 WorkPtr PythonBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   Profiled range(profiled::kAllToAll, *this, direct_->group(), [&] { return Operands{inputs, outputs}; });
-  return on_host(outputs) ? on_gloo({.kind = "all_to_all", .tensors = inputs, .sent = sizes_of(inputs),
-                                         .received = sizes_of(outputs)}, opts.timeout,
-                                        [&] { return host_->alltoall(outputs, inputs, opts); })
-                              : call("alltoall", outputs, inputs, opts);
+  if (on_host(outputs)) {
+    return on_gloo({.kind = "all_to_all", .tensors = inputs,
+                    .sent = sizes_of(inputs),
+                    .received = sizes_of(outputs)}, opts.timeout,
+                   [&] { return host_->alltoall(outputs, inputs, opts); });
+  }
+  return call("alltoall", outputs, inputs, opts);
 }
 
 template <typename Begin>

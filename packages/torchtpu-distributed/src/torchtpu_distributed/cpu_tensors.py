@@ -20,6 +20,9 @@ from torchtpu_distributed.group import Group
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.stacks import main_line
 
+#: Calls remembered, each of one kind and size: objects come in ever new sizes.
+MOST_KNOWN = 1024
+
 
 class CpuTensors:
     """The collectives of CPU tensors of one group.
@@ -71,6 +74,8 @@ class CpuTensors:
         sizes = tuple((t.dtype, (t.numel(),) if is_sized else ()) for t in tensors)
         key = (kind, op, root, sizes)
         if key not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
             words = [f"{kind} of CPU tensors"]
             words += [f"op={op}"] if op else []
             words += [f"root={root}"] if root >= 0 else []
