@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // torchtpu_core._C: what the Python side may ask of the device.
 #include "allocator.h"
+#include "autograd_threads.h"
 #include "copies.h"
 #include "deferred.h"
 #include "device.h"
@@ -148,6 +149,11 @@ void bind_device(py::module_& m) {
   });
   m.def("synchronize", [](int device) { synchronize(static_cast<c10::DeviceIndex>(device)); },
         py::call_guard<py::gil_scoped_release>());
+  m.def("wait_for_autograd", [](double seconds) {
+    std::chrono::duration<double> patience(seconds);
+    return wait_for_autograd(std::chrono::duration_cast<std::chrono::milliseconds>(patience));
+  }, py::arg("seconds"), py::call_guard<py::gil_scoped_release>(),
+        "Whether autograd's threads put away their last backward pass in time.");
   m.def("default_generator", [](int device) {
     return default_generator(static_cast<c10::DeviceIndex>(device));
   });

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+
+from torchtpu_core import _C
 
 
 def _work(device: str, number: int) -> tuple[list[float], float]:
@@ -31,3 +34,23 @@ def test_four_threads_get_what_each_gets_alone_on_cpu() -> None:
         wanted_rows, wanted_gradient = _work("cpu", number)
         assert rows == pytest.approx(wanted_rows, rel=1e-5)
         assert gradient == pytest.approx(wanted_gradient, rel=1e-5)
+
+
+def test_the_end_of_a_process_waits_for_threads_of_autograd_but_not_for_ever() -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    x = torch.ones(2, device="tpu", requires_grad=True)
+    loss = (x * 3).sum()
+
+    def wait(gradient: torch.Tensor) -> None:
+        reached.set()
+        go_on.wait(60)
+
+    x.register_hook(wait)
+    with ThreadPoolExecutor(1) as threads:
+        passing = threads.submit(loss.backward)
+        assert reached.wait(60)
+        assert not _C.wait_for_autograd(0.01)
+        go_on.set()
+        passing.result(60)
+    assert _C.wait_for_autograd(60.0)
+    assert x.grad is not None and x.grad.tolist() == [3.0, 3.0]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import atexit
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +57,8 @@ _CONTRACTING = frozenset(
         *("recurrent_layers", "transformer"),
     )
 )
-_AUTOGRAD_GRACE_S = 0.03
+#: A backward pass of a daemon thread may never end.
+_AUTOGRAD_PATIENCE_S = 1.0
 _libraries: dict[str, torch.library.Library] = {}
 
 
@@ -90,13 +90,13 @@ def start() -> None:
 
 
 def _let_autograd_finish() -> None:
-    """Give PyTorch's autograd thread the GIL once more before the interpreter goes.
+    """Have PyTorch's autograd threads drop their last backward pass while there is a GIL.
 
-    It drops the Python objects of the last backward pass after `backward` has returned.
-    A thread that asks for the GIL during shutdown is ended by force, and unwinding
-    through torch's noexcept functions then aborts the process.
+    They drop its Python objects after `backward` has returned. A thread that asks for
+    the GIL during shutdown is ended by force, and unwinding through torch's noexcept
+    functions then aborts the process.
     """
-    time.sleep(_AUTOGRAD_GRACE_S)
+    _C.wait_for_autograd(_AUTOGRAD_PATIENCE_S)
 
 
 def _choose_numerics() -> None:
