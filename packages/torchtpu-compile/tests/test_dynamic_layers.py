@@ -345,3 +345,22 @@ def test_parameters_that_are_operands_of_open_size(name: str) -> None:
         for a, e in pairs:
             torch.testing.assert_close(a.cpu(), e, rtol=1e-3, atol=1e-3)
     assert bool(bounded_program.reasons) == ("convolution" in name)
+
+
+def test_attention_whose_heads_share_keys_is_as_on_the_cpu() -> None:
+    """All sizes are open, the numbers of heads too."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    compiled = torch.compile(attend, backend="tpu", dynamic=True)
+    bounded_program.reasons.clear()
+    for b, heads, own, t in ((2, 6, 2, 7), (3, 6, 2, 21), (2, 8, 4, 9)):
+        case = torch.randn(b, heads, t, 4), torch.randn(b, own, t, 4), torch.randn(b, own, t, 4)
+        found = []
+        for device, function in (("cpu", attend), ("tpu", compiled)):
+            leaves = [x.to(device).detach().requires_grad_() for x in case]
+            out = function(*leaves)
+            found.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+        torch.testing.assert_close([x.cpu() for x in found[1]], found[0], rtol=1e-4, atol=1e-5)
+    assert not bounded_program.reasons

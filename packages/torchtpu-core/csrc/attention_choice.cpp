@@ -17,15 +17,28 @@ bool fused_allowed() {
          context.userEnabledMemEfficientSDP() || context.userEnabledCuDNNSDP();
 }
 
+// One head of keys, and of values, for each of the query, or if asked for one for several.
+bool heads_match(const at::Tensor& query, const at::Tensor& other, bool enable_gqa) {
+  const auto heads = query.sym_size(1), own = other.sym_size(1);
+  return heads == own || (enable_gqa && own != 0 && heads % own == 0);
+}
+
+// The fused operators have no rule for torch.vmap; those of the composed math have.
+bool is_batched(const at::Tensor& tensor) {
+  return tensor.key_set().has(c10::DispatchKey::FuncTorchBatched);
+}
+
 // Sizes may be symbolic: torch.compile asks with fake tensors.
 int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                const std::optional<at::Tensor>& mask, double /*dropout*/, bool /*is_causal*/,
                std::optional<double> /*scale*/, bool enable_gqa) {
-  bool fused = fused_allowed() && !query.is_nested() && query.dim() == 4 &&
-               key.dim() == 4 && value.dim() == 4 && !enable_gqa && query.sym_size(1) == key.sym_size(1) &&
-               query.sym_numel() > 0 && key.sym_numel() > 0 && at::isFloatingType(query.scalar_type()) &&
-               (!mask.has_value() || !mask->defined() || mask->scalar_type() == query.scalar_type() ||
-                mask->scalar_type() == c10::kBool);
+  bool fused = fused_allowed() && query.dim() == 4 && key.dim() == 4 && value.dim() == 4 &&
+               !query.is_nested() && !is_batched(query) && !is_batched(key) &&
+               !is_batched(value) && heads_match(query, key, enable_gqa) &&
+               heads_match(query, value, enable_gqa) && query.sym_numel() > 0 &&
+               key.sym_numel() > 0 && at::isFloatingType(query.scalar_type()) &&
+               (!mask.has_value() || !mask->defined() ||
+                mask->scalar_type() == query.scalar_type() || mask->scalar_type() == c10::kBool);
   return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
 }
 

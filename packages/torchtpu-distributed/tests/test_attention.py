@@ -24,3 +24,8 @@ def test_attention_along_a_sharded_sequence_equals_one_process(pair, causal):
 @pytest.mark.parametrize("dim", [0, 1, None])
 def test_attention_of_sharded_batch_or_heads_equals_one_process(pair, dim):
     check(pair("attention.by_placement", dim))
+
+
+@pytest.mark.parametrize("key_heads", [1, 2])
+def test_heads_that_share_keys_are_sharded_in_whole_groups(pair, key_heads: int) -> None:
+    check(pair("attention.by_placement", 1, key_heads))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import func
+from torch.nn.functional import scaled_dot_product_attention as attend
 
 
 def _compare(function):
@@ -24,6 +25,7 @@ def _x(device):
         lambda x: func.vmap(lambda row: row * row.sum())(x),
         lambda x: func.vmap(torch.dot, in_dims=(0, None))(x, x[0]),
         lambda x: func.vmap(func.grad(lambda row: row.pow(2).sum()))(x),
+        lambda x: func.vmap(lambda y: attend(y, y, y))(x.expand(2, 1, 2, 2, 3)),
         lambda x: func.jacrev(torch.sin)(x[0]),
         lambda x: func.jacfwd(torch.sin)(x[0]),
         lambda x: func.hessian(lambda y: y.pow(3).sum())(x[0]),

@@ -121,6 +121,30 @@ def test_softmax_before_the_product_makes_no_choices() -> None:
     assert "stablehlo.select" not in program
 
 
+@pytest.mark.parametrize("bias_shape", [None, (6, 6), (2, 1, 6, 6), (4, 6, 6), (2, 4, 1, 6)])
+def test_heads_that_share_keys_use_the_fused_kernel(bias_shape: tuple[int, ...] | None) -> None:
+    """Forward and backward as on the CPU, and no key is repeated."""
+    case = [rand(2, 4, 6, 8), rand(2, 2, 6, 8), rand(2, 2, 6, 8)]
+    bias = [] if bias_shape is None else [rand(*bias_shape)]
+    found = []
+    for device in ("cpu", "tpu"):
+        leaves = [t.to(device).detach().requires_grad_() for t in (*case, *bias)]
+        out = torch.nn.functional.scaled_dot_product_attention(
+            *leaves, is_causal=not bias, enable_gqa=True
+        )
+        found.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    assert "FusedAttention" in type(out.grad_fn).__name__
+    assert_close([t.cpu() for t in found[1]], found[0])
+
+
+def test_heads_that_share_keys_are_multiplied_together() -> None:
+    query, key = jnp.ones((1, 8, 4, 16)), jnp.ones((1, 2, 32, 16))
+    program = jax.jit(lambda q, k: attention.attend(q, k, k)[0]).lower(query, key).as_text()
+    assert program.count("stablehlo.dot_general") == 2
+    assert "tensor<1x2x16x32xf32>" in program  # scores of the four heads of a group at once
+    assert "tensor<1x8x32x16xf32>" not in program  # keys for each head
+
+
 def test_attention_bfloat16_is_near_the_exact_one() -> None:
     q, k, v = (rand(2, 4, 6, 8, dtype=torch.bfloat16) for _ in range(3))
     exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())

@@ -5,11 +5,12 @@
 overrideable`, for which torch 2.13 has neither a sharding rule nor a place in
 `context_parallel`. The handler here adds both; the ring itself is PyTorch's. An axis of
 the mesh may shard query, key and value alike by dim 0, 1 or 2; anything else is
-replicated first.
+replicated first. Heads of keys that several query heads share are sharded in whole groups.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 _FORWARD = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 _BACKWARD = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
-_SEQUENCE_DIM = 2
+_HEADS_DIM, _SEQUENCE_DIM = 1, 2
 _FORWARD_NAMES = ("attn_bias", "dropout_p", "is_causal", "return_debug_mask")
 _BACKWARD_NAMES = (
     *("attn_bias", "grad_input_mask", "out", "logsumexp", "cum_seq_q", "cum_seq_k", "max_q"),
@@ -95,10 +96,21 @@ def _aligned(query: Any, key: Any, value: Any, bias: Any) -> tuple[Any, Any, Any
         for t in (query, key, value)
     ]
     chosen = [_common([t.placements[axis] for t in operands]) for axis in range(mesh.ndim)]
+    if len({t.shape[_HEADS_DIM] for t in operands}) > 1:
+        chosen = _whole_groups(chosen, operands, mesh)
     if bias is not None and any(p.is_shard() for p in chosen):
         chosen, bias = whole, _replicated(bias, mesh)
     query, key, value = (_placed(t, chosen) for t in operands)
     return query, key, value, bias
+
+
+def _whole_groups(chosen: Sequence[Placement], operands: Any, mesh: Any) -> list[Placement]:
+    """The placements, heads replicated if a rank's query heads were to find no key of theirs."""
+    over = [axis for axis, p in enumerate(chosen) if p == Shard(_HEADS_DIM)]
+    ranks = math.prod(mesh.size(axis) for axis in over)
+    if all(t.shape[_HEADS_DIM] % ranks == 0 for t in operands):
+        return list(chosen)
+    return [Replicate() if axis in over else p for axis, p in enumerate(chosen)]
 
 
 def _common(placements: Sequence[Placement]) -> Placement:

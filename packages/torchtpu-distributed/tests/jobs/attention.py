@@ -14,16 +14,19 @@ Tensor = torch.Tensor
 Pair = tuple[list[Tensor], list[Tensor]]
 
 
-def operands() -> list[Tensor]:
-    """Query, key and value `(batch 2, heads 4, sequence 16, 8)`."""
+def operands(key_heads: int = 4) -> list[Tensor]:
+    """Query, key and value `(batch 2, heads 4 or fewer, sequence 16, 8)`."""
     generator = torch.Generator().manual_seed(1)
-    return [torch.randn(2, 4, 16, 8, generator=generator) for _ in range(3)]
+    heads = (4, key_heads, key_heads)
+    return [torch.randn(2, count, 16, 8, generator=generator) for count in heads]
 
 
-def alone(causal: bool) -> list[Tensor]:
+def alone(causal: bool, key_heads: int = 4) -> list[Tensor]:
     """The result and the gradients of one process."""
-    leaves = [t.requires_grad_() for t in operands()]
-    result = functional.scaled_dot_product_attention(*leaves, is_causal=causal)
+    leaves = [t.requires_grad_() for t in operands(key_heads)]
+    result = functional.scaled_dot_product_attention(
+        *leaves, is_causal=causal, enable_gqa=key_heads != 4
+    )
     result.pow(2).sum().backward()
     return [result.detach(), *(t.grad for t in leaves)]
 
@@ -45,14 +48,17 @@ def along_the_sequence(causal: bool) -> Pair:
     return [t.cpu() for t in found], alone(causal)
 
 
-def by_placement(dim: int | None) -> Pair:
-    """DTensors that are sharded by batch or head, or replicated."""
+def by_placement(dim: int | None, key_heads: int = 4) -> Pair:
+    """DTensors that are sharded by batch or head, or replicated; heads may share keys."""
     mesh = dist.init_device_mesh("tpu", (dist.get_world_size(),))
     placement = Replicate() if dim is None else Shard(dim)
     leaves = [
-        distribute_tensor(t.to("tpu"), mesh, [placement]).requires_grad_() for t in operands()
+        distribute_tensor(t.to("tpu"), mesh, [placement]).requires_grad_()
+        for t in operands(key_heads)
     ]
-    result = functional.scaled_dot_product_attention(*leaves, is_causal=True)
+    result = functional.scaled_dot_product_attention(
+        *leaves, is_causal=True, enable_gqa=key_heads != 4
+    )
     result.pow(2).sum().backward()
     found = [result.full_tensor().detach(), *(t.grad.full_tensor() for t in leaves)]
-    return [t.cpu() for t in found], alone(True)
+    return [t.cpu() for t in found], alone(True, key_heads)

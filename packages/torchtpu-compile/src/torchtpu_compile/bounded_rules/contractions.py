@@ -89,6 +89,7 @@ def _grouped_product(call: Call) -> Padded:
 def _attention(call: Call) -> Any:
     """Fused attention: keys in the padding are hidden by a bias, their values are zero."""
     q, k, v = (call.sizes.compact(call.args[i]) for i in range(3))
+    k, v = (_for_each_head(call, x, q) for x in (k, v))
     v = _fitted_dim(call, v, 2, k.dims[2])
     k, v = call.sizes.filled(k, 0), call.sizes.filled(v, 0)
     q = _scaled(call, call.sizes.filled(q, 0, [3]))
@@ -98,6 +99,33 @@ def _attention(call: Call) -> Any:
     lead = q.dims[:3]
     out = [Padded(results[0], (*lead, v.dims[3])), Padded(results[1], lead)]
     return out + [call.sizes.static(r) if isinstance(r, jax.Array) else r for r in results[2:]]
+
+
+def _for_each_head(call: Call, x: Padded, q: Padded) -> Padded:
+    """Keys or values with a head for each of the query's, where the number of heads is open."""
+    index = _shared_heads(call, x, q)
+    if index is None:
+        return x
+    return Padded(jnp.take(x.array, index, axis=1), (x.dims[0], q.dims[1], *x.dims[2:]))
+
+
+def _shared_heads(call: Call, x: Padded, q: Padded) -> jax.Array | None:
+    """Which head of keys each query head, true or padding, uses; None: rows can be folded."""
+    own, heads = x.dims[1], q.dims[1]
+    if same_dim(own, heads) or not (is_padded(own) or is_padded(heads)):
+        return None
+    true, count = (call.sizes.true(true_size(dim)) for dim in (own, heads))
+    index = jnp.arange(padded_size(heads)) // jnp.maximum(count // jnp.maximum(true, 1), 1)
+    return jnp.minimum(index, jnp.maximum(true - 1, 0))
+
+
+def _summed_heads(call: Call, gradient: jax.Array, x: Padded, q: Padded) -> jax.Array:
+    """The transpose of `_for_each_head`; query heads in the padding have gradients of zero."""
+    index = _shared_heads(call, x, q)
+    if index is None:
+        return gradient
+    member = index[:, None] == jnp.arange(padded_size(x.dims[1]))
+    return jnp.einsum("bhse,hk->bkse", gradient, member.astype(gradient.dtype), precision="highest")
 
 
 def _fitted_dim(call: Call, x: Padded, dim: int, like: Dim) -> Padded:
@@ -153,7 +181,9 @@ def _attention_backward(call: Call) -> Any:
         call.set(name, call.sizes.compact(call.arg(name)))
     zeroed(call, *names)
     q, k, v = (call.arg(n) for n in ("query", "key", "value"))
-    call.set("value", _fitted_dim(call, v, 2, k.dims[2]))
+    wide = _for_each_head(call, v, q)
+    call.set("key", _for_each_head(call, k, q))
+    call.set("value", _fitted_dim(call, wide, 2, k.dims[2]))
     had_bias = call.arg("attn_bias") is not None
     _hide_keys(call, q, k)
     for name in ("max_q", "max_k"):
@@ -161,7 +191,8 @@ def _attention_backward(call: Call) -> Any:
     call.set("query", _scaled(call, q))
     results = list(call.run())
     results[0] = _scaled(call, Padded(results[0], q.dims)).array
-    results[2] = fitted(results[2], v.array.shape)
+    results[1] = _summed_heads(call, results[1], k, q)
+    results[2] = _summed_heads(call, fitted(results[2], wide.array.shape), v, q)
     if len(results) > 3:
         results[3] = _bias_gradient(call, results[3]) if had_bias else None
     return [Padded(r, x.dims) for r, x in zip(results, (q, k, v), strict=False)] + results[3:]

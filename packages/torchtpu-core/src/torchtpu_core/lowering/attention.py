@@ -7,7 +7,8 @@ seed and offset, so nothing of size T * S is kept. Output and logarithm given to
 pass may be those of more keys than it is given (ring attention). A query that may see no key
 gives zeros; its saved logarithm is +inf, which makes its probabilities zero again.
 
-Legend: B batch, H heads, T queries, S keys, E features of query and key, V of value.
+Legend: B batch, H heads, K heads of keys or of values, T queries, S keys, E features of query and
+key, V of value.
 Reference: Dao et al., "FlashAttention", NeurIPS 2022, for the form of the backward.
 """
 
@@ -35,13 +36,37 @@ def _batched(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype) 
     return matmul.general(x, y, (((x_dim,), (y_dim,)), ((0, 1), (0, 1))), out)
 
 
-def _grouped(x: jax.Array, heads: int) -> jax.Array:
-    """Keys or values with one head per group of query heads, repeated to `heads`."""
-    return x if x.shape[1] == heads else jnp.repeat(x, heads // x.shape[1], axis=1)
+def _folded(x: jax.Array, heads: int) -> jax.Array:
+    """`(B, H, T, ...)` with the rows of all query heads that share a head of keys in one.
+
+    So a key is multiplied with the queries of its whole group, and is not repeated for each.
+    """
+    batch, own, rows, *rest = x.shape
+    return x if own == heads else x.reshape(batch, heads, own // heads * rows, *rest)
 
 
-def _ungrouped(grad: jax.Array, heads: int) -> jax.Array:
-    """The transpose of `_grouped`."""
+def _folded_bias(bias: jax.Array | None, query: jax.Array, heads: int) -> jax.Array | None:
+    """A bias of `(B, H, T, S)`, or one that is broadcast to it, for folded scores."""
+    own, rows = query.shape[1:3]
+    if bias is None or own == heads:
+        return bias
+    bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    if bias.shape[1:3] == (1, 1):
+        return bias
+    kept = 1 if bias.shape[1] == 1 else heads
+    wide = jnp.broadcast_to(bias, (bias.shape[0], kept * (own // heads), rows, bias.shape[3]))
+    return _folded(wide, kept)
+
+
+def _alike(key: jax.Array, value: jax.Array, heads: int) -> tuple[jax.Array, jax.Array]:
+    """Keys and values with as many heads as each other: with all of them if they had not."""
+    if key.shape[1] == value.shape[1]:
+        return key, value
+    return jnp.repeat(key, heads // key.shape[1], 1), jnp.repeat(value, heads // value.shape[1], 1)
+
+
+def _summed_heads(grad: jax.Array, heads: int) -> jax.Array:
+    """The transpose of `_alike`."""
     if grad.shape[1] == heads:
         return grad
     batch, wide, *rest = grad.shape
@@ -58,12 +83,18 @@ def _scores(
     bias: jax.Array | None,
     is_causal: bool,
     scale: float | None,
+    queries: int,
 ) -> jax.Array:
-    """`(B, H, T, S)` scores before the softmax; -inf where a query may not look."""
+    """`(B, H, T, S)` scores before the softmax; -inf where a query may not look.
+
+    Rows of a folded query begin again after each `queries`.
+    """
     compute = dtypes.opmath(query.dtype)
     scores = _batched(query, key, 3, 3, compute) * compute.type(_scale(query, scale))
     if is_causal:
         rows = lax.broadcasted_iota(np.int32, scores.shape[2:], 0)
+        if scores.shape[2] != queries:
+            rows = lax.rem(rows, np.int32(queries))
         columns = lax.broadcasted_iota(np.int32, scores.shape[2:], 1)
         scores = jnp.where(columns <= rows, scores, compute.type(-np.inf))
     if bias is not None:
@@ -130,17 +161,21 @@ def attend(
     dropout_p: float = 0.0,
     rng: Rng | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`(B, H, T, E)`, `(B, H, S, E)`, `(B, H, S, V)` -> output, log sums, probabilities.
+    """`(B, H, T, E)`, `(B, K, S, E)`, `(B, K, S, V)` -> output, log sums, probabilities.
 
-    The output `(B, H, T, V)` has the dtype of the query, the rest the compute dtype.
+    K divides H: query heads in a row share a head of keys, and of values. The output
+    `(B, H, T, V)` has the dtype of the query, the rest the compute dtype.
     """
-    key, value = _grouped(key, query.shape[1]), _grouped(value, query.shape[1])
-    scores = _scores(query, key, bias, is_causal, scale)
+    whole, (key, value) = query.shape[:3], _alike(key, value, query.shape[1])
+    heads, dtype = key.shape[1], query.dtype
+    bias, query = _folded_bias(bias, query, heads), _folded(query, heads)
+    scores = _scores(query, key, bias, is_causal, scale, whole[2])
     parts, sums, log_sums = _exponentials(scores)
     if dropout_p > 0 and rng is not None:
         parts = parts * _dropout_mask(rng, parts.shape, dropout_p, parts.dtype)
     out = _batched(parts.astype(value.dtype), value, 3, 2, parts.dtype) / sums
-    return out.astype(query.dtype), log_sums, parts / sums
+    results = out.astype(dtype), log_sums, parts / sums
+    return tuple(x.reshape(*whole, *x.shape[3:]) for x in results)  # type: ignore[return-value]
 
 
 def attend_backward(
@@ -159,11 +194,15 @@ def attend_backward(
     bias_gradient: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
     """Gradients for query, key, value and (if asked for) bias."""
-    compute, heads = dtypes.opmath(query.dtype), key.shape[1]
-    wide_key, wide_value = _grouped(key, query.shape[1]), _grouped(value, query.shape[1])
-    scores = _scores(query, wide_key, bias, is_causal, scale)
+    compute, dtype, whole = dtypes.opmath(query.dtype), query.dtype, query.shape[:3]
+    own = key.shape[1], value.shape[1]
+    key, value = _alike(key, value, whole[1])
+    heads = key.shape[1]
+    wide = _folded_bias(bias, query, heads)
+    query, grad_out, out, log_sums = (_folded(x, heads) for x in (query, grad_out, out, log_sums))
+    scores = _scores(query, key, wide, is_causal, scale, whole[2])
     weights = _probabilities(scores, log_sums)
-    d_weights = _batched(grad_out, wide_value, 3, 3, compute)
+    d_weights = _batched(grad_out, value, 3, 3, compute)
     dropped = weights
     if dropout_p > 0 and rng is not None:
         mask = _dropout_mask(rng, weights.shape, dropout_p, compute)
@@ -172,16 +211,17 @@ def attend_backward(
     along = jnp.sum(grad_out.astype(compute) * out.astype(compute), axis=-1, keepdims=True)
     d_scores = weights * (d_weights - along)
     factor = compute.type(_scale(query, scale))
-    narrow = d_scores.astype(query.dtype)
-    d_query = _batched(narrow, wide_key, 3, 2, compute) * factor
+    narrow = d_scores.astype(dtype)
+    d_query = _batched(narrow, key, 3, 2, compute) * factor
     d_key = _batched(narrow, query, 2, 2, compute) * factor
     d_bias = None
     if bias_gradient and bias is not None:
-        d_bias = _summed_to(d_scores, bias.shape).astype(bias.dtype)
+        of_scores = d_scores.reshape(*whole, d_scores.shape[3])
+        d_bias = _summed_to(of_scores, bias.shape).astype(bias.dtype)
     return (
-        d_query.astype(query.dtype),
-        _ungrouped(d_key, heads).astype(key.dtype),
-        _ungrouped(d_value, heads).astype(value.dtype),
+        d_query.astype(dtype).reshape(*whole, query.shape[3]),
+        _summed_heads(d_key, own[0]).astype(key.dtype),
+        _summed_heads(d_value, own[1]).astype(value.dtype),
         d_bias,
     )
 

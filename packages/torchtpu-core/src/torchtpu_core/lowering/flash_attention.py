@@ -32,11 +32,24 @@ def applies(
         and bias is None
         and not dropout_p
         and query.dtype in (np.dtype(jnp.bfloat16), np.dtype(np.float32))
-        and query.shape[1:2] == key.shape[1:2]
         and query.shape[3] == key.shape[3] == value.shape[3]
         and query.shape[2] % BLOCK == 0
         and key.shape[2] % BLOCK == 0
     )
+
+
+def _repeated(x: jax.Array, heads: int) -> jax.Array:
+    """Keys or values with a head for each of the query's, which the kernels want."""
+    return x if x.shape[1] == heads else jnp.repeat(x, heads // x.shape[1], axis=1)
+
+
+def _summed(grad: jax.Array, heads: int) -> jax.Array:
+    """The transpose of `_repeated`."""
+    if grad.shape[1] == heads:
+        return grad
+    batch, wide, *rest = grad.shape
+    sums = jnp.sum(grad.reshape((batch, heads, wide // heads, *rest)), axis=2, dtype=np.float32)
+    return sums.astype(grad.dtype)
 
 
 def _block(length: int) -> int:
@@ -51,6 +64,7 @@ def forward(
     from jax.experimental.pallas.ops.tpu import flash_attention as kernels
 
     rows, columns = _block(query.shape[2]), _block(key.shape[2])
+    key, value = (_repeated(x, query.shape[1]) for x in (key, value))
     with jax.enable_x64(False):
         out, sums, tops = kernels._flash_attention_impl(
             query, key, value, None, None, True, is_causal, scale, 1, rows, columns, columns, False
@@ -73,6 +87,8 @@ def backward(
     from jax.experimental.pallas.ops.tpu import flash_attention as kernels
 
     rows, columns = _block(query.shape[2]), _block(key.shape[2])
+    heads = key.shape[1], value.shape[1]
+    key, value = (_repeated(x, query.shape[1]) for x in (key, value))
     with jax.enable_x64(False):
         grad_out = grad_out.astype(query.dtype)
         along = jnp.sum(out.astype(np.float32) * grad_out.astype(np.float32), axis=-1)
@@ -100,4 +116,4 @@ def backward(
         d_query, _ = kernels._flash_attention_bwd_dq(
             *given, block_q_major=rows, block_k_major=BLOCK, block_k=BLOCK, **options
         )
-    return d_query, d_key, d_value
+    return d_query, _summed(d_key, heads[0]), _summed(d_value, heads[1])

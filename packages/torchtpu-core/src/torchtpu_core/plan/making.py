@@ -91,8 +91,9 @@ def _room(where: Slice) -> int:
 def _note_lonely_ranks(plan: Plan) -> None:
     """Says so if ranks train and exchange nothing, which nothing else in a plan shows."""
     recording = plan.recording
-    alone = recording.world_size == 1 or not recording.step_ends
-    if not alone and all(op.work is not Work.COLLECTIVE for op in plan.ops):
+    trains = bool(recording.step_ends) and not recording.called
+    together = trains and recording.world_size > 1
+    if together and all(op.work is not Work.COLLECTIVE for op in plan.ops):
         recording.notes.append(
             f"nothing in the step goes between the {recording.world_size} ranks: each trains a "
             "model of its own; DistributedDataParallel or fully_shard would join them"

@@ -156,13 +156,14 @@ class Recording:
     Attributes:
         ops: operators in the order of the program.
         blocks: storages by identifier.
-        step_ends: number of operators after each optimizer step.
+        step_ends: number of operators after each step.
         reads: values read by the host, by line.
         notes: what the plan cannot see.
         world_size: ranks.
         rank: the rank that was recorded.
         ranks: the ranks that it stands for.
         script: the user's script.
+        called: the module whose call is the step, in a script without an optimizer.
         calls: the operators with their arguments (`plan.calls.Call`), if they are kept.
     """
 
@@ -175,6 +176,7 @@ class Recording:
     rank: int = 0
     ranks: tuple[int, ...] = ()
     script: str = ""
+    called: str = ""
     calls: list[Any] = field(default_factory=list)
 
     def step(self) -> tuple[int, int]:

@@ -4,7 +4,8 @@
 The script is not edited: the environment is that of `torchrun`, process groups are
 PyTorch's fake ones, data loaders work in the process, checkpoints are not written, and the
 script is stopped after its second step, by which time the optimizers' states exist. Everything
-that is replaced is put back afterwards. A script without an optimizer runs to its end.
+that is replaced is put back afterwards. A script without an optimizer runs to its end
+(`plan.module_calls` says what its step is).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from torchtpu_core.ici.mesh import complete_sizes
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.plan import checkpoints, ddp, environment_ranks, script_process, stand_ins
 from torchtpu_core.plan.exchange import Alone, Mailbox
+from torchtpu_core.plan.module_calls import ModuleCalls
 from torchtpu_core.plan.ranks import Branches, watch
 from torchtpu_core.plan.recorder import Recorder
 from torchtpu_core.plan.records import Category, Phase, Recording
@@ -75,6 +77,7 @@ def record(
         raise PlanError(f"{script} is not a file. Pass the script that you would run.")
     recording = Recording(world_size=where.devices * slices, rank=rank, script=str(script))
     recorder = Recorder(recording, keep_calls=keep_calls)
+    module_calls = ModuleCalls(recording)
 
     def progress(seconds: float, line: str) -> None:
         if say is not None:
@@ -90,6 +93,7 @@ def record(
         stack.enter_context(script_process.started_processes(recording, branches))
         if branches is not None:
             watch(stack, branches)
+        stack.enter_context(module_calls.followed())
         stack.enter_context(recorder)
         try:
             _run(script, recording, limit_s, progress)
@@ -103,7 +107,9 @@ def record(
             "own option after `--`."
         )
     if not recording.step_ends:
-        recording.notes.append("no optimizer step was seen: the whole script is one step")
+        chosen = module_calls.choose_step()
+        whole = "no optimizer step was seen: the whole script is one step"
+        recording.notes.append(chosen or whole)
     elif outside := outside_the_step(recording):
         recording.notes.append(outside)
     return recording

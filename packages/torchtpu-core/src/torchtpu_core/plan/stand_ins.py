@@ -17,14 +17,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.pipelining.stage import PipelineStage
-from torch.nn import functional
 
 from torchtpu_core.plan.exchange import Alone, Mailbox
 
 
 def enter_all(stack: contextlib.ExitStack) -> None:
     """Puts every stand-in in place until the stack is left."""
-    for patch in (_compile(), _module_compile(), _grouped_attention(), _loading_in_process()):
+    for patch in (_compile(), _module_compile(), _loading_in_process()):
         stack.enter_context(patch)
     stack.enter_context(_formatting())
     for name, replacement in _OBJECTS.items():
@@ -57,20 +56,6 @@ def _formatting() -> Any:
         return real(self, spec)
 
     return mock.patch.object(torch.Tensor, "__format__", __format__)
-
-
-def _grouped_attention() -> Any:
-    """Attention with fewer key than query heads is a fused kernel too."""
-    real = functional.scaled_dot_product_attention
-
-    def attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.pop("enable_gqa", False) and query.shape[-3] != key.shape[-3]:
-            repeats = query.shape[-3] // key.shape[-3]
-            key, value = (part.repeat_interleave(repeats, -3) for part in (key, value))
-        return real(query, key, value, *args, **kwargs)
-
-    attention.__name__ = real.__name__  # context_parallel puts its own in place by this name
-    return mock.patch.object(functional, "scaled_dot_product_attention", attention)
 
 
 def _loading_in_process() -> Any:
