@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchtpu_core.plan import host_advice
+from torchtpu_core.plan import embedding_advice, host_advice
 from torchtpu_core.plan.attention_heads import heads_of_products
 from torchtpu_core.plan.changed_step import Found, Step
 from torchtpu_core.plan.fusion import Fusion
@@ -338,6 +338,7 @@ RULES: tuple[Callable[[Step], Iterator[Found]], ...] = (
     _recompute,
     _communication,
     *host_advice.RULES,
+    *embedding_advice.RULES,
     _optimizer,
     _larger_batch,
     _off_the_axes,

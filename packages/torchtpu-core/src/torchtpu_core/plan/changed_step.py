@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchtpu_core.plan.fusion import Fusion
 from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Schedule
-from torchtpu_core.plan.records import Op, Recording
+from torchtpu_core.plan.records import Op, Recording, Work
 from torchtpu_core.plan.schedule import Pricer, schedule
 
 
@@ -46,3 +46,14 @@ class Step:
 
 #: Title, reason, lines and the simulated seconds of the changed step.
 Found = tuple[str, str, tuple[str, ...], float]
+
+
+def without(step: Step, chosen: Sequence[int]) -> float:
+    """Seconds of the step in which some operators are free."""
+    free = set(chosen)
+    ops = [
+        replace(op, work=Work.ELEMENTWISE, host_bytes=0) if i in free else op
+        for i, op in enumerate(step.ops)
+    ]
+    moved = [0.0 if i in free else size for i, size in enumerate(step.fusion.moved_bytes)]
+    return step.seconds_of(ops, moved)

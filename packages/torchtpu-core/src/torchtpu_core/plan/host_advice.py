@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from torchtpu_core.hardware.sourced import Sourced, Status
-from torchtpu_core.plan.changed_step import Found, Step
+from torchtpu_core.plan.changed_step import Found, Step, without
 from torchtpu_core.plan.records import Op, Phase, Work
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.units import format_bytes
@@ -23,29 +22,6 @@ COMPILE_S_PER_OPERATOR = Sourced(
     "XLA's compile time per operator of a training step on a CPU core, measured for decision 5",
     Status.MEASURED,
 )
-_LOOK_UPS = frozenset(
-    {
-        "embedding",
-        "embedding_dense_backward",
-        "_embedding_bag",
-        "_embedding_bag_backward",
-        "_embedding_bag_forward_only",
-        "_embedding_bag_dense_backward",
-        "index_select",
-        "index_add_",
-    }
-)
-
-
-def _without(step: Step, chosen: Sequence[int]) -> float:
-    """Seconds of the step in which some operators are free."""
-    free = set(chosen)
-    ops = [
-        replace(op, work=Work.ELEMENTWISE, host_bytes=0) if i in free else op
-        for i, op in enumerate(step.ops)
-    ]
-    moved = [0.0 if i in free else size for i, size in enumerate(step.fusion.moved_bytes)]
-    return step.seconds_of(ops, moved)
 
 
 def _lines(step: Step, chosen: Sequence[int]) -> tuple[str, ...]:
@@ -61,7 +37,7 @@ def _host_reads(step: Step) -> Iterator[Found]:
             f"reads in a step: {len(reads)}, each at least {cal.HOST_START_S.value * 1e6:.0f} us "
             "in which the device waits; log every n-th step, or keep sums on the device",
             _lines(step, reads),
-            _without(step, reads),
+            without(step, reads),
         )
 
 
@@ -77,7 +53,7 @@ def _fallbacks(step: Step) -> Iterator[Found]:
             f"no form on the device: {names}; it waits {len(found)} times a step, for "
             f"{format_bytes(moved)} to the host and back",
             _lines(step, found),
-            _without(step, found),
+            without(step, found),
         )
 
 
@@ -112,26 +88,8 @@ def _forward(ops: Sequence[Op]) -> list[Op]:
     return [op for op in ops if op.phase is Phase.FORWARD and op.work is not Work.HOST]
 
 
-def _sparse_cores(step: Step) -> Iterator[Found]:
-    """Rows looked up by the TensorCore, which SparseCores do beside it."""
-    count = step.pricer.where.chip.sparse_cores_per_chip
-    found = [i for i, op in enumerate(step.ops) if op.name in _LOOK_UPS]
-    if not count or not found:
-        return
-    # They move the same bytes at the same rate of HBM, but the core goes on meanwhile.
-    beside = sum(step.pricer.rates.hbm_s(step.fusion.moved_bytes[i]) for i in found)
-    yield (
-        "Look embeddings up on the SparseCores",
-        f"look-ups and their gradients keep the TensorCore for {beside * 1e3:.2f} ms; "
-        f"the {count} SparseCores of a chip do them beside it",
-        step.lines(found),
-        max(_without(step, found), beside),
-    )
-
-
 RULES: tuple[Callable[[Step], Iterator[Found]], ...] = (
     _host_reads,
     _fallbacks,
     _other_shapes,
-    _sparse_cores,
 )

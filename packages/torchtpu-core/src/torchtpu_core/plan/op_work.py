@@ -40,6 +40,8 @@ FREE = frozenset(
         "_version",
         "is_pinned",
         "_reshape_alias",
+        "is_coalesced",
+        "_sparse_coo_tensor_with_dims_and_tensors",
     }
 )
 MOVES = frozenset(

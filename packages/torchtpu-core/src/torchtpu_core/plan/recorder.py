@@ -9,6 +9,7 @@ reads from the device is a placeholder, noted with the user's line.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,9 +20,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchtpu_core.errors import PlanError
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
-from torchtpu_core.plan import arguments, calls, collectives, foreach, op_work, placeholders
+from torchtpu_core.plan import (
+    arguments,
+    calls,
+    collectives,
+    foreach,
+    op_work,
+    placeholders,
+    sparse_shapes,
+)
 from torchtpu_core.plan.arguments import DEVICE
-from torchtpu_core.plan.records import HostRead, Op, Phase, Recording, Work
+from torchtpu_core.plan.records import LOOK_UPS, HostRead, Op, Phase, Recording, Work
 from torchtpu_core.plan.storages import Storages
 from torchtpu_core.plan.user_lines import UserLines
 from torchtpu_core.runtime import tables
@@ -85,7 +94,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 if out is None:
                     out = _counted(func, args, kwargs)
                 if out is None:
-                    out = func(*args, **kwargs)
+                    out = sparse_shapes.filled(func, inputs, func(*args, **kwargs))
         except torch._subclasses.fake_tensor.DynamicOutputShapeException as error:
             raise self._dynamic(func) from error
         self._record(func, args, kwargs, flat, inputs, out)
@@ -175,6 +184,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name.partition("::")[2]
         outputs = [leaf for leaf in arguments.leaves(out, []) if isinstance(leaf, FakeTensor)]
         placeholders.follow(name, args, inputs, outputs)
+        touched = sparse_shapes.touched(inputs, outputs)
+        inputs, outputs = sparse_shapes.parts(inputs), sparse_shapes.parts(outputs)
         if name in op_work.FREE or func.is_view or not (outputs or inputs):
             self._touch(outputs, name)
             if self.keep_calls and not func.is_view:
@@ -191,13 +202,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         op.reads = tuple(self.storages.key(t, phase, line) for t in on_device)
         written = results or arguments.mutated(func, args, kwargs)
         op.writes = tuple(self.storages.key(t, phase, line) for t in written)
+        most = sys.maxsize if touched is None else touched
         op.read_bytes, op.write_bytes = op_work.touched_bytes(
             name,
             on_device,
-            [arguments.nbytes(t) for t in on_device],
-            [arguments.nbytes(t) for t in written],
+            [min(arguments.nbytes(t), most) for t in on_device],
+            [min(arguments.nbytes(t), most) for t in written],
         )
-        if name == "embedding":
+        if name in LOOK_UPS:
             op.looked_up = inputs[1].numel()
         elif name == "convolution":
             op.samples = inputs[0].shape[0]

@@ -13,6 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+#: Gradients of embeddings with a row for each row of the table.
+DENSE_GRADIENTS = frozenset(
+    {"embedding_dense_backward", "_embedding_bag_backward", "_embedding_bag_dense_backward"}
+)
+#: Operators of which the second operand is the rows that are looked up.
+LOOK_UPS = DENSE_GRADIENTS | {"embedding"}
+
 
 class Phase(enum.StrEnum):
     """The part of a step that an operator belongs to."""
@@ -76,7 +83,7 @@ class Op:
         sent: of an all-to-all, bytes that go to each rank of the group.
         received: of an all-to-all, bytes that come from each.
         parts: of an uneven all-to-all, those of all ranks.
-        looked_up: rows that an embedding looks up.
+        looked_up: rows that an embedding looks up, or whose gradients it sums.
         samples: images, or other samples, that a convolution reads.
         differentiable: whether gradients were enabled.
         host_bytes: bytes to the host and back, if it has no form on the device.

@@ -29,7 +29,14 @@ from torchtpu_core import plugins
 from torchtpu_core.errors import PlanError, TorchTPUError
 from torchtpu_core.ici.mesh import complete_sizes
 from torchtpu_core.ici.slices import Slice
-from torchtpu_core.plan import checkpoints, ddp, environment_ranks, script_process, stand_ins
+from torchtpu_core.plan import (
+    checkpoints,
+    ddp,
+    environment_ranks,
+    script_process,
+    sparse_shapes,
+    stand_ins,
+)
 from torchtpu_core.plan.exchange import Alone, Mailbox
 from torchtpu_core.plan.module_calls import ModuleCalls
 from torchtpu_core.plan.ranks import Branches, watch
@@ -387,5 +394,6 @@ def _mark(recorder: Recorder, tensor: torch.Tensor, category: Category) -> None:
     """Marks the storage of a tensor, or of a distributed tensor's local part."""
     local = getattr(tensor, "_local_tensor", tensor)
     if local.device.type == "tpu":
-        recorder.storages.key(local, Phase.FORWARD, "")
-        recorder.storages.mark(local, category)
+        for part in sparse_shapes.parts([local]):
+            recorder.storages.key(part, Phase.FORWARD, "")
+            recorder.storages.mark(part, category)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of embedding tables, and advice on them: what a sparse gradient saves."""
+
+from __future__ import annotations
+
+import pytest
+
+DENSE = """
+import torch
+
+table = torch.nn.EmbeddingBag(200_000, 64, mode="sum", sparse=False).to("tpu")
+small = torch.nn.Embedding(64, 64, sparse=False).to("tpu")
+optimizers = [torch.optim.Adagrad(m.parameters(), lr=0.1) for m in (table, small)]
+for _ in range(2):
+    rows = torch.randint(0, 200_000, (512, 4), device="tpu")
+    (table(rows) + small(rows[:, 0] % 64)).square().sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+SPARSE_ADAM = """
+import torch
+
+table = torch.nn.Embedding(100_000, 32, sparse=True).to("tpu")
+optimizer = torch.optim.SparseAdam(table.parameters())
+for _ in range(2):
+    rows = torch.randint(0, 100_000, (128,), device="tpu")
+    (table(rows) * table(rows // 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_gain_of_sparse_gradients_is_that_of_the_script_with_them(planned) -> None:
+    dense = planned(DENSE, "--target", "v5p:2x2x1")
+    sparse = planned(DENSE.replace("sparse=False", "sparse=True"), "--target", "v5p:2x2x1")
+    title = "Give embeddings sparse gradients"
+    found = next(one for one in dense["advice"] if one["title"] == title)
+    assert "1.0% of the rows of 1 table," in found["why"]  # the other's rows are all looked up
+    assert title not in [one["title"] for one in sparse["advice"]]
+    gained = dense["step_s"] - sparse["step_s"]
+    assert found["simulated_gain_s"] == pytest.approx(gained, rel=0.1)
+
+
+def test_memory_of_sparse_gradients_is_that_of_their_rows(planned) -> None:
+    plan = planned(SPARSE_ADAM, "--target", "v5p:2x2x1")
+    table = 100_000 * 32 * 4
+    assert plan["hbm"]["at_peak"]["parameters"] == table
+    assert plan["hbm"]["at_peak"]["optimizer state"] == 2 * table
+    # Two look-ups of 128 rows, indices and values, some of them twice at the peak.
+    rows = 2 * 128 * (8 + 32 * 4)
+    assert rows <= plan["hbm"]["peak_bytes"] - 3 * table <= 8 * rows
