@@ -6,7 +6,7 @@
 
 #include "device.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -25,7 +25,11 @@ void visit_autograd_threads() {
   torch::autograd::edge_list nodes;
   torch::autograd::variable_list inputs;
   for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
-    inputs.push_back(at::empty({0}, at::device(c10::Device(kTpu, device))));
+    // Without memory: the device may never have been started, as where a script is planned.
+    c10::Device place(kTpu, device);
+    inputs.push_back(at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, place)),
+        c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), caffe2::TypeMeta::Make<float>()));
     auto node = c10::make_intrusive<Nothing>();
     nodes.emplace_back(node, node->add_input_metadata(inputs.back()));
   }

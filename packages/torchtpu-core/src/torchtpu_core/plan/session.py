@@ -44,6 +44,7 @@ from torchtpu_core.plan.recorder import Recorder
 from torchtpu_core.plan.records import Category, Phase, Recording
 from torchtpu_core.plan.script_errors import add_line, exited, explained, show_traceback
 from torchtpu_core.plan.steps import STEPS, Steps, outside_the_step
+from torchtpu_core.runtime import autograd_threads
 
 
 class _Enough(BaseException):
@@ -105,6 +106,7 @@ def record(
         try:
             _run(script, recording, limit_s, progress)
         finally:
+            autograd_threads.wait()
             if dist.is_initialized():
                 dist.destroy_process_group()
     if not recording.ops:

@@ -15,6 +15,7 @@ from torchtpu_core.lowering import memory_formats, mxu
 from torchtpu_core.lowering.indexing import check_masks, expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.runtime import (
+    autograd_threads,
     clients,
     expanded,
     fake_results,
@@ -57,14 +58,12 @@ _CONTRACTING = frozenset(
         *("recurrent_layers", "transformer"),
     )
 )
-#: A backward pass of a daemon thread may never end.
-_AUTOGRAD_PATIENCE_S = 1.0
 _libraries: dict[str, torch.library.Library] = {}
 
 
 def start() -> None:
     """Make the client, join the tables, register the recorder, enter the mode."""
-    atexit.register(_let_autograd_finish)
+    atexit.register(autograd_threads.wait)
     plugins.manager()  # may declare variables of their own
     env_vars.check_names()
     _choose_numerics()
@@ -87,16 +86,6 @@ def start() -> None:
     modes.load()
     for plugin, functions in plugins.collect("torchtpu_register_kernels"):
         _define_kernels(plugin, functions)
-
-
-def _let_autograd_finish() -> None:
-    """Have PyTorch's autograd threads drop their last backward pass while there is a GIL.
-
-    They drop its Python objects after `backward` has returned. A thread that asks for
-    the GIL during shutdown is ended by force, and unwinding through torch's noexcept
-    functions then aborts the process.
-    """
-    _C.wait_for_autograd(_AUTOGRAD_PATIENCE_S)
 
 
 def _choose_numerics() -> None:
