@@ -56,6 +56,19 @@ def test_other_results_of_images_are_laid_out_as_on_the_cpu(function) -> None:
     assert found.stride() == function(x).stride()
 
 
+def test_gradient_of_padding_is_laid_out_as_on_the_cpu() -> None:
+    def gradient(run, device: str) -> Tensor:
+        x = torch.ones(2, 4, 6, 5).to(device).to(memory_format=torch.channels_last)
+        padded = run(x.requires_grad_())
+        return torch.autograd.grad(padded, x, torch.ones_like(padded))[0]
+
+    def padded(x: Tensor) -> Tensor:
+        return F.pad(x, (1, 1, 1, 1), mode="reflect")
+
+    compiled = torch.compile(padded, backend="tpu")
+    assert gradient(compiled, "tpu").stride() == gradient(padded, "cpu").stride()
+
+
 def test_layouts_on_the_cpu_follow_its_own_kernels() -> None:
     x = torch.ones(2, 4, 6, 5).to(memory_format=torch.channels_last)
     compiled = torch.compile(_convolved, backend="aot_eager")

@@ -118,6 +118,37 @@ def test_values_and_gradients_are_as_on_the_cpu_at_padded_sizes(name: str) -> No
     assert not bounded_program.reasons
 
 
+#: Pools of maxima, which plain torch.compile splits into ops of Inductor, and their operands.
+POOLS: dict[str, tuple[Callable[[Tensor], Any], Callable[[int], Tensor]]] = {
+    "2d": (lambda x: F.max_pool2d(x.relu(), (2, 3), (2, 1), 1, ceil_mode=True), image),
+    "3d": (
+        lambda x: F.max_pool3d(x, 2, 2, ceil_mode=True),
+        lambda n: torch.randn(1, 1, n, n + 1, 6),
+    ),
+    "places": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), image),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_maxima_of_open_images_by_plain_compile_are_those_of_the_cpu(name: str) -> None:
+    function, make = POOLS[name]
+    compiled = torch.compile(function, dynamic=True, fullgraph=True)
+    bounded_program.reasons.clear()
+    for n in (9, 10, 20):
+        torch.manual_seed(n)
+        x = make(n).requires_grad_()
+        on_device = x.detach().to("tpu").requires_grad_()
+        results = []
+        for given, run in ((x, function), (on_device, compiled)):
+            found = run(given)
+            values, *places = found if isinstance(found, tuple) else (found,)
+            values.backward(torch.arange(values.numel()).reshape(values.shape).to(values))
+            results.append([y.detach().cpu() for y in (values, *places, given.grad)])
+        for a, e in zip(results[1], results[0], strict=True):
+            torch.testing.assert_close(a, e)
+    assert not bounded_program.reasons
+
+
 @pytest.mark.parametrize("align", [True, False])
 @pytest.mark.parametrize("size", [(2, 3, 4, 5), (2, 3, 4, 5, 6), (2, 3, 1, 4)])
 def test_grid_of_an_affine_map_is_that_of_torch(size: tuple[int, ...], align: bool) -> None:

@@ -106,7 +106,7 @@ def aot(
         "target": chosen.name,
         "weights_sha256": weights_file.write(weights_file.beside(path), file.weights),
         "report": report,
-        **file.manifest(args, kwargs or {}, variants),
+        **file.manifest(model, args, kwargs or {}, variants),
     }
     ahead_file.write(path, manifest, [serialized for serialized, _, _ in made], hlo)
     return {"path": str(path), **report}
@@ -195,6 +195,7 @@ class _File:
 
     def manifest(
         self,
+        model: torch.nn.Module,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         variants: Sequence[Variant | None],
@@ -213,7 +214,7 @@ class _File:
         return {
             "weights": list(self.weights),
             "state": [n for n in self.weights if n in {*signature.parameters, *signature.buffers}],
-            "call": ahead_call.stated_call(args, kwargs, self.sizes, shapes),
+            "call": ahead_call.stated_call(model, args, kwargs, self.sizes, shapes),
             "operands": [self.arguments.index(n.name) for n in self.inputs[len(held) :]],
             "symbols": self.symbols,
             "programs": [[] if v is None else list(v.padded) for v in variants],

@@ -4,7 +4,8 @@
 A program has operands and results; the model it was made from had arguments in containers,
 some of them plain values, may write to its buffers and arguments, and may return an argument,
 a weight or a number as it is. What connects them is kept as plain JSON. Containers and plain
-values are compared, not interpreted: a call that differs in them is refused.
+values are compared, not interpreted: a call that differs in them is refused, unless it is
+another way to write the same one (`ahead_parameters`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from torchtpu_compile import ahead_containers, ahead_sizes
+from torchtpu_compile import ahead_containers, ahead_parameters, ahead_sizes
 from torchtpu_compile.ahead_containers import Container, UnknownContainer
 from torchtpu_compile.ahead_sizes import OpenSizes
 from torchtpu_compile.errors import AOTFileError, GraphError
@@ -53,6 +54,7 @@ class Call:
         self._name = name
         self._containers, self._leaves = stated["containers"], stated["leaves"]
         self._bounds, self._sources = stated["bounds"], stated["sources"]
+        self._parameters = stated["parameters"]
         self.sizes = [leaf["size"] for leaf in self._leaves if "size" in leaf]
 
     def tensors_of(
@@ -63,26 +65,38 @@ class Call:
         Raises:
             AOTFileError: it differs in containers, sizes, dtypes or plain values.
         """
-        containers, leaves = _flatten(args, kwargs)
-        found = [_stated(leaf) for leaf in leaves]
+        try:
+            containers, leaves = _flatten(
+                *ahead_parameters.arranged(self._parameters, args, kwargs)
+            )
+        except (ahead_parameters.BadCall, UnknownContainer) as error:
+            raise AOTFileError(
+                f"{self._name!r} cannot be called so: {error}. It was compiled for the arguments "
+                f"{self._shown()}."
+            ) from error
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         known = ahead_sizes.true_sizes(self._sources, [t.shape for t in tensors])
         if (
             known is None
             or containers != self._containers
             or not ahead_sizes.is_within(known, self._bounds)
-            or found != [_at(leaf, known) for leaf in self._leaves]
+            or [_stated(leaf) for leaf in leaves] != [_at(leaf, known) for leaf in self._leaves]
         ):
+            containers, leaves = _flatten(args, kwargs)
             raise AOTFileError(
-                f"{self._name!r} was compiled for the arguments "
-                f"{_shown(self._containers, self._leaves)}{ahead_sizes.shown_bounds(self._bounds)},"
-                f" but was called with {_shown(containers, found)}. Call it so, or make a file for "
+                f"{self._name!r} was compiled for the arguments {self._shown()}, but was called "
+                f"with {_shown(containers, map(_stated, leaves))}. Call it so, or make a file for "
                 "these with torch_tpu.compile.aot."
             )
         return tensors, known
 
+    def _shown(self) -> str:
+        bounds = ahead_sizes.shown_bounds(self._bounds)
+        return f"{_shown(self._containers, self._leaves)}{bounds}"
+
 
 def stated_call(
+    model: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     sizes: OpenSizes,
@@ -91,6 +105,7 @@ def stated_call(
     """The call of a model as plain JSON.
 
     Args:
+        model: the model.
         args: its example.
         kwargs: further ones.
         sizes: its open sizes.
@@ -116,6 +131,7 @@ def stated_call(
         "leaves": stated,
         "bounds": sizes.bounds,
         "sources": sizes.sources,
+        "parameters": ahead_parameters.stated_parameters(model, args, kwargs),
     }
 
 

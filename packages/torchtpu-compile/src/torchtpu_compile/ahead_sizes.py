@@ -8,6 +8,7 @@ what says which true sizes a call has and where its results end. A size is state
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +37,12 @@ Bounds = Mapping[str, Sequence[int]]
 def declared(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], given: Any
 ) -> Any:
-    """What ``dynamic_shapes=``, else ``mark_dynamic``, says, in the form of `torch.export`."""
+    """What ``dynamic_shapes=``, else ``mark_dynamic``, says, in the form of `torch.export`.
+
+    Raises:
+        GraphError: it names a dimension that a tensor does not have.
+        TypeError: the example lacks an argument, or has one too many.
+    """
     if given is None:
         given = ShapesCollection()
         for tensor in pytree.tree_leaves((args, kwargs)):
@@ -45,8 +51,51 @@ def declared(
         if not len(given):
             return None
     if hasattr(given, "dynamic_shapes"):  # it knows the tensors by identity: now, not on the device
-        return given.dynamic_shapes(model, tuple(args), dict(kwargs))
-    return given
+        given = given.dynamic_shapes(model, tuple(args), dict(kwargs))
+    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    if isinstance(given, Mapping):
+        return _placed(bound, given, "")
+    if isinstance(given, (list, tuple)):
+        pairs = zip(bound.items(), given, strict=False)
+        placed = [_placed(value, said, name) for (name, value), said in pairs]
+        return type(given)([*placed, *given[len(placed) :]])
+    raise GraphError(
+        f"dynamic_shapes is {given!r}, which names no argument. Give a dict from the names of "
+        "arguments, or a tuple in their order, to dicts from dimensions to sizes, such as "
+        "{'x': {0: torch.export.Dim('n', max=512)}}."
+    )
+
+
+def _placed(value: Any, said: Any, place: str) -> Any:
+    """What is said of the sizes of `value`, with dimensions counted from the front."""
+    if isinstance(value, torch.Tensor) and isinstance(said, Mapping):
+        return {_dim(dim, value, place): size for dim, size in said.items()}
+    if isinstance(value, Mapping) and isinstance(said, Mapping):
+        inside = f"{place}[{{!r}}]" if place else "{}"
+        return {
+            key: _placed(value[key], part, inside.format(key)) if key in value else part
+            for key, part in said.items()
+        }
+    if type(said) in (list, tuple) and isinstance(value, (list, tuple)) and len(said) == len(value):
+        pairs = enumerate(zip(value, said, strict=True))
+        return type(said)(_placed(item, part, f"{place}[{i}]") for i, (item, part) in pairs)
+    return said
+
+
+def _dim(dim: Any, tensor: torch.Tensor, place: str) -> int:
+    """A dimension counted from the front.
+
+    Raises:
+        GraphError: the tensor has no such one.
+    """
+    if type(dim) is not int or not -tensor.ndim <= dim < tensor.ndim:
+        raise GraphError(
+            f"the argument {place} has no dimension {dim!r} that could be open: its size is "
+            f"{list(tensor.shape)}. Name one from {-tensor.ndim} to {tensor.ndim - 1}."
+            if tensor.ndim
+            else f"the argument {place} has no dimensions, so {dim!r} cannot be open. Leave it out."
+        )
+    return dim % tensor.ndim
 
 
 def _marks(leaf: Any) -> dict[int, Any]:

@@ -189,8 +189,8 @@ def _capture(
     name: str,
     dynamic_shapes: Any,
 ) -> Executable:
+    shapes = ahead_sizes.declared(model, args, kwargs, dynamic_shapes)
     try:
-        shapes = ahead_sizes.declared(model, args, kwargs, dynamic_shapes)
         found = capture.captured(model, args, kwargs, shapes)
     except Exception as error:
         raise _not_one_graph(name, error) from error

@@ -65,6 +65,24 @@ def test_layout_of_result_and_gradients_equals_cpus(name: str) -> None:
     assert layouts("tpu") == layouts("cpu")
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize(
+    "x",
+    [X, X.contiguous(), X[0], X3, X3[0], X3[0].to(memory_format=IMAGE)],
+    ids=["image", "contiguous", "one image", "volume", "one volume", "one volume, slices last"],
+)
+def test_gradient_of_padding_is_laid_out_as_cpus(x: torch.Tensor, mode: str) -> None:
+    """Before it is accumulated, which gives it the layout of its leaf."""
+    sides = (1, 2) * (3 if x.ndim == 5 or x.shape == X3[0].shape else 2)
+    found = []
+    for device in ("tpu", "cpu"):
+        leaf = x.to(device).detach().requires_grad_()
+        padded = F.pad(leaf, sides, mode=mode)
+        found.append(torch.autograd.grad(padded, leaf, torch.ones_like(padded))[0])
+    assert found[0].stride() == found[1].stride()
+    torch.testing.assert_close(found[0].cpu(), found[1])
+
+
 def test_convolution_of_channels_last_input_has_cpus_values() -> None:
     weight = _filled(5, 4, 3, 3)
     result = F.conv2d(X.to("tpu"), weight.to("tpu"))

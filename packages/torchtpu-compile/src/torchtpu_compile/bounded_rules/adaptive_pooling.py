@@ -19,7 +19,7 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.pooling import flat_index, reduce_windows
 
 from torchtpu_compile.bounded import Call, Rule
-from torchtpu_compile.bounded_rules.pooling import renumbered
+from torchtpu_compile.bounded_rules.pooling import renumbered, true_image
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, true_size
 
 
@@ -105,7 +105,8 @@ def _adaptive_maximum(spatial: int) -> Rule:
                 (d + 1,),
                 valid,
             )
-        places = renumbered(call, index.astype(np.int64), x, shape[-spatial:], to_true=True)
+        image = true_image(x, spatial)
+        places = renumbered(call, index.astype(np.int64), image, shape[-spatial:], to_true=True)
         return [Padded(values, dims), Padded(places, dims)]
 
     return rule
@@ -118,7 +119,7 @@ def _adaptive_maximum_backward(spatial: int) -> Rule:
         call.args[:3] = [call.sizes.filled(grad, 0), x, index]
         if _is_open(spatial, x.dims):
             room = x.array.shape[-spatial:]
-            places = renumbered(call, index.array, x, room, to_true=False)
+            places = renumbered(call, index.array, true_image(x, spatial), room, to_true=False)
             call.args[2] = Padded(places, index.dims)
         return Padded(call.run(), x.dims)
 

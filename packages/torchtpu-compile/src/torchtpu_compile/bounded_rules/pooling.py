@@ -4,8 +4,9 @@
 Open batches and channels are untouched by it. In open images the padding holds what no
 window can see, the lowest value or zero; a window's sum is divided by how many true
 elements it has; positions of maxima are counted in the true image. Windows that reach
-over the edge (``ceil_mode``) get more of the same padding. Adaptive windows, whose place
-follows the true size, are in `adaptive_pooling`.
+over the edge (``ceil_mode``) get more of the same padding. Inductor splits a pool of maxima
+into two ops, whose places within a window know no image size, and flat places of these.
+Adaptive windows, whose place follows the true size, are in `adaptive_pooling`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import sympy
 from jax import lax
 
 from torchtpu_compile.bounded import Call, Rule
 from torchtpu_compile.bounded_rules.common import has_argument, lowest, refuse
 from torchtpu_compile.padded import Padded, is_padded, padded_size, true_size
+from torchtpu_compile.symbols import is_static
 
 
 def _image(x: Padded, spatial: int) -> range:
@@ -39,11 +42,11 @@ def _pooled(call: Call, x: Padded, index: int | None, spatial: int) -> tuple[Any
 
 
 def renumbered(
-    call: Call, index: jax.Array, image: Padded, room: Sequence[int], to_true: bool
+    call: Call, index: jax.Array, image: Sequence[sympy.Expr], room: Sequence[int], to_true: bool
 ) -> jax.Array:
     """Flat positions in an image of `room` places as such in the true one, or the other way."""
     padded = [jnp.asarray(n, np.int64) for n in room]
-    true = [call.sizes.true(true_size(d)) for d in image.dims[-len(room) :]]
+    true = [call.sizes.true(size) for size in image]
     source, target = (padded, true) if to_true else (true, padded)
     result, step = jnp.zeros_like(index), jnp.ones((), np.int64)
     for size, new in zip(reversed(source), reversed(target), strict=True):
@@ -84,23 +87,52 @@ def _resized(array: jax.Array, sizes: Sequence[int], fill: Any = 0) -> jax.Array
     return lax.pad(array, jnp.asarray(fill, array.dtype), config)
 
 
+def true_image(x: Padded, spatial: int) -> list[sympy.Expr]:
+    """The true sizes of an image."""
+    return [true_size(x.dims[d]) for d in _image(x, spatial)]
+
+
 def _max_pool(spatial: int) -> Rule:
     def rule(call: Call) -> Any:
-        x = call.args[0] = call.sizes.compact(call.args[0])
-        dims = _pooled(call, x, 0, spatial)
-        if not _is_open(x, spatial):
-            values, index = call.run()
-            return [Padded(values, dims), Padded(index, dims)]
-        out = [padded_size(d) for d in dims[-spatial:]]
-        room, fill = _room(call, x, out), lowest(x.array.dtype)
-        image = call.sizes.filled(x, fill, _image(x, spatial))
-        call.args[0] = Padded(_resized(image.array, room, fill), x.dims)
-        call.set("ceil_mode", False)
-        values, index = (_resized(v, out) for v in call.run())
-        index = renumbered(call, index, x, room, to_true=True)
-        return [Padded(values, dims), Padded(index, dims)]
+        values, index, room = _maxima(call, spatial)
+        if room is not None:
+            image = true_image(call.args[0], spatial)
+            index = Padded(renumbered(call, index.array, image, room, to_true=True), index.dims)
+        return [values, index]
 
     return rule
+
+
+def _max_pool_with_offsets(call: Call) -> Any:
+    """Maxima and their places within their windows."""
+    return list(_maxima(call, len(call.arg("kernel_size")))[:2])
+
+
+def _offsets_to_indices(call: Call) -> Any:
+    """Places within windows as flat ones in the image, whose sizes are an argument."""
+    offsets = call.args[0] = call.sizes.compact(call.args[0])
+    image = [sympy.sympify(size) for size in call.arg("input_size")]
+    index = call.run()
+    if not all(map(is_static, image)):
+        room = [padded_size(call.sizes.dim(size)) for size in image]
+        index = renumbered(call, index, image, room, to_true=True)
+    return Padded(index, offsets.dims)
+
+
+def _maxima(call: Call, spatial: int) -> tuple[Padded, Padded, list[int] | None]:
+    """Both results of a pool of maxima, and the size of an open image while it was pooled."""
+    x = call.args[0] = call.sizes.compact(call.args[0])
+    dims = _pooled(call, x, 0, spatial)
+    if not _is_open(x, spatial):
+        values, places = call.run()
+        return Padded(values, dims), Padded(places, dims), None
+    out = [padded_size(d) for d in dims[-spatial:]]
+    room, fill = _room(call, x, out), lowest(x.array.dtype)
+    image = call.sizes.filled(x, fill, _image(x, spatial))
+    call.args[0] = Padded(_resized(image.array, room, fill), x.dims)
+    call.set("ceil_mode", False)
+    values, places = (_resized(v, out) for v in call.run())
+    return Padded(values, dims), Padded(places, dims), room
 
 
 def _max_pool_backward(spatial: int) -> Rule:
@@ -115,7 +147,7 @@ def _max_pool_backward(spatial: int) -> Rule:
         room = _room(call, x, grad.array.shape[-spatial:])
         out = _floor_windows(call, room)
         index = call.sizes.filled(index, 0)
-        places = renumbered(call, index.array, x, room, to_true=False)
+        places = renumbered(call, index.array, true_image(x, spatial), room, to_true=False)
         call.set("grad_output", Padded(_resized(grad.array, out), grad.dims))
         call.set("indices", Padded(_resized(places, out), index.dims))
         call.set("self", Padded(_resized(x.array, room), x.dims))
@@ -209,4 +241,7 @@ RULES: Mapping[str, Rule] = {
     f"aten::{name.format(spatial)}": make(spatial)
     for name, make in _FAMILIES.items()
     for spatial in (2, 3)
+} | {
+    "prims::_low_memory_max_pool_with_offsets": _max_pool_with_offsets,
+    "prims::_low_memory_max_pool_offsets_to_indices": _offsets_to_indices,
 }

@@ -52,6 +52,11 @@ def _of_volume(arguments: Sequence[Any]) -> torch.memory_format:
     return torch.channels_last_3d if is_last else torch.contiguous_format
 
 
+def _of_second(arguments: Sequence[Any]) -> torch.memory_format:
+    """Of a gradient: that of the operator's input, which follows the result's gradient."""
+    return suggested(arguments[1])
+
+
 #: The format of an overload's result from its arguments, tensors on the meta device.
 RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
     "aten::batch_norm_backward_elemt": _of_self,
@@ -63,9 +68,13 @@ RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
     "aten::max_unpool2d": _of_self,
     "aten::pixel_shuffle": _of_self,
     "aten::reflection_pad2d": _of_self,
+    "aten::reflection_pad2d_backward": _of_second,
     "aten::reflection_pad3d": _of_self,
+    "aten::reflection_pad3d_backward": _of_second,
     "aten::replication_pad2d": _of_self,
+    "aten::replication_pad2d_backward": _of_second,
     "aten::replication_pad3d": _of_self,
+    "aten::replication_pad3d_backward": _of_second,
     "aten::roll": _of_self,
 }
 
