@@ -14,11 +14,14 @@ from torchtpu_core.targets import parse_target
 from torchtpu_core.xla_tpu.lowering import for_tpu
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_flash_attention_and_its_gradients_equal_cpus(is_causal: bool) -> None:
+@pytest.mark.parametrize(("is_causal", "key_heads"), [(False, 2), (True, 2), (True, 1)])
+def test_flash_attention_and_its_gradients_equal_cpus(is_causal: bool, key_heads: int) -> None:
     torch.manual_seed(0)
-    given = [torch.randn(1, 2, 256, 64, requires_grad=True) for _ in range(3)]
-    expected = torch.nn.functional.scaled_dot_product_attention(*given, is_causal=is_causal)
+    heads = (2, key_heads, key_heads)
+    given = [torch.randn(1, count, 256, 64, requires_grad=True) for count in heads]
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *given, is_causal=is_causal, enable_gqa=True
+    )
     gradient = torch.randn_like(expected)
     expected.backward(gradient)
     arrays = [jnp.asarray(t.detach().numpy()) for t in given]
