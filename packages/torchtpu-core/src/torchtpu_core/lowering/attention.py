@@ -62,15 +62,7 @@ def _alike(key: jax.Array, value: jax.Array, heads: int) -> tuple[jax.Array, jax
     """Keys and values with as many heads as each other: with all of them if they had not."""
     if key.shape[1] == value.shape[1]:
         return key, value
-    return jnp.repeat(key, heads // key.shape[1], 1), jnp.repeat(value, heads // value.shape[1], 1)
-
-
-def _summed_heads(grad: jax.Array, heads: int) -> jax.Array:
-    """The transpose of `_alike`."""
-    if grad.shape[1] == heads:
-        return grad
-    batch, wide, *rest = grad.shape
-    return jnp.sum(grad.reshape((batch, heads, wide // heads, *rest)), axis=2)
+    return flash_attention.repeated(key, heads), flash_attention.repeated(value, heads)
 
 
 def _scale(query: jax.Array, scale: float | None) -> float:
@@ -220,8 +212,8 @@ def attend_backward(
         d_bias = _summed_to(of_scores, bias.shape).astype(bias.dtype)
     return (
         d_query.astype(dtype).reshape(*whole, query.shape[3]),
-        _summed_heads(d_key, own[0]).astype(key.dtype),
-        _summed_heads(d_value, own[1]).astype(value.dtype),
+        flash_attention.summed(d_key, own[0]).astype(key.dtype),
+        flash_attention.summed(d_value, own[1]).astype(value.dtype),
         d_bias,
     )
 

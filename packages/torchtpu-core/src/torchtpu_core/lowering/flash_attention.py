@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torchtpu_core.lowering import dtypes
 from torchtpu_core.xla_tpu import lowering
 
 #: Queries and keys come in whole blocks of so many.
@@ -38,18 +39,18 @@ def applies(
     )
 
 
-def _repeated(x: jax.Array, heads: int) -> jax.Array:
-    """Keys or values with a head for each of the query's, which the kernels want."""
+def repeated(x: jax.Array, heads: int) -> jax.Array:
+    """Keys or values with a head for each of the query's, as the kernels want them."""
     return x if x.shape[1] == heads else jnp.repeat(x, heads // x.shape[1], axis=1)
 
 
-def _summed(grad: jax.Array, heads: int) -> jax.Array:
-    """The transpose of `_repeated`."""
+def summed(grad: jax.Array, heads: int) -> jax.Array:
+    """The transpose of `repeated`."""
     if grad.shape[1] == heads:
         return grad
     batch, wide, *rest = grad.shape
-    sums = jnp.sum(grad.reshape((batch, heads, wide // heads, *rest)), axis=2, dtype=np.float32)
-    return sums.astype(grad.dtype)
+    groups = grad.reshape((batch, heads, wide // heads, *rest))
+    return jnp.sum(groups, axis=2, dtype=dtypes.opmath(grad.dtype)).astype(grad.dtype)
 
 
 def _block(length: int) -> int:
@@ -64,7 +65,7 @@ def forward(
     from jax.experimental.pallas.ops.tpu import flash_attention as kernels
 
     rows, columns = _block(query.shape[2]), _block(key.shape[2])
-    key, value = (_repeated(x, query.shape[1]) for x in (key, value))
+    key, value = (repeated(x, query.shape[1]) for x in (key, value))
     with jax.enable_x64(False):
         out, sums, tops = kernels._flash_attention_impl(
             query, key, value, None, None, True, is_causal, scale, 1, rows, columns, columns, False
@@ -88,7 +89,7 @@ def backward(
 
     rows, columns = _block(query.shape[2]), _block(key.shape[2])
     heads = key.shape[1], value.shape[1]
-    key, value = (_repeated(x, query.shape[1]) for x in (key, value))
+    key, value = (repeated(x, query.shape[1]) for x in (key, value))
     with jax.enable_x64(False):
         grad_out = grad_out.astype(query.dtype)
         along = jnp.sum(out.astype(np.float32) * grad_out.astype(np.float32), axis=-1)
@@ -116,4 +117,4 @@ def backward(
         d_query, _ = kernels._flash_attention_bwd_dq(
             *given, block_q_major=rows, block_k_major=BLOCK, block_k=BLOCK, **options
         )
-    return d_query, _summed(d_key, heads[0]), _summed(d_value, heads[1])
+    return d_query, summed(d_key, heads[0]), summed(d_value, heads[1])
