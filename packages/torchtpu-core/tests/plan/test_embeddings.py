@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from torchtpu_core.errors import PlanError
+from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.session import record
 
 DENSE = """
 import torch
@@ -50,3 +55,11 @@ def test_memory_of_sparse_gradients_is_that_of_their_rows(planned) -> None:
     # Two look-ups of 128 rows, indices and values, some of them twice at the peak.
     rows = 2 * 128 * (8 + 32 * 4)
     assert rows <= plan["hbm"]["peak_bytes"] - 3 * table <= 8 * rows
+
+
+def test_sparse_gradients_are_not_for_the_tpu_compiler(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SPARSE_ADAM)
+    with pytest.raises(PlanError, match="Plan it without --compiler xla-tpu") as error:
+        record(script, [], parse_slice("v5p:2x2x1"), 1, keep_calls=True)
+    assert "script.py:8" in str(error.value)

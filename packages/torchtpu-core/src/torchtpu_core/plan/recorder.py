@@ -261,6 +261,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """The number of a device tensor's storage."""
         if not isinstance(tensor, FakeTensor) or tensor.device.type != DEVICE:
             return None
+        if sparse_shapes.is_sparse(tensor):
+            raise PlanError(
+                "a step with sparse tensors, such as gradients of embeddings with sparse=True, is "
+                "no program that XLA's TPU compiler can price. Plan it without --compiler xla-tpu."
+            )
         return self.storages.key(tensor, self._phase(), "")
 
     def _touch(self, outputs: list[Any], name: str) -> None:
