@@ -46,19 +46,21 @@ def test_flash_attention_applies_only_to_whole_blocks_on_a_tpu() -> None:
         assert not flash_attention.applies(x, x, x, x, 0.0)
 
 
-def test_statistics_are_spread_over_lanes_in_the_backward_pass_only() -> None:
-    """The program keeps XLA from spreading them in the forward pass, which takes 128 times more."""
-    shape = jax.ShapeDtypeStruct((1, 1, 128, 128), jnp.bfloat16)
-    sums = jax.ShapeDtypeStruct((1, 1, 128), jnp.float32)
+def test_what_kernels_want_more_of_is_made_in_the_backward_pass_only() -> None:
+    """XLA would keep statistics in all lanes, and keys repeated, from the forward pass."""
+    wide, narrow = (jax.ShapeDtypeStruct((1, heads, 128, 128), jnp.bfloat16) for heads in (4, 2))
+    sums = jax.ShapeDtypeStruct((1, 4, 128), jnp.float32)
 
     def gradients(grad, query, key, value, out, log_sums):
         return flash_attention.backward(
             grad, query, key, value, out, log_sums, is_causal=False, scale=1.0
         )
 
-    jaxpr = jax.make_jaxpr(gradients)(*[shape] * 5, sums).jaxpr
+    jaxpr = jax.make_jaxpr(gradients)(wide, wide, narrow, narrow, wide, sums).jaxpr
     barriers = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "optimization_barrier"]
     assert len(barriers) == 1
-    # It holds the statistics until what depends on the output's gradient is there.
-    assert jaxpr.invars[5] in barriers[0].invars
-    assert [variable.aval.shape for variable in barriers[0].outvars] == [(1, 1, 128)] * 2
+    # It holds them until what depends on the output's gradient is there.
+    log_sums, along, *keys = barriers[0].invars
+    assert [log_sums, *keys] == [jaxpr.invars[5], *jaxpr.invars[2:4]]
+    assert along.aval.shape == sums.shape
+    assert along not in jaxpr.invars

@@ -89,13 +89,15 @@ def backward(
 
     rows, columns = _block(query.shape[2]), _block(key.shape[2])
     heads = key.shape[1], value.shape[1]
-    key, value = (repeated(x, query.shape[1]) for x in (key, value))
     with jax.enable_x64(False):
         grad_out = grad_out.astype(query.dtype)
         along = jnp.sum(out.astype(np.float32) * grad_out.astype(np.float32), axis=-1)
-        # The kernels want the sums in every lane of a vector, 128 times as many bytes. Without the
-        # barrier XLA spreads them in the forward pass and keeps that until the backward pass.
-        log_sums, along = jax.lax.optimization_barrier((log_sums, along))
+        # The kernels want the sums in every lane of a vector, 128 times as many bytes, and a key
+        # for each query head. Without the barrier XLA makes both in the forward pass and keeps
+        # them until the backward pass.
+        late = jax.lax.optimization_barrier((log_sums, along, key, value))
+        log_sums, along, key, value = late
+        key, value = (repeated(x, query.shape[1]) for x in (key, value))
         # The kernels take the largest score and the sum of exponentials beside it.
         tops, sums = log_sums.astype(np.float32), jnp.ones_like(log_sums, np.float32)
         given = (query, key, value, None, None, sums, tops, grad_out, along)
