@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchtpu_core import _C
-from torchtpu_core.runtime import groups
+from torchtpu_core.runtime import background, groups
 
 SIZES = (9, 5, 12, 7, 14, 11, 6, 13, 10, 15, 8)
 
@@ -26,7 +27,7 @@ def _afresh(compiles: Callable[[], int]) -> Iterator[None]:
 
 def _runs(step: Callable[[], object]) -> tuple[int, int]:
     """How many programs ran in a step, and for how many ops."""
-    torch.tpu.synchronize()
+    torch.tpu.wait_for_compiles()
     before = torch.tpu.counters()
     step()
     torch.tpu.synchronize()
@@ -170,6 +171,34 @@ def test_a_group_is_one_program() -> None:
     for size in SIZES:
         step(size)
     assert _runs(lambda: step(9)) == (1, 4)
+
+
+def test_programs_of_groups_are_compiled_while_the_script_goes_on(monkeypatch) -> None:
+    """Until one is there its ops run one by one; a finer one takes over from a coarse one."""
+    requests: list[Any] = []
+    monkeypatch.setattr(background, "make_later", requests.append)
+    w = torch.randn(8, 6)
+
+    def step(size: int) -> None:
+        x = torch.ones(size, 8)
+        actual = ((x.to("tpu") @ w.to("tpu")).tanh() * 2).sum(0)
+        torch.testing.assert_close(actual.cpu(), ((x @ w).tanh() * 2).sum(0))
+
+    def asked() -> list[Callable[[], None]]:
+        return [request for request in requests if request.func.__name__ == "_make"]
+
+    for size in SIZES:
+        step(size)
+    assert _runs(lambda: step(7)) == (4, 4)
+    (coarse,) = asked()
+    coarse()
+    assert _runs(lambda: step(7)) == (1, 4)
+    while asked() == [coarse]:
+        step(7)
+    assert _runs(lambda: step(7)) == (1, 4)
+    asked()[1]()
+    assert _runs(lambda: step(7)) == (1, 4)
+    assert len(asked()) == 2
 
 
 def _pairs(later: Callable[[int], int]) -> Sequence[tuple[int, int]]:

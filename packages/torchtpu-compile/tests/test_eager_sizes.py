@@ -142,7 +142,11 @@ def test_a_loop_that_never_stops_for_the_host_compiles_few_programs_too(
 def test_parameters_of_several_shapes_keep_programs_of_their_own(monkeypatch) -> None:
     found = []
     program = eager_sizes.program
-    monkeypatch.setattr(eager_sizes, "program", lambda *args: found.append(args) or program(*args))
+    monkeypatch.setattr(
+        eager_sizes,
+        "program",
+        lambda *args, **options: found.append(args) or program(*args, **options),
+    )
     parameters = [torch.ones(3 + i % 5 * (i % 3 + 1), 4, device="tpu") for i in range(40)]
     for parameter in parameters:
         parameter.mul_(0.5).add_(1).sqrt_()

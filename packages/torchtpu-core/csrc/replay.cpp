@@ -209,7 +209,8 @@ class Replay {
       if (run_together(rest.first(length), [&] { return run_program_of_group(instead); })) {
         return length;
       }
-      if (!instead) {
+      if (!instead) {  // there is no smaller group to be found in it
+        learned_ = std::max(learned_, static_cast<const Node*>(rest.data() + length));
         return 0;
       }
       groups.replace(rest.first(length), *instead);
@@ -251,7 +252,7 @@ class Replay {
     if (program) {
       run_counters().hits.fetch_add(1);
     } else {
-      py::object made = bridge("build_group")(describe_trace(trace_, layout));
+      py::object made = bridge("build_group")(describe_trace(trace_, layout), fusion_policy().background.load());
       if (py::isinstance<py::list>(made)) {
         instead = made.cast<Groups::Spans>();
       }

@@ -36,12 +36,16 @@ _lock = threading.Lock()
 _ops: dict[Any, OpenOps | Unbounded] = {}
 
 
-def program(description: Description, sizes_seen: Sequence[Any]) -> Program | None:
+def program(description: Description, sizes_seen: Sequence[Any], *, later: bool) -> Program | None:
     """The program of an op of open sizes, or None if it needs one of its true sizes.
 
     Args:
         description: a trace of one op, or of a group.
         sizes_seen: of each op, when the script came by, the present ones last.
+        later: compile on the compiling thread.
+
+    Raises:
+        NotReadyError: it is being compiled.
     """
     if clients.client().platform != "cpu":
         return None
@@ -61,9 +65,10 @@ def program(description: Description, sizes_seen: Sequence[Any]) -> Program | No
         return None
     try:
         op.graph.require(description, true)
-        call = PaddedCall(op, description, true)
-        known = op.count
+        call = PaddedCall(op, description, true, later=later)
         executable = call.executable()
+    except groups.NotReadyError:
+        raise
     except Exception as error:  # at its true sizes the op works, or says why it does not
         reasons[_reason(description, error)] += 1
         if not isinstance(error, FormError):
@@ -75,7 +80,7 @@ def program(description: Description, sizes_seen: Sequence[Any]) -> Program | No
         checks=executable.checks,
         device_time_ps=executable.compiled.device_time_ps,
         new_bytes=executable.new_bytes + _live_bytes(description),
-        compiled=op.count > known,
+        compiled=op.has_new(),
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from torchtpu_core.lowering import checks, dtypes, mxu, storage_views
 from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, cast
 from torchtpu_core.lowering.storage_views import Geometry, Plan
-from torchtpu_core.runtime import clients, compiling, tables
+from torchtpu_core.runtime import background, clients, compiling, tables
+from torchtpu_core.runtime.groups import NotReadyError
 from torchtpu_core.runtime.trace_lowering import Check, Description, arguments
 from torchtpu_core.runtime.trace_words import Words
 
@@ -82,7 +84,10 @@ class OpenOps:
         self.scalar_count: int = description["scalar_count"]
         self.lock = threading.RLock()
         self.policy = BucketPolicy()
-        self._executables: dict[Any, Executable] = {}
+        #: By way and padded sizes; an error: there is none.
+        self._executables: dict[tuple[int, tuple[int, ...]], Executable | Exception] = {}
+        self._asked: set[tuple[int, tuple[int, ...]]] = set()
+        self._told = 0
         self._ways: dict[Any, Way] = {}
 
     def way(self, description: Description, reads: Sequence[bool]) -> Way:
@@ -113,12 +118,52 @@ class OpenOps:
         with self.lock:
             if key not in self._executables:
                 self._executables[key] = self._compile(way, padded)
-            return self._executables[key]
+            return _good(self._executables[key])
 
-    @property
-    def count(self) -> int:
-        """How many programs there are."""
-        return len(self._executables)
+    def ready_executable(self, way: Way, padded: Sequence[int], true: Sequence[int]) -> Executable:
+        """The same without waiting: while it is compiled, one of more padding.
+
+        Args:
+            way: of the call.
+            padded: of each symbol.
+            true: sizes that have to fit.
+
+        Raises:
+            NotReadyError: there is no other.
+            Unbounded: as above.
+        """
+        key = id(way), tuple(padded)
+        with self.lock:
+            if key in self._executables:
+                return _good(self._executables[key])
+            if key not in self._asked:
+                self._asked.add(key)
+                background.make_later(functools.partial(self._make, way, padded))
+            others = [
+                (sizes, made)
+                for (of, sizes), made in self._executables.items()
+                if of == id(way) and isinstance(made, Executable)
+                if all(n >= least for n, least in zip(sizes, true, strict=True))
+            ]
+        if not others:
+            raise NotReadyError("the program of these ops is being compiled")
+        return min(others, key=lambda other: other[0])[1]
+
+    def _make(self, way: Way, padded: Sequence[int]) -> None:
+        made: Executable | Exception
+        try:
+            made = self._compile(way, padded)
+        except Exception as error:  # who asks next gets it
+            made = error
+        with self.lock:
+            self._executables[id(way), tuple(padded)] = made
+
+    def has_new(self) -> bool:
+        """Whether programs were made since this was asked."""
+        with self.lock:
+            made = len(self._executables)
+            told, self._told = self._told, made
+        return made > told
 
     def _compile(self, way: Way, padded: Sequence[int]) -> Executable:
         known = dict(zip(self.graph.symbols, map(int, padded), strict=True))
@@ -225,6 +270,12 @@ class OpenOps:
             Padded(cast(result.array, dtypes.to_numpy(dtype)), result.dims)
             for result, (_, _, dtype) in zip(results_of(node, value), specs, strict=True)
         ]
+
+
+def _good(made: Executable | Exception) -> Executable:
+    if isinstance(made, Exception):
+        raise made
+    return made
 
 
 def _operand(

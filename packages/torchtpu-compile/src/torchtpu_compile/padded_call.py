@@ -33,13 +33,17 @@ class PaddedCall:
         description: the trace of this one op.
         true: the value of each symbol.
 
+        later: have programs compiled on the compiling thread.
+
     Raises:
         Unbounded: the op cannot run at padded sizes.
     """
 
-    def __init__(self, op: OpenOps, description: Description, true: tuple[int, ...]) -> None:
+    def __init__(
+        self, op: OpenOps, description: Description, true: tuple[int, ...], *, later: bool
+    ) -> None:
         nodes = description["nodes"]
-        self._op = op
+        self._op, self._later = op, later
         self._true = true
         self._sizes = np.asarray(np.minimum(true, np.iinfo(np.int32).max), np.int32)
         self._device = description["device"]
@@ -62,10 +66,16 @@ class PaddedCall:
         ) or any(o.is_update for o in self._outputs)
 
     def executable(self) -> Executable:
-        """What runs this call now; sizes that come often get less padding."""
+        """What runs this call now; sizes that come often get less padding.
+
+        Raises:
+            NotReadyError: nothing does yet.
+        """
         true = tuple(n if s else 1 for n, s in zip(self._true, self._op.graph.shaping, strict=True))
         padded = self._op.policy.padded(true, (None,) * len(true))
-        return self._op.executable(self._way, padded)
+        if not self._later:
+            return self._op.executable(self._way, padded)
+        return self._op.ready_executable(self._way, padded, true)
 
     def __call__(self, *arrays: jax.Array) -> list[jax.Array]:
         """The results at their true sizes, flags of checks last.

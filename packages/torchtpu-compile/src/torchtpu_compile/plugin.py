@@ -34,8 +34,8 @@ def torchtpu_after_compile(name: str, stablehlo: str, seconds: float) -> None:
 
 
 @hookimpl
-def torchtpu_open_sizes(description: Any, sizes_seen: Any) -> Any | None:
+def torchtpu_open_sizes(description: Any, sizes_seen: Any, later: bool) -> Any | None:
     """Fused Eager's ops of varying sizes, at padded sizes."""
     from torchtpu_compile import eager_sizes
 
-    return eager_sizes.program(description, sizes_seen)
+    return eager_sizes.program(description, sizes_seen, later=later)

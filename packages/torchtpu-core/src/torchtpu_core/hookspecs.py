@@ -54,7 +54,7 @@ def torchtpu_compile_backend() -> Callable[..., Any]:  # type: ignore[empty-body
 
 
 @hookspec(firstresult=True)
-def torchtpu_open_sizes(description: Any, sizes_seen: Sequence[Any]) -> Any | None:
+def torchtpu_open_sizes(description: Any, sizes_seen: Sequence[Any], later: bool) -> Any | None:
     """A program for ops whose sizes vary, which serves other sizes too; None: one per size.
 
     Args:
@@ -62,9 +62,13 @@ def torchtpu_open_sizes(description: Any, sizes_seen: Sequence[Any]) -> Any | No
             reads it.
         sizes_seen: what `torchtpu_core.runtime.varying.sizes_of` gave for each op when the script
             came by, the present time last; at least three times.
+        later: compile on the compiling thread (`torchtpu_core.runtime.background.make_later`).
 
     Returns:
         A `torchtpu_core.runtime.programs.Program` for this description.
+
+    Raises:
+        torchtpu_core.runtime.groups.NotReadyError: it is being compiled.
     """
 
 

@@ -15,7 +15,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,13 +33,13 @@ class _Worker:
     """One daemon thread that takes requests in order."""
 
     def __init__(self) -> None:
-        self._requests: queue.Queue[tuple[Description, Any]] = queue.Queue()
+        self._requests: queue.Queue[Callable[[], None]] = queue.Queue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def submit(self, description: Description, pending: Any) -> None:
-        """Queue a program; starts the thread at the first one."""
+    def submit(self, request: Callable[[], None]) -> None:
+        """Queue the making of a program; starts the thread at the first one."""
         with self._lock:
             if self._stopped:
                 return
@@ -49,7 +49,7 @@ class _Worker:
                 )
                 self._thread.start()
                 atexit.register(self.stop)
-        self._requests.put((description, pending))
+        self._requests.put(request)
 
     def under_way(self) -> int:
         """Programs that were asked for and are not compiled yet."""
@@ -77,15 +77,24 @@ class _Worker:
     def _run(self) -> None:
         priorities.give_way()
         while True:
-            description, pending = self._requests.get()
+            request = self._requests.get()
             try:
-                compile_now(description, pending)
+                request()
             finally:
-                del description, pending
+                del request
                 self._requests.task_done()
 
 
 _worker = _Worker()
+
+
+def make_later(request: Callable[[], None]) -> None:
+    """Have the compiling thread make a program.
+
+    Args:
+        request: makes it and hands it over; raises nothing.
+    """
+    _worker.submit(request)
 
 
 def request_program(description: Description, pending: Any, reason: str, later: bool) -> None:
@@ -99,7 +108,7 @@ def request_program(description: Description, pending: Any, reason: str, later: 
     """
     explanations.note_compile(description, reason)
     if later:
-        _worker.submit(description, pending)
+        make_later(functools.partial(compile_now, description, pending))
     else:
         compile_now(description, pending)
 

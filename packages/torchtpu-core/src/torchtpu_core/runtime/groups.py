@@ -32,9 +32,14 @@ _MOST_OPS = 64
 _MOST_WITNESSES = 8
 _MOST_ROWS = 4096  # remembered; then all are forgotten
 _lock = threading.Lock()
+
 _rows: dict[tuple[int, int], list[Row]] = {}
 #: Of each group the sizes by which it was found, by the sites of its first and its last op.
 _witnesses: dict[tuple[int, int], Sequence[Row]] = {}
+
+
+class NotReadyError(RuntimeError):
+    """The program of a group is being compiled; until then its ops run one by one."""
 
 
 def groups_in(description: Description) -> list[Span]:
@@ -55,14 +60,15 @@ def groups_in(description: Description) -> list[Span]:
         return _found(nodes, rows) if len(rows) >= _TIMES else []
 
 
-def build_group(description: Description) -> Program | list[Span] | None:
+def build_group(description: Description, later: bool) -> Program | list[Span] | None:
     """The program of a group at padded sizes.
 
     Args:
         description: of a trace of these ops.
+        later: compile on the compiling thread; else before this returns.
 
     Returns:
-        None: there is none at these sizes. A list: they are no group; these are.
+        None: there is none at these sizes, or not yet. A list: they are no group; these are.
     """
     nodes = description["nodes"]
     row = tuple(varying.sizes_of(node) for node in nodes)
@@ -76,9 +82,12 @@ def build_group(description: Description) -> Program | list[Span] | None:
             return None
         if len(set[Freedom]().union(*(of_op for of_op in free if of_op))) > 1:
             return _found(nodes, rows)
-    found: Program | None = plugins.manager().hook.torchtpu_open_sizes(
-        description=description, sizes_seen=rows
-    )
+    try:
+        found: Program | None = plugins.manager().hook.torchtpu_open_sizes(
+            description=description, sizes_seen=rows, later=later
+        )
+    except NotReadyError:
+        return None
     if found is not None:
         return found
     with _lock:  # one of the ops has no form for open sizes

@@ -84,7 +84,7 @@ def build_noted(description: Description, sizes_seen: Sequence[varying.Sizes]) -
     found = _find(key, description, remote=False)
     if found is None and sizes_seen:
         found = plugins.manager().hook.torchtpu_open_sizes(
-            description=description, sizes_seen=[(sizes,) for sizes in sizes_seen]
+            description=description, sizes_seen=[(sizes,) for sizes in sizes_seen], later=False
         )
     return found or _make(key, description)
 
