@@ -58,12 +58,12 @@ class Board:
         self._beats += 1  # after what it vouches for
         self._store.set(f"beat/{self._rank}", str(self._beats))
 
-    def beats(self, ranks: Iterable[int]) -> dict[int, bytes]:
-        """The heartbeat of each rank that has one."""
+    def beats(self, ranks: Iterable[int]) -> dict[int, int]:
+        """The number of the last heartbeat of each rank that has one."""
         found = {}
         for rank in ranks:
             if self._store.check([f"beat/{rank}"]):
-                found[rank] = self._store.get(f"beat/{rank}")
+                found[rank] = int(self._store.get(f"beat/{rank}"))
         return found
 
     def position(self, rank: int, group: str) -> tuple[int, str]:

@@ -176,6 +176,11 @@ class FirstCalls:
                 return Difference(rank=rank, what=said.what, line=said.line)
         return None
 
+    def call(self, rank: int, number: int) -> str:
+        """What a rank of this machine has said it calls as a collective; empty if unknown."""
+        said = self._said(rank, number)
+        return said.name if said is not None else ""
+
     def _misfit(self, number: int) -> Difference | None:
         """A rank that is known to exchange pieces of other sizes with this one."""
         mine = self._said(self._rank, number)
