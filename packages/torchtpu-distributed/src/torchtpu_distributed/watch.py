@@ -100,7 +100,8 @@ class Watch:
         if _C.sigterm_came():
             self._end_by_sigterm()
         waits = self._ledger.pending() if self._ledger.failure is None else []
-        self._board.beat(self._ledger.positions(), waits[0].name if waits else "")
+        now = waits[0].name if waits else ""
+        self._board.beat(self._ledger.positions(), now, self._ledger.failed_in)
         expired, self._expired = self._expired, []
         self._board.delete(expired)
         for notice in self._board.new_notices():
@@ -192,6 +193,7 @@ class Watch:
 
     def _late_message(self, others: list[int], pending: Pending) -> str:
         self._board.post("stack")
+        self._board.put_stack(main_stack())  # the others may ask too, while this one waits
         deadline = time.monotonic() + min(ANSWER_S, pending.timeout_s)
         late = [rank for rank in others if self._is_late(rank, pending)]
         while time.monotonic() < deadline and not all(map(self._has_answered, late)):
@@ -237,6 +239,8 @@ class Watch:
             last += "; it is stopped (SIGSTOP, or a debugger)"
         elif elsewhere:  # what one that is stopped has shown may be over
             last += f"; it waits in {elsewhere}"
+        elif failed_in := self._board.failed_in(rank):
+            last += f"; it failed in {failed_in}"
         stack = self._board.stack(rank)
         shown = f"; it is at:\n{stack}" if stack else ""
         return f"{self._peers[rank].name} has not come to it ({last}){shown}"

@@ -98,7 +98,7 @@ class World:
         try:
             positions, board = self.ledger.positions(), Board(self.store, self.rank)
             board.post("gone", reason=reason, positions=positions)
-            board.beat(positions, "")  # it waits for nobody any more
+            board.beat(positions, "", self.ledger.failed_in)  # it waits for nobody any more
             if failed or self.ledger.failure is not None or self.left is not None:
                 self._let_others_read(board)
         except (RuntimeError, OSError):

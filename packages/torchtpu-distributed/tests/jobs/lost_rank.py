@@ -204,6 +204,10 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
             dist.new_group(timeout=timedelta(seconds=float(sys.argv[3])))
     if LATER[0] == "host_message" and not other:
         dist.recv(x, 1)
+    if how == "apart":
+        for group in active.world.ledger.groups.values():
+            group.timeout_s = 2.0
+        dist.barrier() if other else dist.recv(x, 1)
     if how == "message":
         if other:
             lose_me()
