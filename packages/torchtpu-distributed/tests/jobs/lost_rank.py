@@ -280,7 +280,7 @@ def main(how: str, elements: str, timeout_s: str = "60") -> None:
     rank = dist.get_rank()
     torch.tpu.set_device(rank)
     if how.startswith("group"):
-        OTHER.append(dist.new_group())
+        OTHER.append(dist.new_group(timeout=timedelta(minutes=10)))  # waits longer than the world
     x = torch.ones(int(elements)).to("tpu")
     if how.startswith("group_of"):
         dist.all_reduce(x.clone(), group=OTHER[0])  # which connects its ranks
