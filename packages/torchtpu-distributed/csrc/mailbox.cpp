@@ -30,7 +30,7 @@ Mailbox::Mailbox(const std::string& path, int rank, int size, uint64_t entries, 
       entries_(entries),
       letters_(letters),
       nbytes_((kLineBytes + sizeof(Entry) * (entries + letters)) * size) {
-  int flags = rank == 0 ? O_RDWR | O_CREAT | O_EXCL : O_RDWR;
+  int flags = rank == 0 ? O_RDWR | O_CREAT : O_RDWR;
   int file = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
   if (file < 0) {
     throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));

@@ -21,7 +21,7 @@ namespace torchtpu::distributed {
 
 class Mailbox {
  public:
-  // Maps `path`, which is made first by rank 0 of `size`. A rank's rings have `entries` for
+  // Maps a file, to which rank 0 of `size` gives its length. A rank's rings have `entries` for
   // collectives and `letters` for messages.
   Mailbox(const std::string& path, int rank, int size, uint64_t entries = kEntries, uint64_t letters = 0);
   Mailbox(const Mailbox&) = delete;

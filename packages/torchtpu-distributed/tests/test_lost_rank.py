@@ -208,6 +208,21 @@ def test_rank_in_another_group_is_named_with_what_it_waits_in(run_scripts):
     assert "in print_alone" in first.stdout
 
 
+@pytest.mark.parametrize("rank", [0, 1])  # rank 0 takes the store with it
+def test_lost_rank_is_named_with_what_it_called_in_another_group(run_scripts, rank):
+    survivor = run_scripts(SCRIPT, f"group_of_{rank}", "8")[1 - rank]
+    begun = f"Rank {rank} has called what this rank has not come to: all_reduce op=min"
+    assert_survivor(survivor, "PeerLostError", begun, "in go_on_in_other_group, number 2 of group")
+
+
+def test_ranks_that_wait_in_different_calls_are_both_told_of_both(run_scripts):
+    for outcome in run_scripts(SCRIPT, "apart", "8"):
+        assert "ERROR CollectiveTimeoutError" in outcome.stdout, outcome.stdout
+        assert "barrier, number 2 of group" in outcome.stdout
+        assert "recv from group rank 1, group" in outcome.stdout
+        assert " it is at:" in outcome.stdout
+
+
 def test_interrupted_rank_ends_the_others(run_scripts):
     survivor, interrupted = run_scripts(SCRIPT, "interrupted", "8")
     assert interrupted.returncode != 0

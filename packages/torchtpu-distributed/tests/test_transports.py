@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 import torch
@@ -98,10 +99,12 @@ def both_first_calls(nearby: bool) -> dict[int, FirstCalls]:
     return ranks
 
 
-def test_memory_that_no_other_rank_comes_to_is_given_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(first_calls, "_MEMORY", tmp_path)
+def test_memory_that_no_other_rank_comes_to_is_in_no_folder_and_given_back():
+    before, names_before = open_memory(), names_in_memory()
 
     def lost(_key: str) -> str:
+        assert len(open_memory()) == len(before) + 1
+        assert names_in_memory() <= names_before  # what a rank that is killed here would leave
         raise RuntimeError("a rank is lost")
 
     with pytest.raises(RuntimeError, match="a rank is lost"):
@@ -109,7 +112,18 @@ def test_memory_that_no_other_rank_comes_to_is_given_back(tmp_path, monkeypatch)
             dist.HashStore(), 0, 2, nearby=True, abort=_C.Abort(), read=lost,
             forget=lambda _key: None,
         )  # fmt: skip
-    assert not list(tmp_path.iterdir())
+    assert open_memory() == before
+
+
+def names_in_memory() -> set[str]:
+    """Files of ours that have a name in the folder of shared memory."""
+    return {path.name for path in Path("/dev/shm").glob("*torchtpu*")}
+
+
+def open_memory() -> list[Path]:
+    """Memory for ranks to share that this process has open."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [link for link in links if "torchtpu_calls" in str(link.readlink())]
 
 
 def test_rank_without_patience_says_nothing_while_the_ring_is_full(tmp_path):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 from torch import distributed as dist
 from torchtpu_distributed import stores, world
@@ -32,3 +34,10 @@ def test_world_after_a_restart_has_a_name_of_its_own_on_all_its_ranks(monkeypatc
     first, second, next_world = (stores.generation(store, 2) for _ in range(3))
     assert first == second
     assert len({before, first, next_world}) == 3
+
+
+def test_groups_and_meshes_without_a_timeout_have_that_of_the_default_group(run_scripts):
+    (only,) = run_scripts("group_timeouts.py", size=1)
+    assert only.returncode == 0, only.stderr
+    limits = ast.literal_eval(only.stdout)
+    assert limits[0] == 5 and limits[1:] == [77] * (len(limits) - 1) and len(limits) >= 3

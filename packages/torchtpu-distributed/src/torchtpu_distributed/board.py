@@ -44,26 +44,27 @@ class Board:
         new, self._read = text[self._read :], len(text)
         return [json.loads(line) for line in new.decode().splitlines()]
 
-    def beat(self, positions: dict[str, tuple[int, str]], now: str) -> None:
+    def beat(self, positions: dict[str, tuple[int, str]], now: str, failed_in: str) -> None:
         """Show that this rank lives.
 
         Args:
             positions: number and name of the last collective it came to, by group.
             now: name of the oldest one it still waits for, if there is one.
+            failed_in: name of the oldest one it waited for when it failed, if it has.
         """
-        text = json.dumps({"groups": positions, "now": now})
+        text = json.dumps({"groups": positions, "now": now, "failed_in": failed_in})
         if text != self._positions:
             self._store.set(f"at/{self._rank}", text)
             self._positions = text
         self._beats += 1  # after what it vouches for
         self._store.set(f"beat/{self._rank}", str(self._beats))
 
-    def beats(self, ranks: Iterable[int]) -> dict[int, bytes]:
-        """The heartbeat of each rank that has one."""
+    def beats(self, ranks: Iterable[int]) -> dict[int, int]:
+        """The number of the last heartbeat of each rank that has one."""
         found = {}
         for rank in ranks:
             if self._store.check([f"beat/{rank}"]):
-                found[rank] = self._store.get(f"beat/{rank}")
+                found[rank] = int(self._store.get(f"beat/{rank}"))
         return found
 
     def position(self, rank: int, group: str) -> tuple[int, str]:
@@ -75,9 +76,13 @@ class Board:
         """Name of the oldest collective a rank waits for; empty if there is none."""
         return str(self._at(rank)["now"])
 
+    def failed_in(self, rank: int) -> str:
+        """Name of the oldest collective a rank waited for when it failed; empty if it has not."""
+        return str(self._at(rank)["failed_in"])
+
     def _at(self, rank: int) -> dict[str, Any]:
         if not self._store.check([f"at/{rank}"]):
-            return {"groups": {}, "now": ""}
+            return {"groups": {}, "now": "", "failed_in": ""}
         found: dict[str, Any] = json.loads(self._store.get(f"at/{rank}"))
         return found
 

@@ -165,7 +165,11 @@ def _check_first() -> None:
 
 
 def _seconds(timeout: timedelta) -> float:
-    """The user's timeout; PyTorch's default gives way to TORCH_TPU_COLLECTIVE_TIMEOUT_S."""
-    if timeout == default_pg_timeout:
-        return settings().collective_timeout_s
-    return timeout.total_seconds()
+    """The user's timeout; PyTorch's default gives way to that of the default group, if it exists.
+
+    A device mesh, of which users ask no timeout, makes its groups with PyTorch's default. That of
+    the default group itself gives way to TORCH_TPU_COLLECTIVE_TIMEOUT_S.
+    """
+    if timeout != default_pg_timeout:
+        return timeout.total_seconds()
+    return settings().collective_timeout_s if active.world is None else active.world.timeout_s

@@ -8,6 +8,7 @@ another rank has brought later, also when that rank has ended before it could te
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchtpu_distributed.board import Board
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Within this time a rank shows on the board what it waits for, unless it is stopped.
 _BEATS_S = 1.2
+#: In how many groups a rank's calls are shown.
+_SHOWN = 4
 
 
 def report(group: Group, pending: Pending, found: Difference) -> str:
@@ -96,6 +99,28 @@ def reached(group: Group, rank: int, about: int) -> tuple[int, str]:
         return 0, ""
     number, call = group.known_calls.last(group.ranks.index(rank), about or group.seq)
     return number, call and f"{call}, number {number} of group {group.name!r}"
+
+
+def ahead(groups: Iterable[Group], rank: int) -> str:
+    """What a rank has called and this one has not, for a message about a rank that is waited for.
+
+    A rank that left out a collective of one group may have gone on to one of another group. Empty
+    if nothing is known.
+
+    Args:
+        groups: those to look at; a rank need not belong to all of them.
+        rank: its number in the world.
+    """
+    found = [name for group in groups if rank in group.ranks and (name := _next(group, rank))]
+    called = "; ".join(found[:_SHOWN])
+    return f" Rank {rank} has called what this rank has not come to: {called}." if called else ""
+
+
+def _next(group: Group, rank: int) -> str:
+    """The first collective of a group that a rank has called after this rank's last one."""
+    calls, number = group.known_calls, group.seq + 1
+    name = calls.call(group.ranks.index(rank), number) if calls is not None else ""
+    return name and f"{name}, number {number} of group {group.name!r}"
 
 
 def parting(group: Group, last: int) -> str:

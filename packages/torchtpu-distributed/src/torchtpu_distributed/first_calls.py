@@ -10,11 +10,9 @@ where ranks exchange pieces whose sizes only two of them know, the bytes of the 
 from __future__ import annotations
 
 import os
-import secrets
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import distributed as dist
 
@@ -22,7 +20,6 @@ from torchtpu_distributed import _C
 
 #: So many entries are kept in the store for ranks that lag behind.
 _KEPT = 256
-_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +176,11 @@ class FirstCalls:
                 return Difference(rank=rank, what=said.what, line=said.line)
         return None
 
+    def call(self, rank: int, number: int) -> str:
+        """What a rank of this machine has said it calls as a collective; empty if unknown."""
+        said = self._said(rank, number)
+        return said.name if said is not None else ""
+
     def _misfit(self, number: int) -> Difference | None:
         """A rank that is known to exchange pieces of other sizes with this one."""
         mine = self._said(self._rank, number)
@@ -235,27 +237,35 @@ class FirstCalls:
 
     def _share(self) -> _C.Mailbox | None:
         """The ring, if every rank can map it."""
-        made = self._make() if self._rank == 0 else self._open(self._read("mailbox"))
-        try:
+        with self._file() as path:
+            made = self._open(path)
             self._store.add("mailbox/good", 1 if made is not None else 0)
             if self._store.add("mailbox/seen", 1) == self._size:
                 self._store.set("mailbox/all", str(self._store.add("mailbox/good", 0)))
             good = int(self._read("mailbox/all"))
-        finally:  # a rank may never come
-            if self._rank == 0 and made is not None:
-                Path(self._path).unlink()  # it lives on as long as a process has it
         return made if good == self._size else None
 
-    def _make(self) -> _C.Mailbox | None:
-        folder = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
-        self._path = str(folder / f"torchtpu_calls_{os.getpid()}_{secrets.token_hex(4)}")
-        made = self._open(self._path)
-        self._store.set("mailbox", self._path if made is not None else "-")
-        return made
+    @contextmanager
+    def _file(self) -> Iterator[str]:
+        """Where ranks find the memory, until all have mapped it or the job has failed.
+
+        The first rank's file has no name in a file system, where a rank that is killed before the
+        others come would leave it.
+        """
+        if self._rank:
+            yield self._read("mailbox")
+            return
+        file = os.memfd_create("torchtpu_calls")
+        try:
+            path = f"/proc/{os.getpid()}/fd/{file}"
+            self._store.set("mailbox", path)
+            yield path
+        finally:
+            os.close(file)  # it lives on as long as a process has it
 
     def _open(self, path: str) -> _C.Mailbox | None:
         try:
-            return None if path == "-" else _C.Mailbox(path, self._rank, self._size, *self._rings)
+            return _C.Mailbox(path, self._rank, self._size, *self._rings)
         except RuntimeError:
             return None
 

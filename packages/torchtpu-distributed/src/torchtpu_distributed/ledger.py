@@ -74,6 +74,7 @@ class Ledger:
         seen: whether a thread of the user's has been told.
         hit: whether a collective was under way then. A rank that has done all may see that its
             store, or another rank, has gone before it.
+        failed_in: name of the oldest collective under way then.
         records: those that are under way, and the ring of the recorder.
         recorder: the last collectives, finished ones included.
         in_flight: memory that asynchronous collectives of Python's use.
@@ -92,6 +93,7 @@ class Ledger:
         self.failure: Failure | None = None
         self.seen = False
         self.hit = False
+        self.failed_in = ""
         self.recorder = Recorder()
         self.records = self.recorder.records
         self.in_flight = InFlight()
@@ -228,6 +230,8 @@ class Ledger:
         with self._condition:
             first, self.failure = self.failure is None, self.failure or failure
             self.hit = self.hit or not self.records.idle()
+            if first and (pending := self.pending()):
+                self.failed_in = pending[0].name
             self.abort.set()
             self._condition.notify_all()
         if self.operations.abandon(self.failure.error):

@@ -38,9 +38,7 @@ def wait(store: dist.Store, keys: Sequence[str], timeout_s: float) -> bool:
 
 def address_seen_by_ranks(store: dist.Store) -> str:
     """An address of this machine that every rank can reach: the one that reaches the store."""
-    innermost = store
-    while isinstance(innermost, dist.PrefixStore):
-        innermost = innermost.underlying_store
+    innermost = _innermost(store)
     if not isinstance(innermost, dist.TCPStore):
         return "127.0.0.1"  # a file or memory: all ranks are on this machine
     try:
@@ -52,3 +50,15 @@ def address_seen_by_ranks(store: dist.Store) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return socket.gethostname()
+
+
+def is_hosted_by(store: dist.Store, rank: int) -> bool:
+    """Whether a rank's process is probably the server of the store, which ends with it."""
+    by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return rank == 0 and not by_launcher and isinstance(_innermost(store), dist.TCPStore)
+
+
+def _innermost(store: dist.Store) -> dist.Store:
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store

@@ -62,7 +62,7 @@ class Watch:
         self._peers = peers
         self._ledger = ledger
         self._gone: dict[int, dict[str, Any]] = {}
-        self._heard: dict[int, tuple[bytes, float]] = {}
+        self._heard: dict[int, tuple[int, float]] = {}
         self._wake = threading.Event()
         self._stopped = False
         self._expired: list[str] = []
@@ -100,7 +100,8 @@ class Watch:
         if _C.sigterm_came():
             self._end_by_sigterm()
         waits = self._ledger.pending() if self._ledger.failure is None else []
-        self._board.beat(self._ledger.positions(), waits[0].name if waits else "")
+        now = waits[0].name if waits else ""
+        self._board.beat(self._ledger.positions(), now, self._ledger.failed_in)
         expired, self._expired = self._expired, []
         self._board.delete(expired)
         for notice in self._board.new_notices():
@@ -172,9 +173,9 @@ class Watch:
         return "" if running else "its process ended without a word, as one that is killed does"
 
     def _why_silent(self, rank: int) -> str:
-        beat = self._board.beats([rank]).get(rank, b"")
+        beat = self._board.beats([rank]).get(rank, 0)
         now = time.monotonic()
-        last, since = self._heard.get(rank, (b"", now))
+        last, since = self._heard.get(rank, (0, now))
         if beat != last or rank not in self._heard:
             self._heard[rank] = (beat, now)
             return ""
@@ -183,6 +184,7 @@ class Watch:
     def _lost_message(self, rank: int, reason: str, pending: Pending) -> str:
         number, name = self._position(rank, pending)
         last = f" The last one it is known to have come to was {name}." if number else ""
+        last += self._ahead(rank)
         return (
             f"{self._peers[rank].name} is gone: {reason}. {pending.name}, cannot finish without "
             f"it.{last} Look at that rank's output for the cause, then restart the job."
@@ -191,6 +193,7 @@ class Watch:
 
     def _late_message(self, others: list[int], pending: Pending) -> str:
         self._board.post("stack")
+        self._board.put_stack(main_stack())  # the others may ask too, while this one waits
         deadline = time.monotonic() + min(ANSWER_S, pending.timeout_s)
         late = [rank for rank in others if self._is_late(rank, pending)]
         while time.monotonic() < deadline and not all(map(self._has_answered, late)):
@@ -231,11 +234,13 @@ class Watch:
     def _late_rank(self, rank: int, pending: Pending) -> str:
         number, name = self._position(rank, pending)
         last = f"its last one was {name}" if number else "none is known of this group"
+        elsewhere = self._board.waits_in(rank)
         if processes.is_stopped(self._peers[rank]):
             last += "; it is stopped (SIGSTOP, or a debugger)"
-        elsewhere = self._board.waits_in(rank)
-        if elsewhere:
+        elif elsewhere:  # what one that is stopped has shown may be over
             last += f"; it waits in {elsewhere}"
+        elif failed_in := self._board.failed_in(rank):
+            last += f"; it failed in {failed_in}"
         stack = self._board.stack(rank)
         shown = f"; it is at:\n{stack}" if stack else ""
         return f"{self._peers[rank].name} has not come to it ({last}){shown}"
@@ -259,13 +264,13 @@ class Watch:
         _C.end_by_sigterm()
 
     def _store_lost(self, error: Exception) -> None:
-        dead = [p for p in self._peers.values() if processes.is_running(p) is False]
+        dead = self._dead_by_now()
         pending = self._ledger.pending()
         if any(self._find_difference(each) for each in pending[:LOOK_AT]):
             return
         stopped, parting = "", ""
         if pending:
-            last = "".join(self._last_call(rank, pending[0]) for rank in pending[0].ranks[:8])
+            last = "".join(self._last_calls(rank, pending[0]) for rank in pending[0].ranks[:8])
             stopped = f" {pending[0].name}, cannot finish.{last}"
             parting = self._parting(pending[0])
         store = (
@@ -273,18 +278,37 @@ class Watch:
             "its host, rank 0 or the launcher, has probably ended."
         )
         if dead:
-            names = ", ".join(p.name for p in dead)
-            message = f"{names} is gone, and {store}{stopped} Look at its output.{parting}"
-            self._fail(PeerLostError, message)
+            gone = f"{', '.join(p.name for p in dead)} is gone, and {store}{self._first_gone()}"
+            self._fail(PeerLostError, f"{gone}{stopped} Look at its output.{parting}")
         else:
             self._fail(CollectiveError, f"{store[0].upper()}{store[1:]}{stopped}{parting}")
 
-    def _last_call(self, rank: int, pending: Pending) -> str:
-        group = self._ledger.groups.get(pending.group)
-        if group is None or rank == self._rank:
+    def _dead_by_now(self) -> list[Process]:
+        """The processes that have ended; one's connections end a little before it does."""
+        deadline = time.monotonic() + TICK_S
+        while True:
+            dead = [p for p in self._peers.values() if processes.is_running(p) is False]
+            if dead or time.monotonic() > deadline:
+                return dead
+            time.sleep(TICK_S / 10)
+
+    def _first_gone(self) -> str:
+        """The rank that said first that it ends, which may have made the others end."""
+        for rank, notice in self._gone.items():
+            return f" The first to go was {self._peers[rank].name}: {notice['reason']}."
+        return ""
+
+    def _last_calls(self, rank: int, pending: Pending) -> str:
+        """What a rank called last in the group of a collective, and what it went on to."""
+        if rank == self._rank:
             return ""
-        number, name = differences.reached(group, rank, pending.seq)
-        return f" The last one rank {rank} is known to have come to was {name}." if number else ""
+        group = self._ledger.groups.get(pending.group)
+        number, name = differences.reached(group, rank, pending.seq) if group else (0, "")
+        last = f" The last one rank {rank} is known to have come to was {name}." if number else ""
+        return f"{last}{self._ahead(rank)}"
+
+    def _ahead(self, rank: int) -> str:
+        return differences.ahead(list(self._ledger.groups.values()), rank)
 
     def _fail(self, kind: type[CollectiveError], message: str) -> None:
         self._ledger.fail(Failure(kind, message))

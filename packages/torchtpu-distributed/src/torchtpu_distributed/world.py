@@ -38,6 +38,8 @@ from torchtpu_distributed.watch import Watch
 _DRAIN_AFTER_ERROR_S = 1.0
 #: How long a thread may need to come out of a collective that is over.
 _STUCK_S = 2.0
+#: How long a store that a process hosts outlives its failure, for ranks that read it.
+_READ_S = 1.5
 #: Time between two looks whether all ranks still run.
 _LOOK_S = 0.5
 
@@ -77,8 +79,14 @@ class World:
     free: bool = True
     left: CollectiveError | None = None
 
-    def end(self, reason: str, drain_s: float) -> bool:
-        """Leave the world, telling the other ranks; whether no thread waits for a lost rank."""
+    def end(self, reason: str, drain_s: float, *, failed: bool = False) -> bool:
+        """Leave the world, telling the other ranks; whether no thread waits for a lost rank.
+
+        Args:
+            reason: what the others are told.
+            drain_s: how long to wait for what is under way.
+            failed: whether this rank ends by an error.
+        """
         if self.ended:
             return self.free
         self.ended = True
@@ -90,10 +98,34 @@ class World:
         try:
             positions, board = self.ledger.positions(), Board(self.store, self.rank)
             board.post("gone", reason=reason, positions=positions)
-            board.beat(positions, "")  # it waits for nobody any more
+            board.beat(positions, "", self.ledger.failed_in)  # it waits for nobody any more
+            if failed or self.ledger.failure is not None or self.left is not None:
+                self._let_others_read(board)
         except (RuntimeError, OSError):
             pass  # the store is gone too: there is nobody left to tell
         return self.free
+
+    def _let_others_read(self, board: Board) -> None:
+        """Keep a store that this process hosts until the others know why it ends.
+
+        By their second heartbeat from now they have read the board. One that ends or is stopped
+        before that has no use for it.
+        """
+        if not stores.is_hosted_by(self.store, self.rank):
+            return
+        deadline = time.monotonic() + _READ_S
+        others = [p for p in self.peers.values() if p.rank != self.rank]
+        read = {rank: beats + 2 for rank, beats in board.beats(p.rank for p in others).items()}
+        while others and time.monotonic() < deadline:
+            time.sleep(_READ_S / 50)
+            now = board.beats(read)
+            others = [
+                p
+                for p in others
+                if now.get(p.rank, 0) < read.get(p.rank, 0)
+                and is_running(p) is not False
+                and not is_stopped(p)
+            ]
 
     def _left(self) -> CollectiveError | None:
         if self.ledger.failure is not None:
@@ -239,7 +271,7 @@ def _at_exit(world: World) -> None:
     reason = f"it raised {type(error).__name__}: {error}" if error is not None else "it ended"
     patience_s = world.timeout_s if error is None else _DRAIN_AFTER_ERROR_S
     was_over = world.ended
-    is_free = world.end(reason, patience_s)
+    is_free = world.end(reason, patience_s, failed=error is not None)
     left = world.left if error is None and not was_over else None
     if left is not None:
         print(f"{type(left).__name__}: {left}", file=sys.stderr)

@@ -175,6 +175,12 @@ def destroy_after_failure(calls: bool) -> None:
         raise
 
 
+def go_on_in_other_group(x: torch.Tensor) -> None:
+    """Leave the second reduction out, begin one of another group, and be lost."""
+    dist.all_reduce(x.clone(), dist.ReduceOp.MIN, group=OTHER[0], async_op=True)
+    kill_me()
+
+
 def end_other(process: int) -> None:
     """What a launcher does to the other rank, once that waits for this one, which stops."""
     (group,) = (g for g in active.world.ledger.groups.values() if g.seq == 1)
@@ -198,6 +204,10 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
             dist.new_group(timeout=timedelta(seconds=float(sys.argv[3])))
     if LATER[0] == "host_message" and not other:
         dist.recv(x, 1)
+    if how == "apart":
+        for group in active.world.ledger.groups.values():
+            group.timeout_s = 2.0
+        dist.barrier() if other else dist.recv(x, 1)
     if how == "message":
         if other:
             lose_me()
@@ -220,6 +230,8 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
         leave_early(x, not other)
     if how == "destroys":
         destroy_after_failure(not other)
+    if how == f"group_of_{rank}":
+        go_on_in_other_group(x)
     if how == "terminated":
         store = dist.distributed_c10d._get_default_store()
         if other:
@@ -267,9 +279,11 @@ def main(how: str, elements: str, timeout_s: str = "60") -> None:
         sys.exit(3)
     rank = dist.get_rank()
     torch.tpu.set_device(rank)
-    if how == "group":
-        OTHER.append(dist.new_group())
+    if how.startswith("group"):
+        OTHER.append(dist.new_group(timeout=timedelta(minutes=10)))  # waits longer than the world
     x = torch.ones(int(elements)).to("tpu")
+    if how.startswith("group_of"):
+        dist.all_reduce(x.clone(), group=OTHER[0])  # which connects its ranks
     dist.all_reduce(x)
     assert x.cpu()[0] == dist.get_world_size()
     print("began", flush=True)
