@@ -233,6 +233,30 @@ def test_gradient_whose_sizes_are_stated_in_another_way_meets_the_activation() -
     assert not bounded_program.reasons
 
 
+NORMS = (
+    lambda: torch.nn.InstanceNorm2d(8),
+    lambda: torch.nn.BatchNorm2d(8),
+    lambda: torch.nn.GroupNorm(2, 8),
+    lambda: torch.nn.Softmax(1),
+)
+
+
+@pytest.mark.parametrize("make", NORMS)
+def test_gradient_with_other_room_than_the_image_reaches_a_norm(make: Any) -> None:
+    """A layer of fixed width makes the image's width a quotient, whose padded size is larger."""
+    tail = torch.nn.Flatten(), torch.nn.Linear(128, 3)
+    layer = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 4, 2, 1), make(), *tail)
+    own = copy.deepcopy(layer).to("tpu")
+    compiled = torch.compile(own, backend="tpu", dynamic=True)
+    bounded_program.reasons.clear()
+    x = torch.randn(3, 1, 8, 8)
+    layer(x).square().sum().backward()
+    compiled(x.to("tpu")).square().sum().backward()
+    for p, q in zip(own.parameters(), layer.parameters(), strict=True):
+        torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=1e-3, atol=1e-3)
+    assert not bounded_program.reasons
+
+
 def attention_in_windows(x: Tensor) -> Tensor:
     """Swin's: the number of images is recovered from that of windows through a float."""
     n, c, h, w = x.shape[0], 4, 4, 8

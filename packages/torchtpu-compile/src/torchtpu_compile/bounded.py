@@ -289,7 +289,7 @@ def elementwise(call: Call) -> Any:
     lists = [v for a in call.args if isinstance(a, (list, tuple)) for v in a]
     if any(isinstance(v, Padded) and v.padded_dims for v in lists):
         raise Unbounded(f"{describe(call.node)} takes a list of padded tensors")
-    aligned = cut_to_smallest(align(call.sizes, [a for _, a in operands]))
+    aligned = align(call.sizes, [a for _, a in operands])
     for (i, _), value in zip(operands, aligned, strict=True):
         call.args[i] = value
     values = call.run()
@@ -299,21 +299,22 @@ def elementwise(call: Call) -> Any:
 
 
 def align(sizes: Sizes, operands: Sequence[Padded]) -> list[Padded]:
-    """Operands whose common dimensions have their data in the same places."""
+    """Operands whose common dimensions have as much room, and their data in the same places.
+
+    Their true sizes are equal, which PyTorch has checked; the expressions may not show it,
+    and then may differ in their room: what is padding in any of the operands is cut off all.
+    """
     rank = max((len(x.dims) for x in operands), default=0)
     for d in range(1, rank + 1):
-        dims = [x.dims[-d] for x in operands if len(x.dims) >= d and x.array.shape[-d] != 1]
+        dims = [x.dims[-d] for x in operands if len(x.dims) >= d and x.dims[-d] != ()]
         padded = [dim for dim in dims if is_padded(dim)]
         if padded and not all(same_dim(dim, dims[0]) for dim in dims):
-            return [sizes.compact(x) for x in operands]
+            return _cut_to_smallest([sizes.compact(x) for x in operands])
     return list(operands)
 
 
-def cut_to_smallest(operands: list[Padded]) -> list[Padded]:
-    """Aligned operands without what is padding in any of them.
-
-    Their true sizes are equal, which PyTorch has checked; the expressions may not show it.
-    """
+def _cut_to_smallest(operands: list[Padded]) -> list[Padded]:
+    """Operands of one factor per dimension without what is padding in any of them."""
     for d in range(1, max((len(x.dims) for x in operands), default=0) + 1):
         wide = [x for x in operands if len(x.dims) >= d and x.dims[-d] != ()]
         least = min((x.array.shape[-d] for x in wide), default=1)

@@ -65,6 +65,25 @@ def test_layout_of_result_and_gradients_equals_cpus(name: str) -> None:
     assert layouts("tpu") == layouts("cpu")
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.glu(x, 1),
+        lambda x: F.huber_loss(x, x.detach() + 1),
+        lambda x: F.mse_loss(x, x.detach() + 1),
+        lambda x: F.smooth_l1_loss(x, x.detach() + 1),
+    ],
+)
+def test_gradient_that_the_cpu_makes_contiguous_is_so_inside_the_graph(function: Function) -> None:
+    """A leaf's `.grad` would be laid out as the leaf; hooks and `autograd.grad` see this one."""
+
+    def strides(device: str) -> tuple[int, ...]:
+        leaf = X.to(device).detach().requires_grad_()
+        return torch.autograd.grad(function(leaf).sum(), leaf)[0].stride()
+
+    assert strides("tpu") == strides("cpu")
+
+
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 @pytest.mark.parametrize(
     "x",

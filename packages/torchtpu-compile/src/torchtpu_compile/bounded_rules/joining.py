@@ -12,7 +12,7 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import cast
 
-from torchtpu_compile.bounded import Call, Rule, align, cut_to_smallest
+from torchtpu_compile.bounded import Call, Rule, align
 from torchtpu_compile.bounded_rules.common import dim_of, fitted
 from torchtpu_compile.bounded_rules.pieces import first_of
 from torchtpu_compile.padded import Padded, is_padded, padded_size, same_dim, true_size
@@ -55,7 +55,7 @@ def _with_equal_room(parts: list[Padded], dims: Sequence[int]) -> list[Padded]:
 
 
 def _stack(call: Call) -> Padded:
-    parts = cut_to_smallest(align(call.sizes, call.args[0]))
+    parts = align(call.sizes, call.args[0])
     dim = call.arg("dim")
     dim = dim + len(parts[0].dims) + 1 if dim < 0 else dim
     dims = parts[0].dims

@@ -13,10 +13,10 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import cast
 
-from torchtpu_compile.bounded import Call, Rule, align
+from torchtpu_compile.bounded import Call, Rule, align, joint_dims
 from torchtpu_compile.bounded_rules.common import dim_of, has_argument, refuse, require_plain
 from torchtpu_compile.bounded_rules.reductions import count_of, moments
-from torchtpu_compile.padded import Padded, is_padded, same_dim
+from torchtpu_compile.padded import Dim, Padded, is_padded, same_dim
 
 
 def _softmax(call: Call) -> Padded:
@@ -30,7 +30,16 @@ def _softmax_backward(call: Call) -> Padded:
     grad, output = align(call.sizes, call.args[:2])
     dim = dim_of(output, call.args[2])
     call.args[:2] = [call.sizes.filled(x, 0, [dim]) for x in (grad, output)]
-    return Padded(call.run(), output.dims)
+    return Padded(call.run(), _slope_dims(call, grad, output))
+
+
+def _slope_dims(call: Call, grad: Padded, x: Padded) -> tuple[Dim, ...]:
+    """The dimensions of the gradient of `x`: each states its size as the tracer saw it."""
+    value = call.node.meta["val"]
+    several = isinstance(value, (list, tuple))
+    if several and value[0] is None:
+        return x.dims
+    return joint_dims([grad, x], call.exprs(0 if several else None))
 
 
 def _layer_norm(call: Call) -> Any:
@@ -74,7 +83,7 @@ def _layer_norm_backward(call: Call) -> Any:
         call.args[i] = call.sizes.filled(value, 0)
     results = _layer_gradients(call, lead) if is_open else call.run()
     own = x.dims[lead:]
-    dims = (x.dims, own, own)
+    dims = (_slope_dims(call, grad, x), own, own)
     return [None if r is None else Padded(r, d) for r, d in zip(results, dims, strict=True)]
 
 
@@ -167,36 +176,48 @@ def _moved(call: Call, mean: jax.Array, variance: jax.Array, count: jax.Array) -
 
 def _batch_norm_backward(call: Call) -> Any:
     # aten::native_batch_norm_backward(grad_out, input, weight, running_mean, running_var, ...)
-    grad, x = align(call.sizes, [call.args[0], call.args[1]])
-    _require_plain_channels(call, x)
-    if not call.arg("train"):
-        require_plain(call, x, [1])
-        call.args[0], call.args[1] = call.sizes.filled(grad, 0), call.sizes.filled(x, 0)
-        results = call.run()
+    if call.arg("train"):
+        grad, x, *lanes = _aligned_channels(call)
+        results = _batch_gradients(call, grad, x, lanes)
     else:
-        results = _batch_gradients(call, grad, x)
+        grad, x = align(call.sizes, call.args[:2])
+        require_plain(call, x, [1])
+        call.args[:2] = [call.sizes.filled(value, 0) for value in (grad, x)]
+        results = call.run()
     channel = (x.dims[1],)
-    dims = (x.dims, channel, channel)
+    dims = (_slope_dims(call, grad, x), channel, channel)
     return [None if r is None else Padded(r, d) for r, d in zip(results, dims, strict=True)]
 
 
-def _batch_gradients(call: Call, grad: Padded, x: Padded) -> list[Any]:
+def _aligned_channels(call: Call) -> list[Padded]:
+    """Slope and input of batch norm, and the numbers of each channel broadcast against them."""
+    x = call.args[1]
+    values = [call.arg(name) for name in (*_SAVED, "weight")]
+    behind = len(x.dims) - 2
+    lanes = [
+        Padded(value.array.reshape(1, -1, *[1] * behind), ((), *value.dims, *((),) * behind))
+        for value in values
+        if value is not None
+    ]
+    return align(call.sizes, [call.args[0], x, *lanes])
+
+
+def _batch_gradients(call: Call, grad: Padded, x: Padded, lanes: list[Padded]) -> list[Any]:
+    """Gradients by the batch's own mean and 1 / deviation, which lead `lanes`; then a weight."""
     along = [0, *range(2, len(x.dims))]
-    lane = [1, -1] + [1] * (len(x.dims) - 2)
     dtype = np.dtype(dtypes.opmath(x.array.dtype))
-    mean, invstd = (cast(call.arg(n).array, dtype).reshape(lane) for n in _SAVED)
+    mean, invstd, *weight = (cast(lane.array, dtype) for lane in lanes)
     slope = cast(call.sizes.filled(grad, 0).array, dtype)
     hat = (cast(call.sizes.filled(x, 0).array, dtype) - mean) * invstd
     total = jnp.sum(slope, axis=tuple(along), keepdims=True)
     inner = jnp.sum(slope * hat, axis=tuple(along), keepdims=True)
     share = 1 / count_of(call, x, along).astype(dtype)
-    weight = call.arg("weight")
-    scale = invstd if weight is None else invstd * cast(weight.array, dtype).reshape(lane)
-    values = (slope - total * share - hat * inner * share) * scale, inner, total
+    scale = invstd * weight[0] if weight else invstd
+    gradients = (slope - total * share - hat * inner * share) * scale, inner, total
     shapes = x.array.shape, (-1,), (-1,)
     return [
         value.reshape(shape) if wanted else None
-        for value, shape, wanted in zip(values, shapes, call.arg("output_mask"), strict=True)
+        for value, shape, wanted in zip(gradients, shapes, call.arg("output_mask"), strict=True)
     ]
 
 
@@ -211,7 +232,8 @@ def _group_norm(call: Call) -> Any:
 
 def _group_norm_backward(call: Call) -> Any:
     # aten::native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, ...)
-    grad, x = (call.sizes.filled(call.sizes.compact(a), 0) for a in call.args[:2])
+    operands = align(call.sizes, [call.sizes.compact(a) for a in call.args[:2]])
+    grad, x = (call.sizes.filled(a, 0) for a in operands)
     require_plain(call, x, [1])
     weight = call.arg("weight")
     channels = x.array.shape[1]
@@ -219,7 +241,7 @@ def _group_norm_backward(call: Call) -> Any:
     function = _grouped(call, x)
     _, pull = jax.vjp(lambda x, w, b: function(x, w, b)[0], x.array, given, jnp.zeros_like(given))
     gradients = pull(grad.array)
-    dims = (x.dims, (x.dims[1],), (x.dims[1],))
+    dims = (_slope_dims(call, grad, x), (x.dims[1],), (x.dims[1],))
     wanted = call.arg("output_mask")
     return [Padded(g, d) if w else None for g, d, w in zip(gradients, dims, wanted, strict=True)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that CPU lays out channels last where PyTorch's meta kernels state contiguous ones.
+"""Results that CPU lays out in another way than PyTorch's meta kernels state.
 
 Those of synchronised batch norm, which the CPU does not have, are laid out as on CUDA.
 
@@ -57,6 +57,11 @@ def _of_second(arguments: Sequence[Any]) -> torch.memory_format:
     return suggested(arguments[1])
 
 
+def _contiguous(arguments: Sequence[Any]) -> torch.memory_format:
+    """Of gradients that CPU makes without a look at its input's layout."""
+    return torch.contiguous_format
+
+
 #: The format of an overload's result from its arguments, tensors on the meta device.
 RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
     "aten::batch_norm_backward_elemt": _of_self,
@@ -64,8 +69,11 @@ RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
     "aten::channel_shuffle": _of_self,
     "aten::convolution": _of_input_or_weight,
     "aten::_convolution": _of_input_or_weight,
+    "aten::glu_backward": _contiguous,
+    "aten::huber_loss_backward": _contiguous,
     "aten::max_pool3d_with_indices": _of_volume,
     "aten::max_unpool2d": _of_self,
+    "aten::mse_loss_backward": _contiguous,
     "aten::pixel_shuffle": _of_self,
     "aten::reflection_pad2d": _of_self,
     "aten::reflection_pad2d_backward": _of_second,
@@ -76,6 +84,7 @@ RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
     "aten::replication_pad3d": _of_self,
     "aten::replication_pad3d_backward": _of_second,
     "aten::roll": _of_self,
+    "aten::smooth_l1_loss_backward": _contiguous,
 }
 
 #: Those without a meta kernel: their result is like their first argument.

@@ -19,7 +19,8 @@ def failed_check(program: Any, flags: Any) -> tuple[type[Exception], str, int] |
 
 
 def raise_check(error: type[Exception], message: str, line: str) -> NoReturn:
-    """Raise a failed check with the user's line."""
+    """Raise a failed check with the user's line, once if the message has it already."""
+    message = message.replace(f" (called at {line})", "")
     if error is IndexError:
         raise DeferredIndexError.at_call(message, line or "an unknown line")
     raise error(f"{message} (called at {line or 'an unknown line'}; found when the program ran)")
