@@ -103,15 +103,30 @@ def test_value_that_fits_vmem_throughout_takes_no_hbm() -> None:
         assert _passing(memory)[0] - MIB == expected
 
 
-def test_product_read_in_another_shape_is_kept_in_float32() -> None:
+@pytest.mark.parametrize(("statistic", "kept"), [(MIB // 64, 2), (MIB, 1)])
+def test_norm_that_is_written_out_is_kept_for_its_products(statistic, kept) -> None:
+    ops = [
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
+        op("mean", Work.ELEMENTWISE, (2,), (3,), write_bytes=(statistic,)),
+        op("mul", Work.ELEMENTWISE, (2, 3), (4,)),
+        op("mm", Work.MATMUL, (4,), (5,), products=SQUARE),
+        op("mm", Work.MATMUL, (1,), (6,), products=SQUARE),
+        op("mm", Work.MATMUL, (4, 2), (7,), BACK, products=SQUARE),
+    ]
+    memory = _memory(ops, dict.fromkeys((2, 3, 4), 6))
+    assert _passing(memory)[4] - 3 * MIB == kept * MIB
+
+
+@pytest.mark.parametrize(("reader", "wide"), [("gelu", 2), ("mul", 1)])
+def test_product_read_in_another_shape_is_kept_in_float32_for_who_takes_it(reader, wide) -> None:
     ops = [
         op("addmm", Work.MATMUL, (1,), (2,), products=SQUARE),
-        op("gelu", Work.ELEMENTWISE, (2,), (3,)),
+        op(reader, Work.ELEMENTWISE, (2,), (3,)),
         op("mm", Work.MATMUL, (3,), (4,), products=SQUARE),
         op("gelu_backward", Work.ELEMENTWISE, (2, 4), (5,), BACK),
     ]
     flat, split = (64, 32), (8, 8, 32)
-    for shape, size in ((flat, MIB), (split, 2 * MIB)):
+    for shape, size in ((flat, MIB), (split, wide * MIB)):
         memory = _memory(ops, {2: 4, 3: 4}, shapes={2: flat, 3: shape, 5: shape})
         assert _passing(memory)[1] - 2 * MIB == size
 

@@ -108,16 +108,21 @@ def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage
     """Whether a product's result is kept as the float32 sums that it is made of.
 
     Where elementwise work reads it in another shape, XLA moves the rounding to bfloat16 past the
-    change of shape, into the readers' fusions.
+    change of shape, into the readers' fusions, unless one of them takes it rounded.
     """
     op, block = ops[uses.writers[storage][0]], blocks[storage]
     if op.work is not Work.MATMUL or op.dtype != "bf16" or op.name.startswith("convolution"):
         return False
     readers = [ops[index] for index in uses.readers[storage]]
-    if not readers or not all(map(is_elementwise, readers)):
+    if not readers or not all(map(_takes_float32, readers)):
         return False
     rank = len(block.shape)
     return any(len(blocks[w].shape) != rank for reader in readers for w in reader.writes[:1])
+
+
+def _takes_float32(op: Op) -> bool:
+    """Whether an operator computes in float32; one that only multiplies takes what is rounded."""
+    return is_elementwise(op) and op.name != "mul"
 
 
 def _lives(

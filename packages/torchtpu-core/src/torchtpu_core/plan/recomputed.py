@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from torchtpu_core.plan.fusion import WINDOW
-from torchtpu_core.plan.records import Op, Work
+from torchtpu_core.plan.records import Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
 
 #: Moves that are elementwise work for a compiler.
@@ -36,6 +36,7 @@ def sources_of(
         size_of: bytes of a storage.
     """
     found: dict[int, frozenset[int]] = {}
+    norms = _norms(ops)
     for storage in uses.passing:
         readers, writers = uses.readers[storage], uses.writers[storage]
         op = ops[writers[0]]
@@ -44,9 +45,34 @@ def sources_of(
         sources = frozenset(s for read in op.reads for s in found.get(read, {read}))
         if len(sources) > MOST_OPERANDS:
             continue
+        if storage in norms and any(_is_product(ops[i]) for i in readers):
+            continue
+        if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
+            continue
         if _pays(ops, storage, writers[0], readers, sources, size_of):
             found[storage] = sources
     return found
+
+
+def _norms(ops: Sequence[Op]) -> set[int]:
+    """Results of elementwise work on a reduction, as a norm over features written out is.
+
+    Those of the forward pass: gradients of a softmax are computed within the products.
+    """
+    found: set[int] = set()
+    for op in ops:
+        reduces = _SMALL * max(op.read_bytes, default=0) > sum(op.write_bytes)
+        if (
+            op.phase is Phase.FORWARD
+            and is_elementwise(op)
+            and (reduces or not found.isdisjoint(op.reads))
+        ):
+            found.update(op.writes)
+    return found
+
+
+def _is_product(op: Op) -> bool:
+    return op.work is Work.MATMUL and not op.name.startswith("convolution")
 
 
 def is_elementwise(op: Op) -> bool:
@@ -81,8 +107,6 @@ def _pays(
 ) -> bool:
     """Whether computing a result for each reader moves no more bytes than to keep it."""
     op = ops[index]
-    if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
-        return False
     near = readers[-1] - index <= WINDOW
     if near and (len(readers) == 1 or all(ops[i].work is Work.ELEMENTWISE for i in readers)):
         return True
