@@ -118,10 +118,13 @@ class OpenOps:
         with self.lock:
             if key not in self._executables:
                 self._executables[key] = self._compile(way, padded)
-            return _good(self._executables[key])
+            made = self._executables[key]
+        if isinstance(made, Exception):
+            raise made
+        return made
 
     def ready_executable(self, way: Way, padded: Sequence[int], true: Sequence[int]) -> Executable:
-        """The same without waiting: while it is compiled, one of more padding.
+        """The same without waiting: until it is compiled, or if it cannot be, one of more padding.
 
         Args:
             way: of the call.
@@ -134,20 +137,23 @@ class OpenOps:
         """
         key = id(way), tuple(padded)
         with self.lock:
-            if key in self._executables:
-                return _good(self._executables[key])
-            if key not in self._asked:
+            made = self._executables.get(key)
+            if isinstance(made, Executable):
+                return made
+            if made is None and key not in self._asked:
                 self._asked.add(key)
                 background.make_later(functools.partial(self._make, way, padded))
             others = [
-                (sizes, made)
-                for (of, sizes), made in self._executables.items()
-                if of == id(way) and isinstance(made, Executable)
+                (sizes, other)
+                for (of, sizes), other in self._executables.items()
+                if of == id(way) and isinstance(other, Executable)
                 if all(n >= least for n, least in zip(sizes, true, strict=True))
             ]
-        if not others:
-            raise NotReadyError("the program of these ops is being compiled")
-        return min(others, key=lambda other: other[0])[1]
+        if others:
+            return min(others, key=lambda other: other[0])[1]
+        if made is not None:
+            raise made
+        raise NotReadyError("the program of these ops is being compiled")
 
     def _make(self, way: Way, padded: Sequence[int]) -> None:
         made: Executable | Exception
@@ -270,12 +276,6 @@ class OpenOps:
             Padded(cast(result.array, dtypes.to_numpy(dtype)), result.dims)
             for result, (_, _, dtype) in zip(results_of(node, value), specs, strict=True)
         ]
-
-
-def _good(made: Executable | Exception) -> Executable:
-    if isinstance(made, Exception):
-        raise made
-    return made
 
 
 def _operand(

@@ -32,7 +32,6 @@ _MOST_OPS = 64
 _MOST_WITNESSES = 8
 _MOST_ROWS = 4096  # remembered; then all are forgotten
 _lock = threading.Lock()
-
 _rows: dict[tuple[int, int], list[Row]] = {}
 #: Of each group the sizes by which it was found, by the sites of its first and its last op.
 _witnesses: dict[tuple[int, int], Sequence[Row]] = {}
