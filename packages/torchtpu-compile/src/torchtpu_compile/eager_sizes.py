@@ -66,6 +66,7 @@ def program(description: Description, sizes_seen: Sequence[Any], *, later: bool)
     try:
         op.graph.require(description, true)
         call = PaddedCall(op, description, true, later=later)
+        known = op.count
         executable = call.executable()
     except groups.NotReadyError:
         raise
@@ -80,7 +81,7 @@ def program(description: Description, sizes_seen: Sequence[Any], *, later: bool)
         checks=executable.checks,
         device_time_ps=executable.compiled.device_time_ps,
         new_bytes=executable.new_bytes + _live_bytes(description),
-        compiled=op.has_new(),
+        compiled=op.has_new() if later else op.count > known,
     )
 
 

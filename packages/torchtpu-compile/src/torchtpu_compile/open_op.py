@@ -87,7 +87,7 @@ class OpenOps:
         #: By way and padded sizes; an error: there is none.
         self._executables: dict[tuple[int, tuple[int, ...]], Executable | Exception] = {}
         self._asked: set[tuple[int, tuple[int, ...]]] = set()
-        self._told = 0
+        self._untold = 0
         self._ways: dict[Any, Way] = {}
 
     def way(self, description: Description, reads: Sequence[bool]) -> Way:
@@ -163,13 +163,18 @@ class OpenOps:
             made = error
         with self.lock:
             self._executables[id(way), tuple(padded)] = made
+            self._untold += 1
+
+    @property
+    def count(self) -> int:
+        """How many programs there are."""
+        return len(self._executables)
 
     def has_new(self) -> bool:
-        """Whether programs were made since this was asked."""
+        """Whether programs were made on the compiling thread since this was asked."""
         with self.lock:
-            made = len(self._executables)
-            told, self._told = self._told, made
-        return made > told
+            untold, self._untold = self._untold, 0
+        return untold > 0
 
     def _compile(self, way: Way, padded: Sequence[int]) -> Executable:
         known = dict(zip(self.graph.symbols, map(int, padded), strict=True))
