@@ -32,7 +32,6 @@ class PaddedCall:
         op: the op.
         description: the trace of this one op.
         true: the value of each symbol.
-
         later: have programs compiled on the compiling thread.
 
     Raises:

@@ -255,7 +255,12 @@ class FirstCalls:
         if self._rank:
             yield self._read("mailbox")
             return
-        file = os.memfd_create("torchtpu_calls")
+        try:
+            file = os.memfd_create("torchtpu_calls")
+        except (AttributeError, OSError):  # not on this system: no rank can open this
+            self._store.set("mailbox", "")
+            yield ""
+            return
         try:
             path = f"/proc/{os.getpid()}/fd/{file}"
             self._store.set("mailbox", path)

@@ -36,7 +36,7 @@ def sources_of(
         size_of: bytes of a storage.
     """
     found: dict[int, frozenset[int]] = {}
-    norms = _norms(ops)
+    scaled = _scaled_by_reductions(ops)
     for storage in uses.passing:
         readers, writers = uses.readers[storage], uses.writers[storage]
         op = ops[writers[0]]
@@ -45,7 +45,7 @@ def sources_of(
         sources = frozenset(s for read in op.reads for s in found.get(read, {read}))
         if len(sources) > MOST_OPERANDS:
             continue
-        if storage in norms and any(_is_product(ops[i]) for i in readers):
+        if storage in scaled and any(_is_product(ops[i]) for i in readers):
             continue
         if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
             continue
@@ -54,7 +54,7 @@ def sources_of(
     return found
 
 
-def _norms(ops: Sequence[Op]) -> set[int]:
+def _scaled_by_reductions(ops: Sequence[Op]) -> set[int]:
     """Results of elementwise work on a reduction, as a norm over features written out is.
 
     Those of the forward pass: gradients of a softmax are computed within the products.
