@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torchtpu_compile import eager_sizes
+from torchtpu_core import _C
 from torchtpu_core.runtime import varying
 
 
@@ -22,7 +24,7 @@ def fresh_compiler() -> Iterator[None]:
 
 @pytest.fixture
 def compiles() -> Iterator[Callable[[], int]]:
-    """Fused Eager, which has not seen any size; what is called says how much it has compiled."""
+    """Fused Eager without sizes or programs of before; what is called counts what it compiled."""
 
     def count() -> int:
         torch.tpu.synchronize()
@@ -31,6 +33,9 @@ def compiles() -> Iterator[Callable[[], int]]:
         return compiled
 
     torch.tpu.init()
+    torch.tpu.wait_for_compiles()
     varying.forget()
+    eager_sizes.forget()
+    _C.clear_programs()
     with torch.tpu.set_eager_mode("fused"):
         yield count

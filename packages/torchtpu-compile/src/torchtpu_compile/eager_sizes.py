@@ -194,3 +194,9 @@ def _op_form(node: Any) -> Any:
     ]
     facts = (node["name"], id(node["row"]), node["precision"], args, node["scalars"])
     return facts, operands, outputs, made, written
+
+
+def forget() -> None:
+    """Forget all ops, their programs and the sizes that these were called with."""
+    with _lock:
+        _ops.clear()
