@@ -17,6 +17,11 @@ constexpr uint32_t kOwnPrograms = 2;     // sizes of a stream that are worth a p
 // compiled for ever: after the first few each takes so many sightings more.
 constexpr uint32_t kOftenEnough = 8;
 constexpr uint32_t kCheapPrograms = 8;
+// A stream is regular if one of so many is it; then it is worth a program at once. Others take more
+// sightings, and credit.
+constexpr uint64_t kRegular = 8;
+constexpr uint64_t kRegularAtOnce = 2;  // at its second sighting
+constexpr uint32_t kIrregularSightings = 4;
 
 // Of the rolling hash of recent calls: an odd number, and its kRecent-th power (2 to the 5th).
 constexpr uint64_t kBase = 0x9E3779B97F4A7C15ull;
@@ -82,29 +87,54 @@ SeenStream& Journal::seen() {
   return streams_[mixed(hash_, length_)];
 }
 
-bool Journal::is_worth_one(const SeenStream& stream) {
-  uint32_t wanted = fusion_policy().sightings.load(std::memory_order_relaxed);
-  if (!stream.varies) {
-    return stream.count >= wanted;
-  }
-  uint32_t had = stream.requested ? 0 : kin_[site_].programs;
-  uint32_t factor = had < kCheapPrograms ? 1 : had - kCheapPrograms + 2;
-  return stream.count >= std::max(wanted, kOftenEnough) * factor;
+bool Journal::is_regular(const SeenStream& stream) const {
+  uint64_t one_of = stream.count == 1 ? kRegularAtOnce : kRegular;
+  return stream.count > 0 && epoch() - stream.first <= one_of * stream.count;
 }
 
-bool Journal::varies() {
-  SeenStream& stream = seen();
+bool Journal::is_worth_one(const SeenStream& stream) {
+  uint32_t wanted = fusion_policy().sightings.load(std::memory_order_relaxed);
+  bool at_once = wanted == 0 || stream.requested || is_regular(stream);
+  if (stream.varies) {
+    uint32_t had = stream.requested ? 0 : kin_[site_].programs;
+    uint32_t factor = had < kCheapPrograms ? 1 : had - kCheapPrograms + 2;
+    wanted = std::max(wanted, kOftenEnough) * factor;
+  }
+  if (!at_once) {
+    wanted = std::max(wanted, kIrregularSightings);
+  }
+  return stream.count >= wanted && (at_once || credit_.is_left());
+}
+
+bool Journal::varies(const SeenStream& stream) {
   return stream.varies || (stream.count == 0 && kin_[site_].sizes >= kOwnPrograms);
 }
 
+bool Journal::varies() { return varies(seen()); }
+
 bool Journal::repeats() { return is_worth_one(seen()); }
+
+bool Journal::may_have_program() {
+  SeenStream& stream = seen();
+  bool is_new = !varies(stream) && !stream.looked_up;
+  stream.looked_up = true;
+  return is_new || is_worth_one(stream);
+}
+
+void Journal::asked() {
+  ++kin_[site_].programs;
+  credit_.spend(length_);
+}
+
+void Journal::hit() {
+  misses_ = 0;
+  credit_.earn(length_);
+}
 
 void Journal::miss(std::shared_ptr<Program> program, bool pays) {
   misses_ += pays ? 0 : 1;
   if (program) {
-    SeenStream& stream = seen();
-    kin_[site_].programs += stream.requested ? 0 : 1;
-    stream.requested = std::move(program);
+    seen().requested = std::move(program);
     immediate_ = true;  // as Strict does, until it is compiled
   } else if (misses_ >= fusion_policy().patience.load(std::memory_order_relaxed)) {
     immediate_ = true;
@@ -118,8 +148,10 @@ void Journal::end(bool with_piece) {
   SeenStream& stream = seen();
   if (stream.count == 0) {
     stream.varies = ++kin_[site_].sizes > kOwnPrograms;
+    stream.first = epoch();
   }
-  bool known = stream.count > 0 && (!stream.varies || is_worth_one(stream));
+  bool is_new = !stream.varies && !stream.looked_up;
+  bool known = stream.count > 0 && (is_new || is_worth_one(stream));
   bool compiling = stream.requested && !stream.requested->ready();
   ++stream.count;
   if (immediate_ && !known && !with_piece) {
@@ -145,6 +177,7 @@ void Journal::end(bool with_piece) {
 void Journal::reset() {
   streams_.clear();
   kin_.clear();
+  credit_ = Credit();
   immediate_ = false;
   misses_ = 0;
   loops_.reset();

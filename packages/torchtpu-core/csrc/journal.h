@@ -8,6 +8,7 @@
 // by their full key.
 #pragma once
 
+#include "credit.h"
 #include "loops.h"
 #include "pieces.h"
 
@@ -39,7 +40,9 @@ constexpr uint64_t kFromOutside = uint64_t{1} << 63;
 // What is known of streams of one hash.
 struct SeenStream {
   uint32_t count = 0;
+  uint64_t first = 0;  // stream of this hash
   bool varies = false;  // it is one of many that differ in sizes only
+  bool looked_up = false;  // on disk
   std::shared_ptr<Program> requested;  // asked for, perhaps not compiled yet
 };
 
@@ -79,11 +82,13 @@ class Journal {
   // Whether the present stream is one of many that differ in sizes only.
   bool varies();
   // Whether the present stream may have a program on disk, or get one now.
-  bool may_have_program() { return !varies() || repeats(); }
+  bool may_have_program();
   Pieces& pieces() { return pieces_; }
+  // A program for all of the present stream was asked for.
+  void asked();
   // The present stream ran as one program.
-  void hit() { misses_ = 0; }
-  // It did not; with `program`, one was asked for. `pays`: programs of its ops were compiled side
+  void hit();
+  // It did not; with `program`, one is being compiled. `pays`: programs of its ops were compiled side
   // by side, or pieces of it ran as programs, which is worth deferring unknown streams for.
   void miss(std::shared_ptr<Program> program, bool pays);
   // An op's own program was compiled while the script waited.
@@ -95,6 +100,8 @@ class Journal {
   SeenStream& seen();
   // Whether a stream was seen as often as it takes to be worth a program of its own.
   bool is_worth_one(const SeenStream& stream);
+  bool is_regular(const SeenStream& stream) const;
+  bool varies(const SeenStream& stream);
 
   std::atomic<uint64_t> epoch_{1};  // read by other threads, as a hint
   uint64_t hash_ = 0;
@@ -111,6 +118,7 @@ class Journal {
   uint32_t built_alone_ = 0;  // in the present stream
   std::unordered_map<uint64_t, SeenStream> streams_;
   std::unordered_map<uint64_t, Kinship> kin_;  // by site
+  Credit credit_;
   Loops loops_;
   Pieces pieces_;
 };

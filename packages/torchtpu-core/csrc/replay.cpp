@@ -300,6 +300,9 @@ bool run_whole(Trace& trace, FlushRecord& record, std::shared_ptr<Program>& pend
       bool in_loop = record.reason == FlushReason::kOpLimit && trace.journal.cut_in_loop();
       return !in_loop && trace.journal.repeats();
     });
+    if (record.compile_requested) {
+      trace.journal.asked();
+    }
   }
   if (!program || !program->ready()) {
     pending = std::move(program);

@@ -142,7 +142,8 @@ class OpenOps:
                 return made
             if made is None and key not in self._asked:
                 self._asked.add(key)
-                background.make_later(functools.partial(self._make, way, padded))
+                request = functools.partial(self._make, way, padded)
+                background.make_later(request, len(way.nodes))
             others = [
                 (sizes, other)
                 for (of, sizes), other in self._executables.items()

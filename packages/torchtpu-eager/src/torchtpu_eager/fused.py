@@ -27,8 +27,8 @@ class FusionOptions:
     Attributes:
         background: compile on a thread of its own while ops run one by one; else the script
             waits for the compiler.
-        sightings: how often a stream of ops must have been met before it is compiled; 0
-            compiles each at once.
+        sightings: how often a stream of ops must have been met before it is compiled, at least,
+            as those that seldom come wait longer; 0 compiles each at once.
         patience: unknown streams in a row after which ops run when they are called, until
             a stream repeats.
         max_ops: operators in one program.

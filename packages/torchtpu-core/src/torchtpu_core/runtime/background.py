@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import itertools
 import logging
 import os
 import queue
@@ -30,15 +31,17 @@ _MAX_THREADS = 8
 
 
 class _Worker:
-    """One daemon thread that takes requests in order."""
+    """One daemon thread that takes the smallest request, of those the first."""
 
     def __init__(self) -> None:
-        self._requests: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._requests: queue.PriorityQueue[tuple[int, int, Callable[[], None]]]
+        self._requests = queue.PriorityQueue()
+        self._count = itertools.count()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def submit(self, request: Callable[[], None]) -> None:
+    def submit(self, request: Callable[[], None], op_count: int) -> None:
         """Queue the making of a program; starts the thread at the first one."""
         with self._lock:
             if self._stopped:
@@ -49,7 +52,7 @@ class _Worker:
                 )
                 self._thread.start()
                 atexit.register(self.stop)
-        self._requests.put(request)
+        self._requests.put((op_count, next(self._count), request))
 
     def under_way(self) -> int:
         """Programs that were asked for and are not compiled yet."""
@@ -77,7 +80,7 @@ class _Worker:
     def _run(self) -> None:
         priorities.give_way()
         while True:
-            request = self._requests.get()
+            *_, request = self._requests.get()
             try:
                 request()
             finally:
@@ -88,13 +91,14 @@ class _Worker:
 _worker = _Worker()
 
 
-def make_later(request: Callable[[], None]) -> None:
+def make_later(request: Callable[[], None], op_count: int) -> None:
     """Have the compiling thread make a program.
 
     Args:
         request: makes it and hands it over; raises nothing.
+        op_count: of how many ops; small programs are soon made and come first.
     """
-    _worker.submit(request)
+    _worker.submit(request, op_count)
 
 
 def request_program(description: Description, pending: Any, reason: str, later: bool) -> None:
@@ -108,7 +112,8 @@ def request_program(description: Description, pending: Any, reason: str, later: 
     """
     explanations.note_compile(description, reason)
     if later:
-        make_later(functools.partial(compile_now, description, pending))
+        request = functools.partial(compile_now, description, pending)
+        make_later(request, len(description["nodes"]))
     else:
         compile_now(description, pending)
 

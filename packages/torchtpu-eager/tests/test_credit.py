@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which streams of ops get a program of their own: those that are likely to come again."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torchtpu_core import _C
+from torchtpu_core.runtime import background, varying
+
+OPS: list[Callable[[Tensor], Tensor]] = [torch.tanh, torch.sin]
+LENGTH = 64  # ops of a stream
+KINDS = 32
+CREDIT = 1024  # ops of programs that have not paid yet
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The ops of each program that is asked for in Fused Eager."""
+    counts: list[int] = []
+    make_later = background.make_later
+
+    def note(request: Callable[[], None], op_count: int) -> None:
+        counts.append(op_count)
+        make_later(request, op_count)
+
+    torch.tpu.init()
+    torch.tpu.wait_for_compiles()
+    varying.forget()
+    _C.forget_streams()
+    with torch.tpu.set_eager_mode("fused"), monkeypatch.context() as patch:
+        patch.setattr(background, "make_later", note)
+        yield counts
+    _C.forget_streams()
+    _C.clear_programs()
+
+
+@pytest.fixture
+def none_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "compile_now", lambda *_: None)
+
+
+def _stream(kind: int, x: Tensor) -> Tensor:
+    """Ops in an order that no other kind has; each test has kinds of its own, new on disk."""
+    order = random.Random(kind)
+    for _ in range(LENGTH):
+        x = order.choice(OPS)(x)
+    return x
+
+
+def _run(kinds: list[int]) -> None:
+    x = torch.linspace(-1, 1, 4).to("tpu")
+    for kind in kinds:
+        result = _stream(kind, x)
+        torch.tpu.synchronize()
+        torch.tpu.wait_for_compiles()
+    torch.testing.assert_close(result.cpu(), _stream(kinds[-1], x.cpu()))
+
+
+def test_streams_that_alternate_ask_once_they_come_again(asked: list[int]) -> None:
+    _run([100, 101] * 3)
+    assert asked == [LENGTH] * 2
+
+
+def test_streams_that_take_turns_with_a_few_others_ask_too(asked: list[int]) -> None:
+    few = list(range(200, 208))
+    _run(few * 2)
+    assert asked == []
+    _run(few * 4)
+    assert asked == [LENGTH] * 8
+
+
+@pytest.mark.usefixtures("none_is_made")
+def test_others_ask_after_four_rounds_while_there_is_credit(asked: list[int]) -> None:
+    many = list(range(300, 300 + KINDS))
+    _run(many * 4)
+    assert asked == []
+    _run(many * 8)
+    assert CREDIT <= sum(asked) < CREDIT + LENGTH
+
+
+@pytest.mark.usefixtures("none_is_made")
+def test_streams_by_chance_ask_for_few_programs(asked: list[int]) -> None:
+    chance = random.Random(0)
+    _run([chance.randrange(KINDS) for _ in range(8 * KINDS)])
+    assert CREDIT <= sum(asked) <= CREDIT + 4 * LENGTH
+
+
+def test_small_programs_are_made_first() -> None:
+    worker, may_go = background._Worker(), threading.Event()
+    made: list[str] = []
+    worker.submit(may_go.wait, 9)
+    for name, op_count in (("large", 300), ("small", 3), ("next", 3), ("middle", 30)):
+        worker.submit(lambda name=name: made.append(name), op_count)
+    may_go.set()
+    worker.wait()
+    assert made == ["small", "next", "middle", "large"]
