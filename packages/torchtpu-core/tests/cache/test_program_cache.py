@@ -106,6 +106,25 @@ def test_keep_in_a_place_that_cannot_be_written_is_one_warning(tmp_path) -> None
     assert cache.find(_KEY) is None
 
 
+def test_place_that_can_neither_be_read_nor_written_is_one_warning(tmp_path) -> None:
+    cache = _cache(tmp_path / "a")
+    (tmp_path / "a").symlink_to(tmp_path / "a")
+    with pytest.warns(CacheWarning, match="cannot be read") as caught:
+        assert cache.find(_KEY) is None
+        cache.keep(_entry())
+    assert len(caught) == 1
+
+
+def test_directory_in_place_of_a_shared_entry_leaves_the_others_in_use(tmp_path) -> None:
+    other = "cd" * 32
+    _cache(url=f"file://{tmp_path}/shared").keep(_entry(key=other))
+    (tmp_path / "shared" / "programs" / "ab" / _KEY).mkdir(parents=True)
+    cache = _cache(url=f"file://{tmp_path}/shared")
+    with pytest.warns(CacheWarning, match="it is a directory"):
+        assert cache.find(_KEY) is None
+    assert cache.find(other) == (_entry(key=other), "shared")
+
+
 def test_shared_root_that_fails_is_left_alone_after_one_warning(tmp_path, monkeypatch) -> None:
     cache = _cache(tmp_path / "a", "memory://torchtpu")
     asked = []
