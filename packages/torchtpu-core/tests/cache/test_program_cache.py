@@ -162,9 +162,37 @@ def holder(tmp_path):
 
 
 def test_wait_for_a_process_that_compiles_is_bounded(tmp_path, holder) -> None:
-    with single_flight(tmp_path / "lock", 0.05) as alone:
+    said: list[str] = []
+    with single_flight(tmp_path / "lock", 0.05, said.append) as alone:
         assert not alone
     assert holder.is_alive()
+    assert said == [f"process {holder.pid} has not compiled it in 0.05 s"]
+
+
+def test_lock_of_a_stopped_process_goes_to_one_of_those_who_wait(tmp_path, holder) -> None:
+    path, said = tmp_path / "lock", []
+    os.kill(holder.pid, signal.SIGSTOP)
+    try:
+        with single_flight(path, 60.0, said.append) as alone:
+            assert alone
+            with single_flight(path, 0.0) as also_alone:
+                assert not also_alone
+        assert said == [f"process {holder.pid}, which compiles it, is stopped"]
+    finally:
+        os.kill(holder.pid, signal.SIGCONT)
+
+
+def test_wait_for_a_stopped_process_is_one_warning(tmp_path, holder) -> None:
+    cache = _cache(tmp_path / "a", wait_s=60.0)
+    path = cache.directory.lock_path(_KEY)
+    path.hardlink_to(tmp_path / "lock")
+    os.kill(holder.pid, signal.SIGSTOP)
+    try:
+        stopped = pytest.warns(CacheWarning, match=f"{_KEY} yet: process {holder.pid}.* is stopped")
+        with stopped, cache.compiling(_KEY) as alone:
+            assert alone
+    finally:
+        os.kill(holder.pid, signal.SIGCONT)
 
 
 def test_lock_of_a_killed_process_is_free(tmp_path, holder) -> None:

@@ -105,7 +105,11 @@ class ProgramCache:
 
     def compiling(self, key: str) -> contextlib.AbstractContextManager[bool]:
         """Hold while the program of a key is made; whoever else wants it waits, boundedly."""
-        return single_flight(self._lock_path(key), self.wait_s)
+        return single_flight(
+            self._lock_path(key),
+            self.wait_s,
+            lambda why: self._report("directory", "waited", f"no program {key} yet: {why}"),
+        )
 
     def _lock_path(self, key: str) -> Path | None:
         if self.directory is None:
