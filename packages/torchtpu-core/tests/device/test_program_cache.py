@@ -220,6 +220,8 @@ def _description(device: int = 0, size: int = 4) -> dict[str, object]:
         "written": [],
         "outputs": [(spec, False, -1, whole, (size,))],
         "line": "",
+        "site": 0,
+        "recent": 0,
     }
     return {
         "device": device,
