@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchtpu_compile import eager_sizes
 from torchtpu_compile.padded_call import PaddedCall
+from torchtpu_core import _C
+from torchtpu_core.runtime import varying
 
 #: Two sizes have programs of their own; all that follow lie in one bucket.
 SIZES = (3, 9, 5, 12, 7, 14, 11, 6, 13, 10)
@@ -36,6 +38,23 @@ def test_layers_of_several_widths_keep_programs_of_their_own(monkeypatch) -> Non
         exact = model(x.to("tpu"))
     assert torch.equal(actual.cpu(), exact.cpu())
     assert not found
+
+
+def test_a_second_process_that_finds_programs_of_streams_compiles_nothing(compiles) -> None:
+    def run() -> int:
+        before = compiles()
+        for size in (9, 9, 5, 12, 7):
+            (torch.erf(torch.ones(size, 31, device="tpu")) * 1.5).cosh()
+            torch.tpu.synchronize()
+            torch.tpu.wait_for_compiles()
+        return compiles() - before
+
+    assert run() > 0
+    varying.forget()
+    eager_sizes.forget()
+    _C.forget_streams()
+    _C.clear_programs()
+    assert run() == 0
 
 
 def test_strict_does_not_pad(compiles: Callable[[], int]) -> None:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from torchtpu_core.cache.directory import DirectoryStore
-from torchtpu_core.errors import UnsafeDirectoryError
+from torchtpu_core.errors import DamagedEntryError, UnsafeDirectoryError
 
 
 def _key(number: int) -> str:
@@ -70,6 +70,45 @@ def test_prune_removes_leftovers_of_killed_writers_but_not_fresh_ones(tmp_path) 
     os.utime(old, (0, 0))
     store.prune()
     assert (old.exists(), fresh.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "symlink loop"])
+def test_what_lies_in_place_of_an_entry_is_refused_listed_and_replaced(tmp_path, kind) -> None:
+    store = _store(tmp_path)
+    store.put(_key(0), b"x")
+    path = store._path(_key(0))
+    path.unlink()
+    if kind == "directory":
+        path.mkdir()
+        (path / "below").write_text("x")
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path)
+    with pytest.raises((DamagedEntryError, OSError)):
+        store.get(_key(0))
+    assert [stored.key for stored in store.entries()] == [_key(0)]
+    store.put(_key(0), b"y")
+    assert store.get(_key(0)) == b"y"
+
+
+def test_remove_of_a_directory_in_place_of_an_entry_removes_it(tmp_path) -> None:
+    store = _store(tmp_path)
+    (store._path(_key(0)) / "below").mkdir(parents=True)
+    store.remove(_key(0))
+    assert list(store.entries()) == []
+
+
+def test_files_of_others_below_the_directory_are_left_alone(tmp_path) -> None:
+    store = _store(tmp_path, 10)
+    store.put(_key(0), b"x")
+    note = store._path(_key(0)).parent / "notes.txt"
+    note.write_bytes(bytes(1000))
+    (note.parent / "loop").symlink_to("loop")
+    store.put(_key(1), b"y")
+    assert {stored.key for stored in store.entries()} == {_key(0), _key(1)}
+    store.prune()
+    assert note.exists()
 
 
 def test_directories_are_the_owners_alone(tmp_path) -> None:

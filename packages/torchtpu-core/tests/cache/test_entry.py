@@ -52,6 +52,23 @@ def test_peek_of_anything_gives_an_entry_or_the_error(content: bytes) -> None:
         peek(io.BytesIO(content))
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 100_000,
+        b"[]",
+        b'{"key":"k","kind":"trace","name":5,"host":"h","facts":{}}',
+        b'{"key":"k","kind":"trace","name":"n","host":"h","facts":[]}',
+    ],
+    ids=["deep", "list", "name", "facts"],
+)
+def test_peek_of_a_header_of_other_types_raises(header: bytes) -> None:
+    fixed = len(b"torchtpu-cache-2\n") + 32
+    content = _CONTENT[:fixed] + len(header).to_bytes(4, "little") + header
+    with pytest.raises(DamagedEntryError):
+        peek(io.BytesIO(content))
+
+
 def test_decode_under_another_name_raises() -> None:
     with pytest.raises(DamagedEntryError, match="kept under another name"):
         decode(_CONTENT, "cd" * 32)

@@ -77,6 +77,41 @@ def test_unpack_leaves_damaged_and_stray_members_out(tmp_path, store) -> None:
     assert not (tmp_path / "evil").exists()
 
 
+def test_unpack_of_a_pack_damaged_anywhere_adds_good_entries_or_is_refused(tmp_path, store):
+    write_pack(tmp_path / "p", store, **_HERE)
+    content, good = (tmp_path / "p").read_bytes(), _contents(store)
+    other = DirectoryStore(tmp_path / "other", 1 << 20)
+    refused = 0
+    for offset in range(0, len(content), 17):
+        damaged = bytearray(content)
+        damaged[offset] ^= 0xA5
+        (tmp_path / "p").write_bytes(damaged)
+        try:
+            read_pack(tmp_path / "p", other, **_HERE)
+        except PackError:
+            refused += 1
+    assert refused > 0
+    assert _contents(other).items() <= good.items()
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "[" * 100_000,
+        "[]",
+        '{"format": 1, "host": "h2", "host_facts": ["jax"]}',
+        '{"format": 1, "host": "h2", "host_facts": {"CPU features": 7}}',
+        " " * 2**21 + "{}",
+    ],
+    ids=["deep", "list", "facts", "features", "large"],
+)
+def test_unpack_of_a_manifest_of_other_types_is_refused(tmp_path, store, manifest) -> None:
+    with zipfile.ZipFile(tmp_path / "p", "w") as file:
+        file.writestr("manifest.json", manifest)
+    with pytest.raises(PackError, match="is not a pack"):
+        read_pack(tmp_path / "p", store, **_HERE)
+
+
 def test_unpack_with_another_key_adds_nothing(tmp_path, store) -> None:
     write_pack(tmp_path / "p", store, **_HERE)
     other = DirectoryStore(tmp_path / "other", 1 << 20)
@@ -87,7 +122,10 @@ def test_unpack_with_another_key_adds_nothing(tmp_path, store) -> None:
 def test_faults_name_the_damaged_and_the_orphaned(store) -> None:
     assert list(faults(store, b"")) == []
     store.put(f"{0:064x}", b"damaged")
+    store._path(f"{3:064x}").unlink()
+    store._path(f"{3:064x}").mkdir()
     found = {fault.key: fault.why for fault in faults(store, b"")}
     assert found[f"{0:064x}"].startswith("it is not an entry")
     assert found[f"{1:064x}"] == "its executable is not here"
-    assert len(found) == 2
+    assert found[f"{3:064x}"] == "it is not a regular file"
+    assert len(found) == 3

@@ -106,6 +106,25 @@ def test_keep_in_a_place_that_cannot_be_written_is_one_warning(tmp_path) -> None
     assert cache.find(_KEY) is None
 
 
+def test_place_that_can_neither_be_read_nor_written_is_one_warning(tmp_path) -> None:
+    cache = _cache(tmp_path / "a")
+    (tmp_path / "a").symlink_to(tmp_path / "a")
+    with pytest.warns(CacheWarning, match="cannot be read") as caught:
+        assert cache.find(_KEY) is None
+        cache.keep(_entry())
+    assert len(caught) == 1
+
+
+def test_directory_in_place_of_a_shared_entry_leaves_the_others_in_use(tmp_path) -> None:
+    other = "cd" * 32
+    _cache(url=f"file://{tmp_path}/shared").keep(_entry(key=other))
+    (tmp_path / "shared" / "programs" / "ab" / _KEY).mkdir(parents=True)
+    cache = _cache(url=f"file://{tmp_path}/shared")
+    with pytest.warns(CacheWarning, match="it is a directory"):
+        assert cache.find(_KEY) is None
+    assert cache.find(other) == (_entry(key=other), "shared")
+
+
 def test_shared_root_that_fails_is_left_alone_after_one_warning(tmp_path, monkeypatch) -> None:
     cache = _cache(tmp_path / "a", "memory://torchtpu")
     asked = []
@@ -143,9 +162,37 @@ def holder(tmp_path):
 
 
 def test_wait_for_a_process_that_compiles_is_bounded(tmp_path, holder) -> None:
-    with single_flight(tmp_path / "lock", 0.05) as alone:
+    said: list[str] = []
+    with single_flight(tmp_path / "lock", 0.05, said.append) as alone:
         assert not alone
     assert holder.is_alive()
+    assert said == [f"process {holder.pid} has not compiled it in 0.05 s"]
+
+
+def test_lock_of_a_stopped_process_goes_to_one_of_those_who_wait(tmp_path, holder) -> None:
+    path, said = tmp_path / "lock", []
+    os.kill(holder.pid, signal.SIGSTOP)
+    try:
+        with single_flight(path, 60.0, said.append) as alone:
+            assert alone
+            with single_flight(path, 0.0) as also_alone:
+                assert not also_alone
+        assert said == [f"process {holder.pid}, which compiles it, is stopped"]
+    finally:
+        os.kill(holder.pid, signal.SIGCONT)
+
+
+def test_wait_for_a_stopped_process_is_one_warning(tmp_path, holder) -> None:
+    cache = _cache(tmp_path / "a", wait_s=60.0)
+    path = cache.directory.lock_path(_KEY)
+    path.hardlink_to(tmp_path / "lock")
+    os.kill(holder.pid, signal.SIGSTOP)
+    try:
+        stopped = pytest.warns(CacheWarning, match=f"{_KEY} yet: process {holder.pid}.* is stopped")
+        with stopped, cache.compiling(_KEY) as alone:
+            assert alone
+    finally:
+        os.kill(holder.pid, signal.SIGCONT)
 
 
 def test_lock_of_a_killed_process_is_free(tmp_path, holder) -> None:

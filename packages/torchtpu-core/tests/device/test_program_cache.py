@@ -94,6 +94,7 @@ def test_simulated_time_of_a_loaded_program_is_that_of_the_compiled_one(new_proc
         start.record()
         torch.mm(x, x)
         end.record()
+        end.synchronize()
         return start.elapsed_time(end)
 
     expected = duration()
@@ -158,12 +159,10 @@ def test_damaged_entries_are_one_warning_and_replaced(new_process, tmp_path, how
     new_process()
     with pytest.warns(CacheWarning) as caught:
         _assert_same(_short_step(), expected)
-    assert len({str(w.message).split("(")[0] for w in caught}) <= 2
-    if how != "a directory":
-        assert len([w for w in caught if w.category is CacheWarning]) == 1
-        new_process()
-        _assert_same(_short_step(), expected)
-        assert torch.tpu.counters()["compiles"] == 0
+    assert len([w for w in caught if w.category is CacheWarning]) == 1
+    new_process()
+    _assert_same(_short_step(), expected)
+    assert torch.tpu.counters()["compiles"] == 0
 
 
 def test_payload_that_passes_its_checksum_but_is_none_is_compiled_anew(new_process, tmp_path):
@@ -221,6 +220,8 @@ def _description(device: int = 0, size: int = 4) -> dict[str, object]:
         "written": [],
         "outputs": [(spec, False, -1, whole, (size,))],
         "line": "",
+        "site": 0,
+        "recent": 0,
     }
     return {
         "device": device,

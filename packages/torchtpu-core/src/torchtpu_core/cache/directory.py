@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from torchtpu_core.cache.entry import Entry, peek
-from torchtpu_core.cache.store import Stored, remove_oldest
-from torchtpu_core.errors import UnsafeDirectoryError
+from torchtpu_core.cache.store import Stored, is_key, remove_oldest
+from torchtpu_core.errors import DamagedEntryError, UnsafeDirectoryError
 
 #: A prune leaves this share of the bound, so that the next entries do not prune again.
 _FILL_AFTER_PRUNE = 0.9
@@ -68,7 +70,8 @@ class DirectoryStore:
     def read(self, key: str) -> bytes | None:
         """The content of a key."""
         try:
-            return self._path(key).read_bytes()
+            with self._open(key) as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -80,6 +83,8 @@ class DirectoryStore:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
             Path(temporary).replace(path)
         except OSError:
             Path(temporary).unlink(missing_ok=True)
@@ -88,18 +93,24 @@ class DirectoryStore:
 
     def header(self, key: str) -> Entry:
         """The unchecked header of an entry."""
-        with self._path(key).open("rb") as file:
+        with self._open(key) as file:
             return peek(file)
 
     def remove(self, key: str) -> None:
         """Forget a key."""
-        self._path(key).unlink(missing_ok=True)
+        path = self._path(key)
+        try:
+            path.unlink(missing_ok=True)
+        except (IsADirectoryError, PermissionError):  # the latter: of a directory, on macOS
+            if not path.is_dir():
+                raise
+            shutil.rmtree(path)
 
     def entries(self) -> Iterator[Stored]:
         """All that is kept."""
         for path in self._files():
             with contextlib.suppress(FileNotFoundError):  # another process pruned it
-                found = path.stat()
+                found = path.lstat()
                 yield Stored(found.st_mtime, found.st_size, path.name)
 
     def prune(self) -> None:
@@ -139,7 +150,7 @@ class DirectoryStore:
 
     def _files(self) -> Iterator[Path]:
         for path in self._programs.glob("??/*"):
-            if not path.name.startswith("."):
+            if is_key(path.name):
                 yield path
 
     def _remove_leftovers(self) -> None:
@@ -148,6 +159,14 @@ class DirectoryStore:
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < old:
                     path.unlink()
+
+    def _open(self, key: str) -> BinaryIO:
+        """The file of a key; opening never waits, as it would for a writer of a FIFO."""
+        descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+        raise DamagedEntryError("it is not a regular file")
 
     def _path(self, key: str) -> Path:
         return self._programs / key[:2] / key

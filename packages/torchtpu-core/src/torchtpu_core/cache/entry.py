@@ -118,13 +118,14 @@ def _parsed(content: bytes) -> Entry:
         if _FIXED_BYTES + length > len(content):
             raise DamagedEntryError("it is truncated")
         header = json.loads(content[_FIXED_BYTES : _FIXED_BYTES + length])
+        texts = {name: header[name] for name in ("key", "name", "host")}
+        if not (all(isinstance(t, str) for t in texts.values()) and type(header["facts"]) is dict):
+            raise DamagedEntryError("its header holds values of other types")
         return Entry(
-            key=header["key"],
+            **texts,
             kind=Kind(header["kind"]),
-            name=header["name"],
-            host=header["host"],
             facts=header["facts"],
             payload=content[_FIXED_BYTES + length :],
         )
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
         raise DamagedEntryError(f"its header cannot be read ({error})") from error

@@ -40,10 +40,10 @@ def faults(store: Store, secret: bytes) -> Iterator[Fault]:
     needs: dict[str, str] = {}
     present: set[str] = set()
     for stored in list(store.entries()):
-        content = store.read(stored.key)
-        if content is None:
-            continue
         try:
+            content = store.read(stored.key)
+            if content is None:
+                continue
             entry = decode(content, stored.key, secret)
         except DamagedEntryError as error:
             yield Fault(key=stored.key, why=str(error))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,9 @@ _FORMAT = 1
 _MANIFEST = "manifest.json"
 _NAME = re.compile(r"programs/([0-9a-f]{64})")
 _ENTRY_BYTES_MAX = 2**31
+_MANIFEST_BYTES_MAX = 2**20
+#: What reading another file, or a damaged pack, as a pack raises.
+_NO_PACK = (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ def write_pack(
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr(_MANIFEST, json.dumps(manifest, indent=1))
             for key in _chosen(store, host, match):
-                content = store.read(key)
+                content = _kept(store, key)
                 if content is None:
                     continue
                 if not _is_good(content, key, host, secret):
@@ -110,7 +112,7 @@ def read_pack(
     programs = refused = size_bytes = 0
     try:
         with zipfile.ZipFile(path) as file:
-            _require_host(path, json.loads(file.read(_MANIFEST)), host, host_facts)
+            _require_host(path, _manifest(file), host, host_facts)
             for info in file.infolist():
                 found = _NAME.fullmatch(info.filename)
                 if found is None or info.file_size > _ENTRY_BYTES_MAX:
@@ -123,7 +125,7 @@ def read_pack(
                 store.put(found[1], content)
                 programs += 1
                 size_bytes += len(content)
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+    except _NO_PACK as error:
         raise PackError(f"{path} is not a pack of compiled programs ({error}).") from error
     return Packed(programs=programs, refused=refused, size_bytes=size_bytes)
 
@@ -143,8 +145,8 @@ def _require_host(
     path: Path, manifest: Mapping[str, Any], host: str, host_facts: Mapping[str, str]
 ) -> None:
     if manifest["format"] != _FORMAT:
-        raise PackError(f"{path} is a pack of format {manifest['format']}, not {_FORMAT}.")
-    if manifest["host"] == host:
+        raise PackError(f"{path} is a pack of format {manifest['format']!s:.20}, not {_FORMAT}.")
+    if manifest.get("host") == host:
         return
     made_on = manifest["host_facts"]
     differences = [
@@ -170,11 +172,34 @@ def _difference(name: str, there: str, here: str) -> str:
     return f"{name}: {there or 'none'} there, {here or 'none'} here"
 
 
+def _manifest(file: zipfile.ZipFile) -> Mapping[str, Any]:
+    """What a pack says of itself.
+
+    Raises:
+        ValueError, KeyError, RecursionError: it says nothing of the kind.
+    """
+    if file.getinfo(_MANIFEST).file_size > _MANIFEST_BYTES_MAX:
+        raise ValueError("its manifest is too large")
+    manifest = json.loads(_read(file, file.getinfo(_MANIFEST)))
+    facts = manifest.get("host_facts") if isinstance(manifest, dict) else None
+    if not isinstance(facts, dict) or not all(isinstance(v, str) for v in facts.values()):
+        raise ValueError("its manifest does not say where it was made")
+    return manifest
+
+
 def _read(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """The bytes of a member; none if its own checksum says that they are damaged."""
+    """The bytes of a member; none if they are damaged, which `zipfile` says in many ways."""
     try:
         return file.read(info)
-    except (zipfile.BadZipFile, zlib.error):
+    except Exception:
+        return b""
+
+
+def _kept(store: DirectoryStore, key: str) -> bytes | None:
+    """The bytes of an entry, none if something else lies in its place."""
+    try:
+        return store.read(key)
+    except DamagedEntryError:
         return b""
 
 

@@ -105,7 +105,11 @@ class ProgramCache:
 
     def compiling(self, key: str) -> contextlib.AbstractContextManager[bool]:
         """Hold while the program of a key is made; whoever else wants it waits, boundedly."""
-        return single_flight(self._lock_path(key), self.wait_s)
+        return single_flight(
+            self._lock_path(key),
+            self.wait_s,
+            lambda why: self._report("directory", "waited", f"no program {key} yet: {why}"),
+        )
 
     def _lock_path(self, key: str) -> Path | None:
         if self.directory is None:
@@ -121,15 +125,14 @@ class ProgramCache:
             return None
         try:
             content = store.get(key)
-        except OSError as error:
-            self._cannot(level, "read", store, error)
-            return None
-        if content is None:
-            return None
-        try:
+            if content is None:
+                return None
             entry = decode(content, key, self.secret)
             if entry.host != self.host:
                 raise DamagedEntryError("it was made for another platform")
+        except OSError as error:
+            self._cannot(level, "read", store, error)
+            return None
         except DamagedEntryError as error:
             self._report(level, "damaged", f"the entry {key} in {store.place} is refused: {error}")
             return None
@@ -146,7 +149,7 @@ class ProgramCache:
     def _cannot(self, level: str, what: str, store: Store, error: OSError) -> None:
         if level == "shared":
             self.shared = None  # each further attempt might wait for the network
-        self._report(level, what, f"{store.place} cannot be {what} ({error})")
+        self._report(level, "place", f"{store.place} cannot be {what} ({error})")
 
     def _report(self, level: str, kind: str, what: str) -> None:
         with self._lock:

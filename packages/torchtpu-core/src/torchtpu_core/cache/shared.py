@@ -16,7 +16,7 @@ from typing import Any
 import fsspec
 
 from torchtpu_core.cache.entry import Entry, peek
-from torchtpu_core.cache.store import Stored
+from torchtpu_core.cache.store import Stored, is_key
 from torchtpu_core.errors import DamagedEntryError
 
 #: Protocols whose writes appear at once and whole.
@@ -58,6 +58,8 @@ class SharedStore:
             return bytes(self._fs.cat_file(self._path(key)))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except IsADirectoryError as error:
+            raise DamagedEntryError("it is a directory") from error
         except Exception as error:
             raise _as_os_error(error) from error
 
@@ -72,6 +74,8 @@ class SharedStore:
                 return peek(file)
         except DamagedEntryError:
             raise
+        except IsADirectoryError as error:
+            raise DamagedEntryError("it is a directory") from error
         except Exception as error:
             raise _as_os_error(error) from error
 
@@ -109,7 +113,7 @@ class SharedStore:
             raise _as_os_error(error) from error
         for path, info in found.items():
             key = path.rpartition("/")[2]
-            if not key.startswith("."):
+            if is_key(key):
                 yield Stored(_modified_s(info), int(info.get("size") or 0), key)
 
     def _path(self, key: str) -> str:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from torchtpu_core.cache.entry import Entry
+
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,7 +37,11 @@ class Store(Protocol):
         """Where it is, for messages."""
 
     def get(self, key: str) -> bytes | None:
-        """The content of a key, None if there is none."""
+        """The content of a key, None if there is none.
+
+        Raises:
+            DamagedEntryError: something that has no content lies in its place.
+        """
 
     def read(self, key: str) -> bytes | None:
         """As `get`, but looking does not count as use."""
@@ -54,6 +61,11 @@ class Store(Protocol):
 
     def entries(self) -> Iterator[Stored]:
         """All that is kept, in any order."""
+
+
+def is_key(name: str) -> bool:
+    """Whether a name is that of an entry: other files are not ours to list or to remove."""
+    return _KEY.fullmatch(name) is not None
 
 
 def remove_oldest(store: Store, limit_bytes: int) -> list[Stored]:

@@ -95,7 +95,10 @@ def lookup_program(description: Description) -> Program | None:
     Args:
         description: what `csrc/describe.cpp` makes of a trace.
     """
-    return _find(trace_key(description), description, remote=False)
+    found = _find(trace_key(description), description, remote=False)
+    if found is not None:
+        varying.note_ops(description)
+    return found
 
 
 def compile_program(description: Description) -> Program:

@@ -84,9 +84,22 @@ def sizes_seen(description: Description) -> Sequence[Sizes]:
 
     Sizes of 0 and 1 are never open: they broadcast.
     """
-    if len(description["nodes"]) != 1 or not description["nodes"][0]["site"]:
+    return _sizes_seen(description["nodes"][0]) if len(description["nodes"]) == 1 else ()
+
+
+def note_ops(description: Description) -> None:
+    """Note each op of a trace that runs as one program found in the cache.
+
+    The process that made the program ran them one by one before, and learnt of their sizes then.
+    Without that this one would want programs for later sizes that the other did without.
+    """
+    for node in description["nodes"]:
+        _sizes_seen(node)
+
+
+def _sizes_seen(node: Mapping[str, Any]) -> Sequence[Sizes]:
+    if not node["site"]:
         return ()
-    (node,) = description["nodes"]
     sizes = sizes_of(node)
     form = tuple(tuple(n if n < 2 else None for n in part) for pair in sizes for part in pair)
     with _lock:
