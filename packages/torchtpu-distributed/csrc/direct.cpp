@@ -180,7 +180,8 @@ void Direct::compare(const PendingPtr& record, bool sends, int peer, int tag, co
     return;
   }
   auto dtype = py::str(py::cast(tensor.scalar_type())).cast<std::string>();
-  std::string what = std::to_string(tensor.numel()) + " elements of " + dtype;
+  std::string content = std::to_string(tensor.numel()) + " elements of " + dtype + ",";
+  std::string what = content + " shape " + c10::str(tensor.sizes());
   std::optional<std::string> said;
   if (peer >= 0) {
     said = letters_->compare(sends, peer, tag, what, record->line);
@@ -189,9 +190,15 @@ void Direct::compare(const PendingPtr& record, bool sends, int peer, int tag, co
   } else {
     said = letters_->compare_arrived(source, tag, what);
   }
-  if (said) {
-    report("message_differs", record, std::to_string(peer < 0 ? source : peer) + "\n" + what + "\n" + *said);
+  if (!said) {
+    return;
   }
+  std::string ends = std::to_string(peer < 0 ? source : peer) + "\n" + what + "\n" + *said;
+  if (!said->starts_with(content)) {
+    report("message_differs", record, ends);
+  }
+  Untraced untraced;
+  owner_().attr("message_reshaped")(record, readable(ends));
 }
 
 void Direct::follow(const PendingPtr& record, const std::function<bool(const Abort&)>& wait) {

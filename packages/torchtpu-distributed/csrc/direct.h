@@ -85,7 +85,8 @@ class Direct : public std::enable_shared_from_this<Direct> {
 
   // Ends of messages are compared from now on.
   void share(std::shared_ptr<Mailbox> mailbox) { letters_.emplace(std::move(mailbox), rank_); }
-  // Compares one end with what the other has said; throws what HostRunner says about a difference.
+  // Compares one end with what the other has said; throws what HostRunner says about a difference,
+  // and has it warn of one of shape only, since gloo delivers such a message.
   // `peer` negative: any rank, one of which `source` is when the message has come. The GIL is held.
   void compare(const PendingPtr& record, bool sends, int peer, int tag, const at::Tensor& tensor, int source = -1);
 

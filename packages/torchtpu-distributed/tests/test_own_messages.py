@@ -42,3 +42,16 @@ def test_a_receive_from_any_rank_sees_messages_of_oneself(pair, device):
         assert [r.unique().tolist() for r in results] == [[rank], [rank], [1 - rank], [rank]]
         assert sources == [rank, 0, 1 - rank]
         assert "while it receives from any rank" in said
+
+
+@pytest.mark.parametrize("device", ["tpu", "cpu"])
+def test_a_message_into_another_shape_arrives_with_a_warning_at_the_later_end(pair, device):
+    (values, noted), (_, early) = pair("own_messages.reshaped", device)
+    assert values == list(range(8)) and early == []
+    (said,) = noted
+    assert re.search(
+        r"rank 0 receives 8 elements of torch.float32, shape \[8\] at \S*own_mess", said
+    )
+    assert re.search(
+        r"rank 1 sends 8 elements of torch.float32, shape \[2, 4\] at \S*own_mess", said
+    )

@@ -19,7 +19,7 @@ import torch
 from torch import distributed as dist
 from torchtpu_core import calls as core_calls
 
-from torchtpu_distributed import _C, first_calls, pricing
+from torchtpu_distributed import _C, first_calls, message_ends, pricing
 from torchtpu_distributed.calls import Collective
 from torchtpu_distributed.device_memory import Source, Target, storage_key
 from torchtpu_distributed.errors import CollectiveError
@@ -205,30 +205,12 @@ class HostRunner:
         raise CollectiveError(f"{pending.name}: {message}")
 
     def message_differs(self, pending: Pending, said: str) -> None:
-        """Fail because the other end of a message has said something else than this one.
+        """Fail because the ends of a message differ, for compiled code; see `message_ends`."""
+        message_ends.refuse(self._group, pending, said)
 
-        Args:
-            pending: this end.
-            said: the other rank's number in the group, what this end is and what the other one
-                is, and its line.
-        """
-        group = self._group
-        peer, mine, other, line = (*said.split("\n", 3), "")[:4]
-        sends = pending.kind.startswith("send")
-        ends = [
-            (group.world.rank, "sends" if sends else "receives", mine, pending.line),
-            (group.ranks[int(peer)], "receives" if sends else "sends", other, line),
-        ]
-        listed = "".join(
-            f"\n  rank {rank} {does} {what}{f' at {where}' if where else ''}"
-            for rank, does, what, where in sorted(ends)
-        )
-        group.fail(
-            f"The ends of a message of group {group.name!r} differ; rank {group.world.rank} "
-            f"noticed it:{listed}\nA tensor that is sent and the one that receives it must have "
-            "the same dtype and number of elements, and messages between two ranks with one tag "
-            "must be received in the order in which they are sent."
-        )
+    def message_reshaped(self, pending: Pending, said: str) -> None:
+        """Warn that the ends of a message have other shapes, for compiled code."""
+        message_ends.warn_of_shapes(self._group, pending, said)
 
     def main_line(self) -> str:
         """The line of the main thread, for a collective that another thread calls."""

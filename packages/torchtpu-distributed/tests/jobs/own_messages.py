@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -99,6 +101,24 @@ def from_any(device: str) -> tuple[list[Tensor], list[int], str]:
     sources.append(received._source_rank())
     _wait(dist.isend(mine, rank, tag=2), dist.irecv(results[3], rank, tag=2))
     return [r.cpu() for r in results], sources, said
+
+
+def reshaped(device: str) -> tuple[list[float], list[str]]:
+    """A message from rank 1 into another shape: what arrives, and the warnings."""
+    rank = dist.get_rank()
+    x = torch.arange(8.0, device=device).view(2, 4) * rank
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        if rank == 1:
+            sent = dist.isend(x, 0)
+            dist.barrier()
+            _wait(sent)
+        else:
+            dist.barrier()
+            x = torch.zeros(8, device=device)
+            dist.recv(x, 1)
+    dist.barrier()
+    return x.flatten().tolist(), [str(each.message) for each in noted]
 
 
 def _wait(*works: dist.Work | None) -> None:
