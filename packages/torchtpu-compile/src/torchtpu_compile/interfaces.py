@@ -29,6 +29,7 @@ from torchtpu_compile import (
     margin_losses,
     meta_kernels,
     open_composites,
+    resampling,
 )
 
 log = logging.getLogger("torchtpu")
@@ -91,6 +92,7 @@ def _prepare_dynamo() -> None:
     image_layouts.register()
     margin_losses.register()
     open_composites.register()
+    resampling.register()
     for package in _KERNELS:
         trace_rules.add(package)
     for name in _OUTSIDE_OF_GRAPHS:
