@@ -65,8 +65,10 @@ def _by_decomposition(mode: Any, op: Any, args: Sequence[Any], kwargs: Mapping[s
 
     if op not in _decomposed():
         return NotImplemented
+    is_dense = all(t.layout is torch.strided for t in args if isinstance(t, torch.Tensor))
+    applies = has_open_sizes((args, kwargs)) or (is_dense and torch_decomp_decompositions(op))
     with mode:
-        if has_open_sizes(args) or torch_decomp_decompositions(op):
+        if applies:
             return decomposition_table[op](*args, **kwargs)
         return op.decompose(*args, **kwargs)
 
