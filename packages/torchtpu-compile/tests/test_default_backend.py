@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchtpu_compile import executable
+from torchtpu_compile import bounded_program, executable
 
 
 def test_default_backend_runs_one_program_per_graph() -> None:
@@ -86,6 +86,46 @@ def test_default_backend_trains_in_ways_that_skip_or_change_inductors_passes(how
             loss.backward()
             results.append([loss.detach().cpu(), w.grad.cpu(), s.cpu()])
         torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"padding_idx": 3}, {"scale_grad_by_freq": True}])
+def test_embedding_of_open_length_trains_in_programs_that_lengths_share(options) -> None:
+    """Inductor takes its gradient apart to an accumulation under a mask."""
+
+    def gradient(call: Callable[..., Tensor], device: str, ids: Tensor) -> Tensor:
+        weight = torch.linspace(-1, 1, 40).reshape(10, 4).to(device).requires_grad_()
+        call(ids.to(device), weight).backward()
+        return weight.grad.cpu()
+
+    def function(ids: Tensor, weight: Tensor) -> Tensor:
+        return F.embedding(ids, weight, **options).sin().sum()
+
+    compiled = torch.compile(function, dynamic=True)
+    refused = dict(bounded_program.reasons)
+    for length in (3, 5, 7):
+        ids = torch.arange(2 * length).reshape(2, length) % 10
+        actual, expected = gradient(compiled, "tpu", ids), gradient(function, "cpu", ids)
+        torch.testing.assert_close(actual, expected)
+    assert bounded_program.reasons == refused
+
+
+def test_gradient_of_reflection_at_open_sizes_equals_cpus() -> None:
+    """Inductor takes it apart to lookups under a mask."""
+
+    def gradient(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        result = call(x.requires_grad_())
+        return torch.autograd.grad(result.sin().sum(), x)[0].cpu()
+
+    def function(x: Tensor) -> Tensor:
+        return F.pad(x, (1, 2, 2, 1), mode="reflect")
+
+    compiled = torch.compile(function, dynamic=True)
+    refused = dict(bounded_program.reasons)
+    for size in (4, 5, 7):
+        x = torch.linspace(-1, 1, 6 * size).reshape(1, 1, size, 6)
+        actual, expected = gradient(compiled, x.to("tpu")), gradient(function, x.clone())
+        torch.testing.assert_close(actual, expected)
+    assert bounded_program.reasons == refused
 
 
 def test_aot_inductor_names_what_to_use_instead() -> None:

@@ -48,6 +48,7 @@ def test_convolution_of_open_sizes_is_laid_out_as_on_the_cpu() -> None:
         lambda x: F.pixel_shuffle(x, 2),
         lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
         lambda x: x.roll(1, 2),
+        lambda x: 2**x,
     ],
 )
 def test_other_results_of_images_are_laid_out_as_on_the_cpu(function) -> None:
@@ -56,17 +57,41 @@ def test_other_results_of_images_are_laid_out_as_on_the_cpu(function) -> None:
     assert found.stride() == function(x).stride()
 
 
-def test_gradient_of_padding_is_laid_out_as_on_the_cpu() -> None:
-    def gradient(run, device: str) -> Tensor:
-        x = torch.ones(2, 4, 6, 5).to(device).to(memory_format=torch.channels_last)
-        padded = run(x.requires_grad_())
-        return torch.autograd.grad(padded, x, torch.ones_like(padded))[0]
+def _gradient(function: Callable[[Tensor], Tensor], device: str, batch: int = 2) -> Tensor:
+    """Of an image whose channels are last."""
+    x = torch.linspace(-1, 1, batch * 120).reshape(batch, 4, 6, 5).to(device)
+    x = x.to(memory_format=torch.channels_last).requires_grad_()
+    result = function(x)
+    return torch.autograd.grad(result, x, torch.ones_like(result))[0]
 
-    def padded(x: Tensor) -> Tensor:
-        return F.pad(x, (1, 1, 1, 1), mode="reflect")
 
-    compiled = torch.compile(padded, backend="tpu")
-    assert gradient(compiled, "tpu").stride() == gradient(padded, "cpu").stride()
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+        lambda x: F.mse_loss(x, torch.zeros_like(x)),
+        lambda x: F.huber_loss(x, torch.zeros_like(x)),
+        lambda x: F.glu(x, 1),
+        F.logsigmoid,
+        lambda x: F.interpolate(x, scale_factor=2),
+        lambda x: F.interpolate(x, size=(7, 9), mode="bilinear"),
+    ],
+)
+def test_gradient_is_laid_out_as_on_the_cpu(function) -> None:
+    found = _gradient(torch.compile(function, backend="tpu"), "tpu")
+    expected = _gradient(function, "cpu")
+    assert found.stride() == expected.stride()
+    torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_gradient_of_open_size_is_laid_out_as_on_the_cpu() -> None:
+    def loss(x: Tensor) -> Tensor:
+        return F.smooth_l1_loss(x, torch.zeros_like(x))
+
+    compiled = torch.compile(loss, backend="tpu", dynamic=True)
+    for batch in (2, 3):
+        found, expected = _gradient(compiled, "tpu", batch), _gradient(loss, "cpu", batch)
+        assert found.stride() == expected.stride()
 
 
 def test_layouts_on_the_cpu_follow_its_own_kernels() -> None:
@@ -74,3 +99,13 @@ def test_layouts_on_the_cpu_follow_its_own_kernels() -> None:
     compiled = torch.compile(_convolved, backend="aot_eager")
     assert compiled(x, _WEIGHT).stride() == _convolved(x, _WEIGHT).stride()
     assert compiled(x.contiguous(), _WEIGHT).is_contiguous()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_on_the_cpu_are_still_those_of_pytorchs_decompositions(dynamic: bool) -> None:
+    def shuffled(x: Tensor) -> Tensor:
+        return F.pixel_shuffle(x, 2)
+
+    x = torch.rand(2, 4, 6, 5).to(memory_format=torch.channels_last)
+    found = torch.compile(shuffled, backend="aot_eager", dynamic=dynamic)(x)
+    torch.testing.assert_close(found, shuffled(x))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torchtpu_compile import bounded_program
+from torchtpu_compile import bounded_program, recurrent_notice
+from torchtpu_compile.explanation import explain
 
 LAYERS = {
     "lstm": (nn.LSTM, {}),
@@ -81,3 +83,33 @@ def test_a_given_state_of_an_open_batch_reaches_both_directions() -> None:
             found.append([output, last, cell, *(t.grad for t in leaves)])
         for a, e in zip(*found, strict=True):
             torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+
+
+class _Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.LSTM(FEATURES, HIDDEN), nn.Linear(HIDDEN, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[0])
+
+
+def test_layer_that_dynamo_leaves_out_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrent_notice, "_told", [])
+    model, x = _Tagger().to("tpu"), torch.rand(3, 2, FEATURES, device="tpu")
+    compiled = torch.compile(model, backend="tpu")
+    with torch._dynamo.config.patch(allow_rnn=False):
+        with pytest.warns(recurrent_notice.LeftOutWarning, match=r"test_recurrent.*allow_rnn"):
+            compiled(x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", recurrent_notice.LeftOutWarning)
+            compiled(x)
+            explained = explain(model)(x)
+    assert "test_recurrent" in explained.left_out[0]
+    assert not explain(model)(x).left_out
+
+
+def test_eager_layer_is_no_news(recwarn: pytest.WarningsRecorder) -> None:
+    with torch._dynamo.config.patch(allow_rnn=False):
+        _Tagger().to("tpu")(torch.rand(3, 2, FEATURES, device="tpu"))
+    assert not [w for w in recwarn if w.category is recurrent_notice.LeftOutWarning]

@@ -177,6 +177,26 @@ def test_as_strided_where_memory_depends_on_open_sizes_is_refused(
     torch.testing.assert_close(compiled(function)(x).cpu(), function(x.cpu()))
 
 
+@pytest.mark.parametrize(
+    ("function", "kind", "words"),
+    [
+        (lambda x: x & 1, NotImplementedError, "\"bitwise_and_cpu\" not implemented for 'Float'"),
+        (lambda x: x.softmax(3), IndexError, "Dimension out of range"),
+        (
+            lambda x: F.scaled_dot_product_attention(*(x[None, None, :, i:] for i in (0, 1, 1))),
+            GraphError,
+            "Expected size for first two dimensions",
+        ),
+    ],
+)
+def test_call_whose_lowering_fails_is_refused_in_cpus_words_with_the_line(
+    function: Callable[[Tensor], Tensor], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(GraphError, match=rf"test_semantics\.py:\d+.*{words}") as found:
+        compiled(function)(torch.ones(6, 8, device="tpu"))
+    assert isinstance(found.value, kind)
+
+
 def test_constants_and_host_tensors_mix_with_device_tensors() -> None:
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         table = torch.tensor([1.0, 2.0, 3.0]).to(x.device)

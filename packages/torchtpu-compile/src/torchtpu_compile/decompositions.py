@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
+from torchtpu_core.lowering import memory_formats
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering, operator
 
@@ -53,7 +56,24 @@ def _collect(tables: Mapping[str, Lowering], open_sizes: bool) -> dict[Any, Call
     if open_sizes:
         found |= {op: decomposition_table[op] for op in _ALSO_APART}
         found |= encoder_layers.DECOMPOSITIONS
-    return found
+    return {op: _laid_out(op, function) for op, function in found.items()}
+
+
+def _laid_out(op: torch._ops.OpOverload, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition whose result lies in memory as that of the operator does."""
+    rule = memory_formats.RULES.get(overload_name(op))
+    if rule is None:
+        return function
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        wanted = rule(args)
+        results = function(*args, **kwargs)  # NotImplemented leaves the operator whole
+        return pytree.tree_map_only(
+            torch.Tensor, lambda t: t.contiguous(memory_format=wanted), results
+        )
+
+    return run
 
 
 def in_program(op: torch._ops.OpOverload, tables: Mapping[str, Lowering]) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import traceback
 from collections.abc import Iterable
@@ -54,8 +55,24 @@ class GraphError(TorchTPUError):
 
     @classmethod
     def at_node(cls, node: torch.fx.Node, error: BaseException) -> Self:
-        """The error for a node, with the user's line that made it."""
-        return cls(f"{describe(node)} failed: {type(error).__name__}: {error}")
+        """The error for a node, with the user's line that made it.
+
+        Its class is also that of the error, if a user may catch it as such.
+        """
+        kind = next((k for k in _CAUGHT if isinstance(error, k)), None)
+        return _of_kind(kind)(f"{describe(node)} failed: {type(error).__name__}: {error}")
+
+
+#: Classes by which users catch what CPU PyTorch raises.
+_CAUGHT = (NotImplementedError, IndexError, ValueError, TypeError)
+
+
+@functools.cache
+def _of_kind(kind: type[Exception] | None) -> Any:
+    """The class of graph errors that are of a kind too."""
+    if kind is None:
+        return GraphError
+    return type("GraphError", (GraphError, kind), {"__doc__": GraphError.__doc__})
 
 
 class AOTFileError(TorchTPUError, RuntimeError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchtpu_compile import bounded_program, records
+from torchtpu_compile import bounded_program, records, recurrent_notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,17 +20,20 @@ class Explanation:
         graph_count: graphs that Dynamo captured.
         breaks: why each graph but the last ended, with the user's line.
         programs: (name, seconds, why) of each program that was compiled.
+        left_out: what runs eagerly without a graph break, with the user's line and the way out.
         true_sizes: why graphs with open sizes compile one program per size.
     """
 
     graph_count: int
     breaks: tuple[str, ...]
     programs: tuple[tuple[str, float, str], ...]
+    left_out: tuple[str, ...]
     true_sizes: tuple[str, ...]
 
     def __str__(self) -> str:
         lines = [f"{self.graph_count} graphs, {len(self.breaks)} graph breaks"]
         lines += [f"  break: {reason}" for reason in self.breaks]
+        lines += [f"  left out: {reason}" for reason in self.left_out]
         lines.append(f"{len(self.programs)} programs compiled")
         lines += [
             f"  {name}: {seconds * 1e3:.0f} ms, {why}" for name, seconds, why in self.programs
@@ -61,13 +64,18 @@ def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
         seen = torch._dynamo.explain(plain)(*args, **kwargs)
         torch._dynamo.reset()
         refused = dict(bounded_program.reasons)
+        left_out = dict(recurrent_notice.seen)
+        recurrent_notice.seen.clear()
         with records.recording() as compiled:
             torch.compile(plain, backend="tpu")(*args, **kwargs)
             torch.tpu.synchronize()
+        lines = list(recurrent_notice.seen)
+        recurrent_notice.seen.update(left_out)
         return Explanation(
             graph_count=seen.graph_count,
             breaks=tuple(_reason(b) for b in seen.break_reasons),
             programs=tuple(compiled),
+            left_out=tuple(recurrent_notice.advice(line) for line in lines),
             true_sizes=tuple(r for r in bounded_program.reasons if r not in refused),
         )
 

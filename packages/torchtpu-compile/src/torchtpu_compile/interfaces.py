@@ -29,6 +29,8 @@ from torchtpu_compile import (
     margin_losses,
     meta_kernels,
     open_composites,
+    recurrent_notice,
+    resampling,
 )
 
 log = logging.getLogger("torchtpu")
@@ -79,6 +81,7 @@ _OUTSIDE_OF_GRAPHS = (
 #: when an operator runs between two graphs.
 _KERNELS = (
     *("torchtpu_core.lowering", "torchtpu_core.runtime"),
+    "torchtpu_compile.recurrent_notice",
     "torchtpu_compile.interfaces",  # the finder below, where the code imports something
 )
 
@@ -91,6 +94,8 @@ def _prepare_dynamo() -> None:
     image_layouts.register()
     margin_losses.register()
     open_composites.register()
+    resampling.register()
+    recurrent_notice.register()
     for package in _KERNELS:
         trace_rules.add(package)
     for name in _OUTSIDE_OF_GRAPHS:

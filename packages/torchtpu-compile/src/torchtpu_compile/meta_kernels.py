@@ -73,7 +73,7 @@ def _fake_quantized(self: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
 def _ctc_loss_backward(grad: Tensor, log_probs: Tensor, *others: Any) -> Tensor:
     if log_probs.device.type not in _SERVED:
         raise UnsupportedOperatorException(torch.ops.aten._ctc_loss_backward.Tensor)
-    return torch.empty_like(log_probs)
+    return log_probs.new_empty(log_probs.shape)  # contiguous, as on CPU
 
 
 #: The operand whose sizes and dtype the one result has.
@@ -92,7 +92,7 @@ def _like(name: str, index: int) -> Callable[..., Tensor]:
     def fake(*args: Any, **kwargs: Any) -> Tensor:
         like: Tensor = args[index]
         if like.device.type in _SERVED:
-            return torch.empty_like(like)
+            return like.new_empty(like.shape)  # contiguous, as on CPU
         return _run_on_zeros(op, args, kwargs)
 
     return fake

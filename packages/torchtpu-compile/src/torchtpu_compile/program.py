@@ -29,6 +29,7 @@ from torchtpu_core.lowering.interpreter import overload_name, run_overload
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar, cast
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
+from torchtpu_core.runtime import cpu_errors
 
 from torchtpu_compile import control_flow, numbers, rng_states, strided
 from torchtpu_compile.bounded import BoundedInterpreter
@@ -290,7 +291,7 @@ def run_node(
             else:
                 value = _run_op(node, args, kwargs, tables, rng)
     except Exception as error:
-        raise GraphError.at_node(node, error) from error
+        raise GraphError.at_node(node, _in_cpus_words(node, args, kwargs, error)) from error
     for condition, (error_type, message, _) in zip(
         collected.conditions, collected.messages, strict=True
     ):
@@ -316,6 +317,16 @@ def _run_op(
         return run_overload(args[1], args[2:], kwargs, tables, rng_states.unpack(args[0]))
     assert isinstance(node.target, torch._ops.OpOverload)
     return run_overload(node.target, args, kwargs, tables, rng)
+
+
+def _in_cpus_words(node: Node, args: Any, kwargs: Any, error: Exception) -> Exception:
+    """What CPU PyTorch says of a call whose lowering failed, if it refuses it too."""
+    try:
+        if isinstance(node.target, torch._ops.OpOverload):
+            cpu_errors.raise_for_arrays(overload_name(node.target), args, kwargs, error)
+    except Exception as cpus:
+        return cpus
+    return error
 
 
 def _conformed(node: Node, value: Any, expected: Any) -> Any:

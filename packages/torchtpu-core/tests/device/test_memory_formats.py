@@ -33,6 +33,8 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
     "conv_transpose2d": (F.conv_transpose2d, (X, _filled(4, 5, 3, 3))),
     "batch_norm": (lambda x: F.batch_norm(x, None, None, training=True), (X,)),
     "group_norm": (lambda x: F.group_norm(x, 2), (X,)),
+    "logsigmoid": (F.logsigmoid, (X,)),
+    "power of a number": (lambda x: 2**x, (X,)),
     "max_pool2d": (lambda x: F.max_pool2d(x, 2), (X,)),
     "max_unpool2d": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), (X,)),
     "max_pool3d": (lambda x: F.max_pool3d(x, 2), (X3,)),

@@ -6,13 +6,13 @@ Indices in the padding are zero; negative ones count from the true end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from torchtpu_core.lowering import checks, indexing
+from torchtpu_core.lowering import checks, indexing, promotion
 
 from torchtpu_compile.bounded import Call, Rule, align, joint_dims
 from torchtpu_compile.bounded_rules.common import dim_of, fitted, refuse
@@ -76,6 +76,39 @@ def _index(call: Call) -> Padded:
     return Padded(call.run(), (*rest[:at], *joint, *rest[at:]))
 
 
+def _masked_index(call: Call) -> Padded:
+    """A lookup whose indices may be anything where the mask is false."""
+    x, mask, indices, fill = call.sizes.compact(call.args[0]), *call.args[1:4]
+    used = [d for d, i in enumerate(indices) if i is not None]
+    aligned = align(call.sizes, [indices[d] for d in used])
+    places: list[Any] = [None] * len(indices)
+    for d, index in zip(used, aligned, strict=True):
+        places[d] = _clipped(call, index, x.dims[d])
+    rest = [dim for d, dim in enumerate(x.dims) if d not in used]
+    at = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
+    row = tuple(slice(None) if place is None else place for place in places)
+    taken = Padded(x.array[row], (*rest[:at], *joint_dims(aligned), *rest[at:]))
+    taken, mask = align(call.sizes, [taken, mask])
+    value = promotion.cast(fill, taken.array.dtype)
+    return Padded(jnp.where(mask.array, taken.array, value), joint_dims([taken, mask]))
+
+
+def _clipped(call: Call, index: Padded, dim: Dim) -> jax.Array:
+    """Places in a dimension, the nearest one where there is none."""
+    size = call.sizes.true(true_size(dim)).astype(index.array.dtype)
+    return jnp.clip(jnp.where(index.array < 0, index.array + size, index.array), 0, size - 1)
+
+
+def _masked_index_add(call: Call) -> Padded:
+    x, mask, indices, values = call.sizes.compact(call.args[0]), *call.args[1:4]
+    values, mask = align(call.sizes, [values, mask])
+    kept = Padded(
+        jnp.where(mask.array, values.array, jnp.zeros((), values.array.dtype)),
+        joint_dims([values, mask]),
+    )
+    return _written(call, x, indices, call.sizes.compact(kept), True, _clipped)
+
+
 def _index_select(call: Call) -> Padded:
     x, index = call.sizes.compact(call.args[0]), call.args[2]
     dim = dim_of(x, call.args[1])
@@ -106,11 +139,29 @@ def _index_put(call: Call) -> Padded:
         if len(used) > 1:
             raise refuse(call, "is indexed by a mask and by something else")
         return _put_through_mask(call, x, used[0], indices[used[0]], values, adds)
+    return _written(call, x, indices, values, adds, _checked)
+
+
+def _checked(call: Call, index: Padded, dim: Dim) -> jax.Array:
+    return clean(call, index, dim, negative=True, by_row=False).array
+
+
+def _written(
+    call: Call,
+    x: Padded,
+    indices: Sequence[Padded | None],
+    values: Padded,
+    adds: bool,
+    places_of: Callable[[Call, Padded, Dim], jax.Array],
+) -> Padded:
+    """`x` with `values` at indices, which `places_of` makes places of a dimension."""
     # The values are in the order of the true elements, so the indices must be too.
-    aligned = [call.sizes.compact(i) for i in align(call.sizes, [indices[d] for d in used])]
+    given = {d: index for d, index in enumerate(indices) if index is not None}
+    used = list(given)
+    aligned = [call.sizes.compact(i) for i in align(call.sizes, list(given.values()))]
     places: list[Any] = [slice(None)] * len(x.dims)
     for d, index in zip(used, aligned, strict=True):
-        place = clean(call, index, x.dims[d], negative=True, by_row=False).array
+        place = places_of(call, index, x.dims[d])
         inside = call.sizes.valid(index, range(len(index.dims)))
         if inside is not None:  # what is written from the padding goes beyond the end
             place = jnp.where(inside, place, x.array.shape[d])
@@ -157,6 +208,8 @@ RULES: Mapping[str, Rule] = {
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::index.Tensor": _index,
     "aten::_unsafe_index.Tensor": _index,
+    "aten::_unsafe_masked_index": _masked_index,
+    "aten::_unsafe_masked_index_put_accumulate": _masked_index_add,
     "aten::index_select": _index_select,
     "aten::gather": _gather,
     "aten::nonzero_static": _nonzero_static,

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from torchtpu_core.lowering.table import operator
+
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -58,7 +60,7 @@ def _of_second(arguments: Sequence[Any]) -> torch.memory_format:
 
 
 def _contiguous(arguments: Sequence[Any]) -> torch.memory_format:
-    """Of gradients that CPU makes without a look at its input's layout."""
+    """Of what CPU makes without a look at its input's layout."""
     return torch.contiguous_format
 
 
@@ -71,10 +73,12 @@ RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
     "aten::_convolution": _of_input_or_weight,
     "aten::glu_backward": _contiguous,
     "aten::huber_loss_backward": _contiguous,
+    "aten::log_sigmoid_forward": _contiguous,
     "aten::max_pool3d_with_indices": _of_volume,
     "aten::max_unpool2d": _of_self,
     "aten::mse_loss_backward": _contiguous,
     "aten::pixel_shuffle": _of_self,
+    "aten::pow.Scalar": _contiguous,
     "aten::reflection_pad2d": _of_self,
     "aten::reflection_pad2d_backward": _of_second,
     "aten::reflection_pad3d": _of_self,
@@ -98,13 +102,17 @@ def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor]:
         overload: its full name.
         arguments: in schema order, tensors on the meta device.
     """
-    operator = getattr(torch.ops.aten, overload.removeprefix("aten::")).default
-    stated = arguments[0] if overload in _LIKE_SELF else operator(*arguments)
+    stated = arguments[0] if overload in _LIKE_SELF else operator(overload)(*arguments)
+    return laid_out(overload, arguments, stated)
+
+
+def laid_out(overload: str, arguments: Sequence[Any], stated: Any) -> list[torch.Tensor]:
+    """Results like the `stated` ones, one tensor or a tuple, laid out by the overload's rule."""
     wanted = RULES[overload](arguments)
-    return [_laid_out(t, wanted) for t in (stated if isinstance(stated, tuple) else (stated,))]
+    return [_like(t, wanted) for t in (stated if isinstance(stated, tuple) else (stated,))]
 
 
-def _laid_out(tensor: torch.Tensor, wanted: torch.memory_format) -> torch.Tensor:
+def _like(tensor: torch.Tensor, wanted: torch.memory_format) -> torch.Tensor:
     if wanted is torch.channels_last_3d and tensor.ndim == 4:
         return torch.empty_like(tensor.unsqueeze(0), memory_format=wanted).squeeze(0)
     return torch.empty_like(tensor, memory_format=wanted)

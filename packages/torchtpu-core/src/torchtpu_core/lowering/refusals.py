@@ -222,6 +222,26 @@ _CLAMP = _refused(
     "self", _is_complex, "clamp is not supported for complex types", NotImplementedError
 )
 
+
+def _is_half(dtype: torch.dtype) -> bool:
+    return dtype in (torch.float16, torch.bfloat16)
+
+
+#: Decompositions of matrices, which neither CPU nor XLA has in half precision: the operand and
+#: CPU's kernel.
+_DECOMPOSED = {
+    "_linalg_det": ("A", "lu_cpu"),
+    "_linalg_eigh": ("A", "linalg_eigh_cpu"),
+    "_linalg_solve_ex": ("A", "lu_cpu"),
+    "_linalg_svd": ("A", "linalg_svd_cpu"),
+    "geqrf": ("self", "geqrf_cpu"),
+    "linalg_cholesky_ex": ("self", "cholesky_cpu"),
+    "linalg_householder_product": ("input", "orgqr_cpu"),
+    "linalg_lu": ("A", "lu_cpu"),
+    "linalg_lu_factor_ex": ("A", "lu_cpu"),
+    "linalg_qr": ("A", "geqrf_cpu"),
+}
+
 #: What looks at dtypes and numbers only.
 DTYPES: dict[str, Check] = {
     "aten::mm": _same_dtype(
@@ -306,6 +326,8 @@ DTYPES: dict[str, Check] = {
     "aten::pow": _integer_power,
     "aten::atan2": _no_kernel("self", _is_complex, "atan2_cpu"),
     "aten::bitwise_not": _no_kernel("self", _not_whole, "bitwise_not_cpu"),
+    "aten::gcd": _no_kernel("self", _not_whole, "gcd_cpu"),
+    "aten::lcm": _no_kernel("self", _not_whole, "lcm_cpu"),
     "aten::frac": _no_kernel("self", _not_real, "frac_cpu"),
     "aten::round": _no_kernel("self", _is_complex, "round_vml_cpu"),
     "aten::signbit": _refused(
@@ -325,6 +347,10 @@ DTYPES: dict[str, Check] = {
             "self", _not_floating, "std and var only support floating point and complex dtypes"
         )
         for op in ("std", "var", "std_mean", "var_mean")
+    },
+    **{
+        f"aten::{op}": _no_kernel(operand, _is_half, kernel)
+        for op, (operand, kernel) in _DECOMPOSED.items()
     },
     "aten::logcumsumexp": _no_kernel("self", _not_floating, "logcumsumexp_out_cpu"),
     "aten::uniform": _no_kernel("self", _not_floating, "check_uniform_bounds"),

@@ -207,6 +207,18 @@ def _fits_diagonal(arguments: Arguments) -> None:
         )
 
 
+def _attention(arguments: Arguments) -> None:
+    """Queries and keys have as many features."""
+    query, key = arguments["query"], arguments["key"]
+    features, others = query.shape[-1], key.shape[-1]
+    if features != others:
+        batch = query.shape[:-2].numel()
+        raise RuntimeError(
+            "Expected size for first two dimensions of batch2 tensor to be: "
+            f"[{batch}, {features}] but got: [{batch}, {others}]."
+        )
+
+
 #: Checks by the op's name, for all its overloads.
 CHECKS: dict[str, Callable[[Arguments], None]] = {
     "aten::as_strided_scatter": _inside_storage,
@@ -214,6 +226,7 @@ CHECKS: dict[str, Callable[[Arguments], None]] = {
     "aten::convolution": _convolution,
     "aten::_convolution": _convolution,
     "aten::convolution_overrideable": _convolution,
+    "aten::_scaled_dot_product_fused_attention_overrideable": _attention,
     "aten::multilabel_margin_loss_forward": _multilabel_target,
     "aten::index_add": _index_add_source,
     "aten::multinomial": _multinomial,

@@ -10,13 +10,16 @@ mistakes through: `torchtpu_core.lowering.refusals` lists those.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
 import torch
 
 from torchtpu_core.errors import TorchTPUError
-from torchtpu_core.lowering import refusals
+from torchtpu_core.lowering import dtypes, refusals
+from torchtpu_core.lowering.promotion import Scalar
 from torchtpu_core.lowering.table import operator
 from torchtpu_core.runtime.sharing import is_pointwise
 
@@ -24,6 +27,8 @@ from torchtpu_core.runtime.sharing import is_pointwise
 _LARGEST = 1 << 28
 # How PyTorch says that the CPU has no kernel for an op, which says nothing about the call.
 _NO_KERNEL = ("Could not run 'aten::", "This is an operator for privateuse1 backends")
+# How it says that what was made for a lowering is not what the op takes.
+_NO_CALL = ("Expected a value of type",)
 
 
 #: Not pointwise; their CPU kernels write an ``out=`` of one dtype, their meta kernels any.
@@ -56,7 +61,7 @@ def _refuse_dtype(overload: str, arguments: Mapping[str, Any], written: torch.dt
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _run(overload, small)
+            _run(overload, dict(zip(arguments, small, strict=True)))
     except NotImplementedError:
         return  # CPU lacks a kernel
     except RuntimeError as cpus:
@@ -105,20 +110,67 @@ def raise_cpus_error(overload: str, args: Sequence[Any], error: BaseException | 
         args: its arguments in schema order.
         error: the Python exception it failed with, None for one of C++.
     """
+    schema = operator(overload)._schema.arguments
+    by_name = {a.name: value for a, value in zip(schema, args, strict=True)}
+    _raise(overload, by_name, error, _zeros)
+
+
+def raise_for_arrays(
+    overload: str, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
+) -> None:
+    """As `raise_cpus_error`, for a lowering that failed while it was traced.
+
+    Args:
+        overload: full name of the op.
+        args: what the lowering got, in schema order; JAX's arrays for tensors and for numbers.
+        kwargs: further arguments; those that the op does not have are left out.
+        error: what the lowering raised.
+    """
+    if not overload.startswith("aten::"):
+        return
+    schema = {a.name: a for a in operator(overload)._schema.arguments}
+    given = {**dict(zip(schema, args, strict=False)), **kwargs}
+    kinds = {name: str(schema[name].type) for name in given if name in schema}
+    by_name = {name: (given[name], "Tensor" not in kind) for name, kind in kinds.items()}
+    _raise(overload, by_name, error, lambda value: _zeros_of_array(*value))
+
+
+def _raise(
+    overload: str,
+    arguments: Mapping[str, Any],
+    error: BaseException | None,
+    on_host: Callable[[Any], Any],
+) -> None:
+    """Raise what the CPU says of a call whose arguments `on_host` makes."""
     if isinstance(error, (TorchTPUError, torch.OutOfMemoryError)):
         return
     if not overload.startswith("aten::"):
         return  # an op that users or plugins defined: the CPU has no words for it
     try:
-        on_host = [_zeros(arg) for arg in args]
+        made = {name: on_host(value) for name, value in arguments.items()}
     except RuntimeError:
         return
     try:
-        _run(overload, on_host)
+        _run(overload, made)
     except Exception as cpus:
-        if any(words in str(cpus) for words in _NO_KERNEL):
+        if any(words in str(cpus) for words in _NO_CALL):
             return
-        raise cpus from error
+        if not any(words in str(cpus) for words in _NO_KERNEL):
+            raise cpus from error
+        refuse(overload, made)
+
+
+def _zeros_of_array(value: Any, is_number: bool) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_zeros_of_array(item, is_number) for item in value]
+    if isinstance(value, Scalar):
+        return value.kind(1) if value.dtype is None else torch.ones((), dtype=value.dtype)
+    if not isinstance(value, (jax.Array, jax.ShapeDtypeStruct, np.ndarray)):
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+    dtype = dtypes.to_torch(value.dtype)
+    if is_number:
+        return torch.ones((), dtype=dtype).item()
+    return _host_zeros(torch.empty(value.shape, dtype=dtype, device="meta"))
 
 
 def _zeros(value: Any) -> Any:
@@ -137,10 +189,10 @@ def _host_zeros(tensor: torch.Tensor) -> torch.Tensor:
     return flat.as_strided(tensor.shape, tensor.stride())
 
 
-def _run(overload: str, args: Sequence[Any]) -> None:
+def _run(overload: str, given: Mapping[str, Any]) -> None:
     op = operator(overload)
-    arguments = op._schema.arguments
-    positional = [v for v, a in zip(args, arguments, strict=True) if not a.kwarg_only]
-    keywords = {a.name: v for v, a in zip(args, arguments, strict=True) if a.kwarg_only}
+    keyword_only = {a.name for a in op._schema.arguments if a.kwarg_only}
+    positional = [value for name, value in given.items() if name not in keyword_only]
+    keywords = {name: value for name, value in given.items() if name in keyword_only}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         op(*positional, **keywords)

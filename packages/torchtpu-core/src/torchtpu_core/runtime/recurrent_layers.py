@@ -40,6 +40,8 @@ _library.define(
     "Tensor? w_hr, Tensor output, Tensor work, Tensor cells, str cell, bool reverse) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
+#: Called before a layer runs.
+watchers: list[Callable[[], None]] = []
 _KEYS = ("AutogradPrivateUse1", "PrivateUse1")
 
 
@@ -51,7 +53,16 @@ def register(library: torch.library.Library) -> None:
     """
     for overload, function in implementations().items():
         for key in _KEYS:
-            library.impl(overload, function, key)
+            library.impl(overload, _watched(function), key)
+
+
+def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        for look in watchers:
+            look()
+        return function(*args)
+
+    return run
 
 
 def implementations() -> dict[torch._ops.OpOverload, Callable[..., Any]]:

@@ -20,7 +20,7 @@ from torchtpu_core.lowering import checks, dtypes, layout, mxu, storage_views
 from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, cast
 from torchtpu_core.lowering.storage_views import Geometry, Plan
-from torchtpu_core.runtime import clients, tables
+from torchtpu_core.runtime import clients, cpu_errors, tables
 from torchtpu_core.runtime.trace_words import Words
 
 # Bases at or below this are results of the same op (kOwnOutput in csrc/trace.h).
@@ -227,8 +227,12 @@ def _lower_node(
 ) -> list[jax.Array]:
     scalars = words.take(node["scalars"])
     args, kwargs = arguments(node, values, words, scalars)
-    with mxu.using(node.get("precision")):
-        returned = run_row(node["row"], args, kwargs, tables.current())
+    try:
+        with mxu.using(node.get("precision")):
+            returned = run_row(node["row"], args, kwargs, tables.current())
+    except Exception as error:
+        cpu_errors.raise_for_arrays(node["name"], args, kwargs, error)
+        raise
     fresh, written = _split_returns(node, returned)
     results = []
     for value, (sizes, _, dtype) in zip(fresh + written, _result_specs(node), strict=True):
