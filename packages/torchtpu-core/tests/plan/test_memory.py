@@ -6,17 +6,18 @@ from __future__ import annotations
 import pytest
 from torchtpu_core.plan.memory import memory_of
 from torchtpu_core.plan.records import Category, Phase, Work
+from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.testing.recordings import MIB, op, recording
 
 SQUARE = ((1, 4096, 4096, 4096),)
 BACK = Phase.BACKWARD
 
 
-def _memory(ops, died, *, shapes=None, vmem_bytes=0):
+def _memory(ops, died, *, shapes=None, vmem_bytes=0, vmem=None):
     made = recording(ops, died)
     for number, shape in (shapes or {}).items():
         made.blocks[number].shape = shape
-    return memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40, vmem_bytes)
+    return memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40, vmem or Vmem(vmem_bytes))
 
 
 def _passing(memory) -> list[int]:
@@ -46,7 +47,7 @@ def test_attention_keeps_narrow_heads_for_its_gradient_in_whole_vectors(width) -
     ]
     memory = _memory(ops, {2: 4, 3: 4, 4: 4})
     others = 2 * MIB  # 4, and 5, which is there throughout
-    total = sum(memory.curves[c][2] for c in Category)
+    total = sum(memory.curves[c][2] for c in Category) - memory.holes_bytes
     assert total == others + MIB + 2 * MIB * (128 // width)
 
 
@@ -170,5 +171,100 @@ def test_parameters_of_a_script_that_is_one_step_take_hbm_while_they_exist() -> 
     made = recording(ops, dict.fromkeys((1, 2, 3), 3))
     made.blocks[1].category = Category.PARAMETERS
     made.step_ends = []
-    memory = memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40, 64 * MIB)
+    memory = memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40, Vmem(64 * MIB))
     assert memory.curves[Category.PARAMETERS][:3] == [MIB] * 3
+
+
+def _mm(read: int, written: int):
+    return op("mm", Work.MATMUL, (read,), (written,), products=SQUARE)
+
+
+def test_value_that_waits_longer_than_vmem_keeps_any_takes_hbm() -> None:
+    ops = [_mm(1, 2), _mm(2, 3)]
+    for longest, expected in ((1.0, 0), (0.5, MIB)):
+        memory = _memory(ops, {2: 2}, vmem=Vmem(2 * MIB, (0.0, 1.0), longest))
+        assert _passing(memory)[0] - MIB == expected
+
+
+def test_value_larger_than_the_holes_before_it_takes_more_memory() -> None:
+    ops = [_mm(1, 2), _mm(1, 3), _mm(2, 4), _mm(3, 5), _mm(5, 6), _mm(3, 6)]
+    made = recording(ops, {2: 3, 3: 6, 4: 3, 5: 5})
+    made.blocks[5].size_bytes = 2 * MIB
+    memory = memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40)
+    # 2 and 3 live first, then 3 and 5, which does not fit where 2 was.
+    assert memory.peak_bytes == MIB + MIB + MIB + 2 * MIB
+    assert memory.holes_bytes == MIB
+
+
+@pytest.mark.parametrize(("table", "kept"), [(MIB, 0), (16 * MIB, 2 * MIB)])
+def test_rows_of_a_small_table_are_gathered_within_the_sum_that_reads_them(table, kept) -> None:
+    ops = [
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
+        op("index", Work.MOVE, (2,), (3,)),
+        op("index_add", Work.MOVE, (3,), (4,)),
+    ]
+    made = recording(ops, {2: 3, 3: 3})
+    made.blocks[2].size_bytes, made.blocks[3].size_bytes = table, 2 * MIB
+    memory = memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40)
+    assert _passing(memory)[1] == MIB + table + kept
+
+
+def test_gathered_rows_take_whole_lanes() -> None:
+    ops = [op("index", Work.MOVE, (1,), (2,)), _mm(2, 3)]
+    memory = _memory(ops, {2: 2}, shapes={2: (4096, 32)})
+    assert _passing(memory)[0] - MIB == 4 * MIB
+
+
+@pytest.mark.parametrize(("length", "size"), [(128, 0), (96, 2 * 96 * 128 * 4)])
+def test_attention_without_whole_blocks_keeps_its_softmax(length, size) -> None:
+    shape = (2, length, 128)
+    more = {"scores": 2.0 * length**2, "head_dims": (128, 128)}
+    ops = [
+        op("sdpa", Work.ATTENTION, (1,), (2,), **more),
+        op("sum", Work.MOVE, (2,), (3,)),
+        op("sdpa_backward", Work.ATTENTION, (2, 3), (4,), BACK, gradient=True, **more),
+    ]
+    memory = _memory(ops, {2: 3, 3: 3}, shapes={2: shape})
+    # 3, 4 and the result, which is copied for the gradient in vectors that are whole already.
+    assert _passing(memory)[1] - memory.holes_bytes == 4 * MIB + size
+
+
+def test_padding_before_a_convolution_takes_no_memory() -> None:
+    ops = [
+        _mm(1, 2),
+        op("constant_pad_nd", Work.ELEMENTWISE, (2,), (3,)),
+        op("convolution", Work.MATMUL, (3,), (4,), products=SQUARE),
+        op("convolution_backward", Work.MATMUL, (3, 4), (5,), BACK, products=SQUARE),
+    ]
+    memory = _memory(ops, {2: 4, 3: 4, 4: 4})
+    assert _passing(memory)[2] == MIB + 2 * MIB  # 5, and 2 and 4
+
+
+@pytest.mark.parametrize(("reader", "kept"), [("native_batch_norm_backward", 1), ("mul", 3)])
+def test_gradient_that_a_norm_goes_over_twice_is_kept(reader, kept) -> None:
+    ops = [
+        *(_mm(1, number) for number in (2, 3, 4)),
+        op("addcmul", Work.ELEMENTWISE, (2, 3, 4), (5,), BACK),
+        op(reader, Work.ELEMENTWISE, (5,), (6,), BACK),
+        op("mul", Work.ELEMENTWISE, (5,), (7,), BACK),
+    ]
+    memory = _memory(ops, dict.fromkeys((2, 3, 4, 5), 6))
+    assert _passing(memory)[5] - 2 * MIB == kept * MIB
+
+
+def test_tables_of_addresses_count_for_operators_and_what_they_change() -> None:
+    ops = [_mm(1, 2), _mm(2, 3)]
+    made = recording(ops, {2: 2})
+    sizes = [
+        memory_of(made.ops, made.blocks, (0, 2), 1 << 40, table_bytes=size).peak_bytes
+        for size in (0, 1000)
+    ]
+    assert sizes[1] - sizes[0] == round(1000 * (2 * 0.7 + 1 * 2.6))
+
+
+@pytest.mark.parametrize(("reader", "size"), [("gelu", 2 * MIB), ("relu", MIB), ("clone", MIB)])
+def test_product_that_is_compared_or_moved_for_another_is_kept_rounded(reader, size) -> None:
+    ops = [_mm(1, 2), op(reader, Work.ELEMENTWISE, (2,), (3,)), _mm(3, 4), _mm(3, 5)]
+    ops[0].dtype = "bf16"
+    memory = _memory(ops, {2: 4, 3: 4}, shapes={2: (64, 32), 3: (8, 8, 32)})
+    assert _passing(memory)[1] - 2 * MIB == size

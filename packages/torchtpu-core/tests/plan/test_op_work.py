@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torchtpu_core.plan.op_work import touched_bytes
+from torchtpu_core.plan.op_work import products_of, touched_bytes
 
 ROWS, WIDTH, LOOKED_UP = 1000, 16, 8
 TABLE = torch.empty(ROWS, WIDTH)
@@ -54,3 +54,34 @@ def test_look_up_in_a_larger_table_costs_the_same(planned) -> None:
     small, large = (planned(LOOK_UP.replace("ROWS", rows)) for rows in ("65536", "1048576"))
     times = [plan["seconds_by_work"]["forward: move"] for plan in (small, large)]
     assert times[0] == pytest.approx(times[1], rel=1e-6)
+
+
+def test_recurrent_layer_has_a_product_of_all_inputs_and_one_of_each_state() -> None:
+    given, state = torch.empty(7, 4, 16), torch.empty(4, 32)
+    weights = torch.empty(96, 16), torch.empty(96, 32)
+    rest = (None, None, None, "gru", False, True)
+    forward = products_of("recurrent_layer", (given, None, state, None, *weights, *rest), None)
+    assert forward == ((1, 28, 16, 96), (7, 4, 32, 96))
+    saved = (given, given, given, "gru", False)
+    arguments = (*(None,) * 3, given, None, state, None, *weights, None, *saved)
+    backward = products_of("recurrent_layer_backward", arguments, None)
+    work = [sum(b * m * k * n for b, m, k, n in rows) for rows in (forward, backward)]
+    assert work[1] == 2 * work[0]
+
+
+LIKE = """
+import torch
+
+with torch.no_grad():
+    x = torch.ones(4096, 4096, device="tpu")
+    for _ in range(2):
+        FILL
+"""
+
+
+def test_tensor_made_like_another_reads_none_of_it(planned) -> None:
+    like, alone = (
+        planned(LIKE.replace("FILL", fill))["seconds_by_work"]["forward: elementwise"]
+        for fill in ("torch.zeros_like(x)", 'torch.zeros(4096, 4096, device="tpu")')
+    )
+    assert like == pytest.approx(alone)

@@ -13,16 +13,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from torchtpu_core.plan.attention_memory import attention_lives
+from torchtpu_core.plan.gathers import row_sizes
 from torchtpu_core.plan.recomputed import is_elementwise, is_grouped_convolution, sources_of
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.tiles import image_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
-from torchtpu_core.plan.vmem import Life, in_hbm
-from torchtpu_core.simulator.rates import LANES
-from torchtpu_core.units import ceil_div
+from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
 
 _STATE = (Category.PARAMETERS, Category.OPTIMIZER)
-_ELEMENT_BYTES = {"f32": 4, "f64": 8}
 
 
 @dataclass(slots=True)
@@ -38,20 +37,18 @@ class Lifetimes:
     lives: list[Life] = field(default_factory=list)
 
 
-def lifetimes_of(
-    ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem_bytes: int
-) -> Lifetimes:
+def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: Vmem) -> Lifetimes:
     """What takes HBM in a step of operators.
 
     Args:
         ops: the operators of the step.
         blocks: storages by identifier.
         start: operators recorded before the step.
-        vmem_bytes: room in VMEM for values.
+        vmem: room in VMEM for values.
     """
     uses = uses_of(ops, blocks, start)
     size_of = _Sizes(ops, blocks, uses)
-    kept = _attention(ops, uses)
+    kept = attention_lives(ops, blocks, uses)
     sources = sources_of(ops, uses, size_of)
     values = _lives(ops, uses, sources, size_of)
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
@@ -63,7 +60,7 @@ def lifetimes_of(
             points = (max(0, index - 1), index) if index in read else (index,)
             passing.append(Life(storage, size, points, index + 1))
     held = list(_held(blocks, uses, start, len(ops)))
-    return Lifetimes(fixed, [*in_hbm(lives, passing, vmem_bytes), *held])
+    return Lifetimes(fixed, [*in_hbm(lives, passing, vmem), *held])
 
 
 def _held(blocks: dict[int, Block], uses: Uses, start: int, count: int) -> Iterator[Life]:
@@ -81,7 +78,7 @@ class _Sizes:
     """Bytes of storages, as the compiler keeps them."""
 
     def __init__(self, ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> None:
-        self._padded = image_sizes(ops, blocks)
+        self._padded = {**image_sizes(ops, blocks), **row_sizes(ops, blocks)}
         self._blocks = blocks
         self._wide = {
             s
@@ -114,15 +111,21 @@ def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage
     if op.work is not Work.MATMUL or op.dtype != "bf16" or op.name.startswith("convolution"):
         return False
     readers = [ops[index] for index in uses.readers[storage]]
-    if not readers or not all(map(_takes_float32, readers)):
+    if not readers or not all(_takes_float32(reader, ops, uses) for reader in readers):
         return False
     rank = len(block.shape)
     return any(len(blocks[w].shape) != rank for reader in readers for w in reader.writes[:1])
 
 
-def _takes_float32(op: Op) -> bool:
-    """Whether an operator computes in float32; one that only multiplies takes what is rounded."""
-    return is_elementwise(op) and op.name != "mul"
+def _takes_float32(op: Op, ops: Sequence[Op], uses: Uses) -> bool:
+    """Whether an operator computes in float32.
+
+    What multiplies or compares takes rounded values, and so does a product what is moved for it.
+    """
+    if not is_elementwise(op) or op.name in ("mul", "relu"):
+        return False
+    users = [ops[i] for storage in op.writes for i in uses.readers[storage]]
+    return not (op.name == "clone" and users and all(u.work is Work.MATMUL for u in users))
 
 
 def _lives(
@@ -148,50 +151,3 @@ def _lives(
         in_place = ops[last].work is Work.ELEMENTWISE and size in sizes_made[last]
         found.append(Life(storage, size, tuple(points), last + (not in_place)))
     return found
-
-
-def _attention(ops: Sequence[Op], uses: Uses) -> list[Life]:
-    """What attention keeps for its gradient, in whole vectors, and its kernels' statistics.
-
-    Operands are copied out of what they are parts of, unless they come from before the step.
-    """
-    found = []
-    gradients = [i for i, op in enumerate(ops) if op.work is Work.ATTENTION and op.gradient]
-    for index, op in enumerate(ops):
-        if op.work is not Work.ATTENTION or index not in uses.writers.get(op.writes[0], ()):
-            continue
-        # Each statistic is an array of its own.
-        count = 3 if op.gradient else 2
-        size = _statistics_bytes(op) // count
-        found += [Life(op.writes[0], size, (index,), index + 1)] * count
-        later = [i for i in gradients if op.writes[0] in ops[i].reads]
-        if op.gradient or not later:
-            continue
-        end = later[0]
-        widths = (*op.head_dims[:1] * 2, *op.head_dims[1:])
-        operands = list(zip(op.reads, op.read_bytes, widths, strict=False))
-        for storage, size, width in (
-            *operands,
-            (op.writes[0], op.write_bytes[0], op.head_dims[1]),
-        ):
-            known = storage in uses.readers or storage in uses.writers
-            if not known or (storage in uses.fixed and width % LANES == 0):
-                continue
-            whole = size * ceil_div(width, LANES) * LANES // width
-            found.append(Life(storage, whole, (index, end), end + 1))
-            if end in uses.readers[storage]:
-                uses.readers[storage].remove(end)
-    return found
-
-
-def _statistics_bytes(op: Op) -> int:
-    """Bytes of the softmax's statistics, while the flash kernel runs.
-
-    A number for each query and head, in all lanes of a float32 vector: maximum and sum in the
-    forward kernel, these and the product with the gradient in the backward one.
-    """
-    if not op.read_bytes or not op.head_dims[0]:
-        return 0
-    width = op.head_dims[1] if op.gradient else op.head_dims[0]
-    rows = op.read_bytes[0] // (width * _ELEMENT_BYTES.get(op.dtype, 2))
-    return rows * LANES * 4 * (3 if op.gradient else 2)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from torchtpu_core.ici.faults import NO_FAULTS, Faults
@@ -18,6 +19,7 @@ from torchtpu_core.plan.placed import Schedule
 from torchtpu_core.plan.records import Recording, Work
 from torchtpu_core.plan.result import Plan, Role
 from torchtpu_core.plan.schedule import Pricer, placing, schedule
+from torchtpu_core.plan.vmem import LONGEST, NO_VMEM, Vmem
 from torchtpu_core.simulator import calibration as cal
 
 
@@ -74,18 +76,34 @@ def _alone(recording: Recording, where: Slice, slices: int, pricer: Pricer, faul
     fusion = fuse(ops, recording.blocks, start)
     placed = schedule(ops, fusion, pricer)
     limit = where.chip.hbm_device_bytes
-    memory = memory_of(recording.ops, recording.blocks, (start, end), limit, _room(where))
+    step, vmem = (start, end), _vmem(where, placed, end - start)
+    memory = memory_of(recording.ops, recording.blocks, step, limit, vmem, _table_bytes(where))
     advice = advise(ops, fusion, pricer, placed, memory, recording)
     return Plan(recording, where, slices, ops, fusion, placed, memory, advice, faults=faults)
 
 
-def _room(where: Slice) -> int:
-    """Bytes of VMEM of one device in which values can stay between operators."""
+def _vmem(where: Slice, placed: Schedule, count: int) -> Vmem:
+    """Room in VMEM of one device in which values can stay between operators.
+
+    How long they wait is as XLA estimates it, which is by flops at the full rate and by bytes.
+    """
     chip = where.chip
     if chip.vmem_bytes_per_core is None:
-        return 0
-    cores = (chip.cores_per_chip or 1) // (chip.devices_per_chip or 1)
-    return cores * chip.vmem_bytes_per_core.value - cal.SCOPED_VMEM_BYTES.value
+        return NO_VMEM
+    devices = chip.devices_per_chip or 1
+    size = (chip.cores_per_chip or 1) // devices * chip.vmem_bytes_per_core.value
+    hbm = chip.figure("hbm_bytes_per_s") / devices
+    peak = chip.figure("peak_bf16_flops_per_s") / devices
+    seconds = [0.0] * (count + 1)
+    for one in placed.placed:
+        seconds[one.index + 1] += max(one.hbm_bytes / hbm, one.flops / peak)
+    room = size - cal.SCOPED_VMEM_BYTES.value
+    return Vmem(room, list(itertools.accumulate(seconds)), LONGEST * size / hbm)
+
+
+def _table_bytes(where: Slice) -> int:
+    """Bytes of one of the program's tables of addresses."""
+    return cal.TABLE_BYTES.value if where.chip.name in cal.CHIPS_WITH_TABLES else 0
 
 
 def _note_lonely_ranks(plan: Plan) -> None:

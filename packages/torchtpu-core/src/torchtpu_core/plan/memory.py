@@ -3,18 +3,23 @@
 
 What takes HBM, and for how long, is that of a program of the whole step (`plan.lifetimes`):
 what Python refers to but no operator of the step needs, as the logits of the step before, counts
-nothing. Not modelled: holes between buffers, most padding, and the compiler's own temporaries.
+nothing. Values are placed in its order (`plan.heap`); the holes that this leaves, and the
+program's tables of addresses, count as temporaries. Not modelled: most padding, and the
+compiler's own temporaries.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
+from torchtpu_core.plan.heap import heap_bytes
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.records import Block, Category, Op, Phase
+from torchtpu_core.plan.vmem import NO_VMEM, Vmem
+from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.units import format_bytes
 
 
@@ -29,6 +34,7 @@ class Memory:
         at_peak: bytes at the peak, by category.
         lines: bytes at the peak by category and line, largest first.
         limit_bytes: what a device may allocate.
+        holes_bytes: of the temporaries, what is taken beyond what lives at the peak.
     """
 
     curves: dict[Category, list[int]] = field(default_factory=dict)
@@ -37,6 +43,7 @@ class Memory:
     at_peak: dict[Category, int] = field(default_factory=dict)
     lines: list[tuple[Category, str, int]] = field(default_factory=list)
     limit_bytes: int = 0
+    holes_bytes: int = 0
 
     @property
     def fits(self) -> bool:
@@ -68,7 +75,8 @@ def memory_of(
     blocks: dict[int, Block],
     step: tuple[int, int],
     limit_bytes: int,
-    vmem_bytes: int = 0,
+    vmem: Vmem = NO_VMEM,
+    table_bytes: int = 0,
 ) -> Memory:
     """HBM over the operators ``step[0]`` to ``step[1]`` of a recording.
 
@@ -77,12 +85,13 @@ def memory_of(
         blocks: its storages.
         step: where the step starts and ends.
         limit_bytes: what a device may allocate.
-        vmem_bytes: room for values in VMEM.
+        vmem: room for values in VMEM.
+        table_bytes: of one table of addresses.
     """
     start, end = step
     inside = ops[start:end]
     backward = _first(inside, (Phase.BACKWARD, Phase.RECOMPUTE))
-    found = lifetimes_of(inside, blocks, start, vmem_bytes)
+    found = lifetimes_of(inside, blocks, start, vmem)
     changes: dict[Category, list[int]] = {
         category: [0] * (end - start + 2) for category in Category
     }
@@ -101,12 +110,17 @@ def memory_of(
     curves = {category: _running(row)[:-1] for category, row in changes.items()}
     totals = [sum(values) for values in zip(*curves.values(), strict=True)]
     peak = max(range(len(totals)), key=totals.__getitem__)
+    tables = round(table_bytes * _tables(inside, found.fixed))
+    taken = sum(found.fixed.values()) + heap_bytes(found.lives) + tables
+    holes = taken - totals[peak]
+    curves[Category.TEMPORARIES] = [size + holes for size in curves[Category.TEMPORARIES]]
     memory = Memory(
         curves=curves,
         peak_index=peak,
-        peak_bytes=totals[peak],
+        peak_bytes=taken,
         at_peak={category: curve[peak] for category, curve in curves.items()},
         limit_bytes=limit_bytes,
+        holes_bytes=holes,
     )
     by_line: dict[tuple[Category, str], int] = defaultdict(int)
     for category, first, last, size, storage in living:
@@ -117,6 +131,13 @@ def memory_of(
         key=lambda row: -row[2],
     )
     return memory
+
+
+def _tables(ops: Sequence[Op], state: Container[int]) -> float:
+    """Tables of addresses, of asynchronous copies and of fusions with several results."""
+    passes = sum(op.phase is not Phase.OPTIMIZER for op in ops)
+    changed = {storage for op in ops for storage in op.writes if storage in state}
+    return passes * cal.TABLES_PER_OPERATOR.value + len(changed) * cal.TABLES_PER_STATE.value
 
 
 def _category(block: Block, end: int, backward: int) -> Category:

@@ -76,6 +76,20 @@ MOVES = frozenset(
         "contiguous",
     }
 )
+#: Operators that look at an operand's shape and type, not at its values.
+LIKE = frozenset(
+    {
+        "full_like",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "ones_like",
+        "rand_like",
+        "randint_like",
+        "randn_like",
+        "zeros_like",
+    }
+)
 #: Operators that read single rows of their first operand, however large it is.
 GATHERS = frozenset({"embedding", "gather", "index", "index_select"})
 BAGS = frozenset({"_embedding_bag", "_embedding_bag_forward_only"})
@@ -200,6 +214,31 @@ def _convolution_backward(args: Sequence[Any], out: Any) -> Products:
     return tuple(rows)
 
 
+def _recurrent(args: Sequence[Any], out: Any) -> Products:
+    """One product of all steps' inputs; then one of the state in each step."""
+    return _recurrent_layer(args[0], args[2], args[4:6], args[8])
+
+
+def _recurrent_backward(args: Sequence[Any], out: Any) -> Products:
+    """As much for the gradients of states and inputs, and again for those of the weights."""
+    forward = _recurrent_layer(args[3], args[5], args[7:9], args[9])
+    gradients = [(times, rows, columns, depth) for times, rows, depth, columns in forward]
+    weights = [(1, depth, times * rows, columns) for times, rows, depth, columns in forward]
+    return (*gradients, *weights)
+
+
+def _recurrent_layer(
+    given: torch.Tensor, state: torch.Tensor, weights: Sequence[torch.Tensor], projection: Any
+) -> Products:
+    rows, batch = math.prod(given.shape[:-1]), state.shape[-2]
+    steps = max(1, rows // max(1, batch))
+    gates = [(1, rows, weights[0].shape[1], weights[0].shape[0])]
+    gates.append((steps, batch, weights[1].shape[1], weights[1].shape[0]))
+    if projection is not None:
+        gates.append((steps, batch, projection.shape[1], projection.shape[0]))
+    return tuple(gates)
+
+
 _PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Products]] = {
     "mm": _mm,
     "_scaled_mm": _mm,
@@ -209,4 +248,6 @@ _PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Products]] = {
     "_grouped_mm": _grouped,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
+    "recurrent_layer": _recurrent,
+    "recurrent_layer_backward": _recurrent_backward,
 }

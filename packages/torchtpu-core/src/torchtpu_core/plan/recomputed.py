@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from torchtpu_core.plan.fusion import WINDOW
+from torchtpu_core.plan.gathers import within_sums
 from torchtpu_core.plan.records import Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
 
@@ -40,7 +41,10 @@ def sources_of(
     for storage in uses.passing:
         readers, writers = uses.readers[storage], uses.writers[storage]
         op = ops[writers[0]]
-        if len(writers) > 1 or not readers or not _fuses(ops, op, readers):
+        if len(writers) > 1 or not readers:
+            continue
+        gathered = within_sums(op, [ops[i] for i in readers], size_of)
+        if not gathered and not _fuses(ops, op, readers):
             continue
         sources = frozenset(s for read in op.reads for s in found.get(read, {read}))
         if len(sources) > MOST_OPERANDS:
@@ -49,7 +53,8 @@ def sources_of(
             continue
         if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
             continue
-        if _pays(ops, storage, writers[0], readers, sources, size_of):
+        folded = op.name == "constant_pad_nd" and all(is_convolution(ops[i]) for i in readers)
+        if folded or _pays(ops, storage, writers[0], readers, sources, size_of):
             found[storage] = sources
     return found
 
@@ -72,7 +77,7 @@ def _scaled_by_reductions(ops: Sequence[Op]) -> set[int]:
 
 
 def _is_product(op: Op) -> bool:
-    return op.work is Work.MATMUL and not op.name.startswith("convolution")
+    return op.work is Work.MATMUL and not is_convolution(op)
 
 
 def is_elementwise(op: Op) -> bool:
@@ -80,9 +85,14 @@ def is_elementwise(op: Op) -> bool:
     return op.work is Work.ELEMENTWISE or op.name in COPIES
 
 
+def is_convolution(op: Op) -> bool:
+    """Whether an operator is a convolution, which pads its operand by itself, or its gradient."""
+    return op.name.startswith("convolution")
+
+
 def is_grouped_convolution(op: Op) -> bool:
     """Whether an operator is a convolution of several groups, or its gradient."""
-    return op.name.startswith("convolution") and any(row[0] > 1 for row in op.products)
+    return is_convolution(op) and any(row[0] > 1 for row in op.products)
 
 
 def _fuses(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
@@ -93,8 +103,14 @@ def _fuses(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
 
 
 def _takes_fused(op: Op) -> bool:
-    """Whether XLA computes operands of an operator within it: not those of grouped convolutions."""
-    return op.work is Work.MATMUL and not is_grouped_convolution(op)
+    """Whether XLA computes operands within an operator: no grouped convolution, nor a loop."""
+    loops = op.name.startswith("recurrent_layer")
+    return op.work is Work.MATMUL and not loops and not is_grouped_convolution(op)
+
+
+def _passes(op: Op) -> int:
+    """How often an operator goes over its operands: norms do for their sums, and to apply them."""
+    return 2 if "norm" in op.name and op.work is Work.ELEMENTWISE else 1
 
 
 def _pays(
@@ -108,10 +124,12 @@ def _pays(
     """Whether computing a result for each reader moves no more bytes than to keep it."""
     op = ops[index]
     near = readers[-1] - index <= WINDOW
-    if near and (len(readers) == 1 or all(ops[i].work is Work.ELEMENTWISE for i in readers)):
+    once = all(ops[i].work is Work.ELEMENTWISE and _passes(ops[i]) == 1 for i in readers)
+    if near and (len(readers) == 1 or once):
         return True
     if any(word in op.name for word in _RANDOM):
         return False
-    size, count = size_of(storage), len(readers)
+    size = size_of(storage)
+    count = sum(_passes(ops[i]) for i in readers)
     read = sum(size_of(source) for source in sources if size_of(source) >= _SMALL * size)
     return count * read <= read + size + count * size

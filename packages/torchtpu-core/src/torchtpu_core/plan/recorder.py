@@ -199,14 +199,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if not on_device and not results:
             return
         op = Op(name, Work.ELEMENTWISE, phase, line)
-        op.reads = tuple(self.storages.key(t, phase, line) for t in on_device)
+        read = [] if name in op_work.LIKE else on_device
+        op.reads = tuple(self.storages.key(t, phase, line) for t in read)
         written = results or arguments.mutated(func, args, kwargs)
         op.writes = tuple(self.storages.key(t, phase, line) for t in written)
         most = sys.maxsize if touched is None else touched
         op.read_bytes, op.write_bytes = op_work.touched_bytes(
             name,
-            on_device,
-            [min(arguments.nbytes(t), most) for t in on_device],
+            read,
+            [min(arguments.nbytes(t), most) for t in read],
             [min(arguments.nbytes(t), most) for t in written],
         )
         if name in LOOK_UPS:

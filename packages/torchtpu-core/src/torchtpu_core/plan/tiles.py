@@ -11,23 +11,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.simulator.rates import LANES, SUBLANES
 from torchtpu_core.units import ceil_div
 
-#: With fewer features than this, as in a picture, the order is left as it is.
-FEWEST_FEATURES = 8
-
 
 def image_sizes(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, int]:
-    """Bytes of the padded storages, by storage, of a step that has convolutions."""
-    if not any(op.name.startswith("convolution") for op in ops):
-        return {}
-    written = {storage for op in ops for storage in op.writes}
+    """Bytes of the padded storages, by storage, of a step that has convolutions.
+
+    What convolutions read and write, and what other operators make of that in the same shape.
+    """
+    images: set[int] = set()
+    others: set[int] = set()
+    for op in ops:
+        if op.name.startswith("convolution"):
+            images.update(op.reads, op.writes)
+        elif op.work in (Work.ATTENTION, Work.MATMUL):
+            others.update(op.writes)
+    images -= others
+    for op in ops:
+        shapes = {blocks[storage].shape for storage in images.intersection(op.reads)}
+        images.update(storage for storage in op.writes if blocks[storage].shape in shapes)
     sizes = {}
-    for storage in written:
+    for storage in images:
         block = blocks[storage]
-        if len(block.shape) in (4, 5) and block.category is None:
+        if len(block.shape) in (3, 4, 5) and block.category is None:
             sizes[storage] = round(block.size_bytes * padding(block.shape))
     return sizes
 
@@ -35,15 +43,17 @@ def image_sizes(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, int]:
 def padding(shape: Sequence[int]) -> float:
     """Padded over plain elements of a batch of feature maps ``[N, C, ...]``.
 
-    >>> padding((64, 64, 128, 128)), padding((64, 128, 64, 64)), padding((64, 3, 128, 128))
-    (2.0, 1.0, 1.0)
+    >>> padding((64, 64, 128, 128)), padding((64, 128, 64, 64))
+    (2.0, 1.0)
+    >>> round(padding((128, 3, 128, 128)), 2)
+    1.33
     """
     batch, features = shape[:2]
-    if features < FEWEST_FEATURES:
-        return 1.0
 
     def padded(lanes: int, sublanes: int) -> int:
-        return ceil_div(lanes, LANES) * LANES * ceil_div(sublanes, SUBLANES) * SUBLANES
+        # Fewer than a tile's sublanes have tiles of 1, 2 or 4.
+        height = min(SUBLANES, 1 << (sublanes - 1).bit_length())
+        return ceil_div(lanes, LANES) * LANES * ceil_div(sublanes, height) * height
 
     best = min(padded(features, batch), padded(batch, features))
     return best / math.prod((batch, features))

@@ -3,7 +3,8 @@
 
 XLA keeps what is used again soon in VMEM while there is room, and brings operands there ahead of
 their use. Room goes to the shortest waits first; a value of which each wait found room is never
-in HBM. Not modelled: copies in parts, and the order in which XLA tries.
+in HBM. None waits longer than it takes to copy all of VMEM a few times (`LONGEST`), as room is
+wanted for others. Not modelled: copies in parts, and the order in which XLA tries.
 """
 
 from __future__ import annotations
@@ -12,6 +13,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+#: The longest wait, in copies of the whole VMEM from HBM. libtpu's limit is 8 by its own estimate
+#: of time; by ours, in which what stays in VMEM moves through HBM, that is about twice as long.
+LONGEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Vmem:
+    """Room in VMEM for values between operators.
+
+    Attributes:
+        room_bytes: the room.
+        starts_s: when each operator of the step starts; empty if that is not known.
+        longest_s: the longest that a value waits there for its next use.
+    """
+
+    room_bytes: int = 0
+    starts_s: Sequence[float] = ()
+    longest_s: float = 0.0
+
+    def keeps(self, first: int, then: int) -> bool:
+        """Whether a value can wait from one operator to another."""
+        if not self.starts_s:
+            return True
+        last = len(self.starts_s) - 1
+        return self.starts_s[min(then, last)] - self.starts_s[min(first, last)] <= self.longest_s
+
+
+NO_VMEM = Vmem()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +76,15 @@ class Life:
         ]
 
 
-def in_hbm(lives: Sequence[Life], passing: Sequence[Life], room_bytes: int) -> list[Life]:
+def in_hbm(lives: Sequence[Life], passing: Sequence[Life], vmem: Vmem) -> list[Life]:
     """The values that take a place in HBM.
 
     Args:
         lives: values of the step.
         passing: operands and results of the step at each use, which are in VMEM then.
-        room_bytes: of VMEM.
+        vmem: its room.
     """
+    room_bytes = vmem.room_bytes
     if not room_bytes:
         return list(lives)
     count = max((life.end for life in (*lives, *passing)), default=0) + 2
@@ -64,9 +95,10 @@ def in_hbm(lives: Sequence[Life], passing: Sequence[Life], room_bytes: int) -> l
     ]
     taken = np.zeros(count, np.int64)
     out: set[int] = set()
-    for _, size, start, end, number in sorted(waits):
+    for gap, size, start, end, number in sorted(waits):
         stretch = taken[start:end]
-        if size > room_bytes or size + stretch.max() > room_bytes:
+        fits = size <= room_bytes and size + stretch.max() <= room_bytes
+        if not fits or not vmem.keeps(start, start + gap):
             out.add(number)
         else:
             stretch += size

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What attention keeps in HBM for its gradient, and while it computes.
+
+The flash kernels keep operands and result, in whole vectors, and have statistics of the softmax
+while they run. What they do not compute (lengths that are no whole blocks, a mask) keeps the
+softmax itself, in float32 with keys along the lanes, and has its gradient beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from torchtpu_core.plan.records import Block, Op, Work
+from torchtpu_core.plan.uses import Uses
+from torchtpu_core.plan.vmem import Life
+from torchtpu_core.simulator.rates import LANES
+from torchtpu_core.units import ceil_div
+
+#: Queries and keys of the flash kernels come in whole blocks of so many.
+BLOCK = 128
+_ELEMENT_BYTES = {"f32": 4, "f64": 8}
+
+
+def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> list[Life]:
+    """Values of attention that no operator of the step writes, or that it copies.
+
+    Uses by gradients that read such a copy are taken off those of the original.
+    """
+    found: list[Life] = []
+    gradients = [i for i, op in enumerate(ops) if op.work is Work.ATTENTION and op.gradient]
+    for index, op in enumerate(ops):
+        if op.work is not Work.ATTENTION or index not in uses.writers.get(op.writes[0], ()):
+            continue
+        if op.gradient:
+            continue
+        later = [i for i in gradients if op.writes[0] in ops[i].reads]
+        shape = blocks[op.writes[0]].shape
+        if _is_flash(op, shape):
+            found += _statistics(op, index, 2)
+            found += [life for i in later for life in _statistics(ops[i], i, 3)]
+        else:
+            size = _softmax_bytes(op, shape)
+            found.append(
+                Life(op.writes[0], size, (index, *later[:1]), max(later[:1] or [index]) + 1)
+            )
+            found += [Life(ops[i].writes[0], size, (i,), i + 1) for i in later]
+        if later:
+            found += _copies(op, index, later[0], uses)
+    return found
+
+
+def _is_flash(op: Op, shape: Sequence[int]) -> bool:
+    """Whether the flash kernels compute it: whole blocks of queries and keys, and no mask."""
+    whole = len(shape) < 2 or (shape[-2] % BLOCK == 0 and _keys(op, shape) % BLOCK == 0)
+    return whole and len(op.reads) <= 3
+
+
+def _keys(op: Op, shape: Sequence[int]) -> int:
+    """Keys of each query."""
+    return round(op.scores / max(1, math.prod(shape[:-1])))
+
+
+def _softmax_bytes(op: Op, shape: Sequence[int]) -> int:
+    keys = _keys(op, shape)
+    return math.prod(shape[:-1]) * ceil_div(keys, LANES) * LANES * 4
+
+
+def _copies(op: Op, index: int, end: int, uses: Uses) -> Iterator[Life]:
+    """Operands and result in whole vectors, until the gradient.
+
+    Operands are copied out of what they are parts of, unless they come from before the step.
+    """
+    widths = (*op.head_dims[:1] * 2, *op.head_dims[1:])
+    operands = list(zip(op.reads, op.read_bytes, widths, strict=False))
+    for storage, size, width in (*operands, (op.writes[0], op.write_bytes[0], op.head_dims[1])):
+        known = storage in uses.readers or storage in uses.writers
+        if not known or (storage in uses.fixed and width % LANES == 0):
+            continue
+        whole = size * ceil_div(width, LANES) * LANES // width
+        yield Life(storage, whole, (index, end), end + 1)
+        if end in uses.readers[storage]:
+            uses.readers[storage].remove(end)
+
+
+def _statistics(op: Op, index: int, count: int) -> list[Life]:
+    """The softmax's statistics, while the flash kernel runs, each an array of its own.
+
+    A number for each query and head, in all lanes of a float32 vector: maximum and sum in the
+    forward kernel, these and the product with the gradient in the backward one.
+    """
+    if not op.read_bytes or not op.head_dims[0]:
+        return []
+    width = op.head_dims[1] if op.gradient else op.head_dims[0]
+    rows = op.read_bytes[0] // (width * _ELEMENT_BYTES.get(op.dtype, 2))
+    return [Life(op.writes[0], rows * LANES * 4, (index,), index + 1)] * count
