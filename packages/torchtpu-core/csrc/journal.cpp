@@ -21,7 +21,9 @@ constexpr uint32_t kCheapPrograms = 8;
 // sightings, and credit.
 constexpr uint64_t kRegular = 8;
 constexpr uint64_t kRegularAtOnce = 2;  // at its second sighting
+constexpr size_t kFewStreams = 16;      // that are known; among more, a second sighting may be chance
 constexpr uint32_t kIrregularSightings = 4;
+constexpr uint32_t kLongestPause = 7;
 
 // Of the rolling hash of recent calls: an odd number, and its kRecent-th power (2 to the 5th).
 constexpr uint64_t kBase = 0x9E3779B97F4A7C15ull;
@@ -88,8 +90,10 @@ SeenStream& Journal::seen() {
 }
 
 bool Journal::is_regular(const SeenStream& stream) const {
-  uint64_t one_of = stream.count == 1 ? kRegularAtOnce : kRegular;
-  return stream.count > 0 && epoch() - stream.first <= one_of * stream.count;
+  if (stream.count < 2) {
+    return stream.count == 1 && epoch() - stream.first <= kRegularAtOnce && streams_.size() <= kFewStreams;
+  }
+  return epoch() - stream.first <= kRegular * stream.count;
 }
 
 bool Journal::is_worth_one(const SeenStream& stream) {
@@ -131,12 +135,15 @@ void Journal::hit() {
   credit_.earn(length_);
 }
 
-void Journal::miss(std::shared_ptr<Program> program, bool pays) {
+void Journal::miss(std::shared_ptr<Program> program, bool built, uint32_t in_pieces) {
+  bool pays = built || 2 * in_pieces >= length_;
   misses_ += pays ? 0 : 1;
+  pause_ = pays || !varies() ? 0 : std::min(2 * pause_ + 1, kLongestPause);
+  paused_ = 0;
   if (program) {
     seen().requested = std::move(program);
     immediate_ = true;  // as Strict does, until it is compiled
-  } else if (misses_ >= fusion_policy().patience.load(std::memory_order_relaxed)) {
+  } else if (pause_ > 0 || misses_ >= fusion_policy().patience.load(std::memory_order_relaxed)) {
     immediate_ = true;
   }
 }
@@ -157,7 +164,7 @@ void Journal::end(bool with_piece) {
   if (immediate_ && !known && !with_piece) {
     loops_.learn();
   }
-  bool in_pieces = pieces_.end() && stream.varies;
+  bool in_pieces = pieces_.end() && stream.varies && (!immediate_ || ++paused_ > pause_);
   // Defer the next stream if it will probably be this one again, if much of it is in pieces, or if
   // ops of new sizes had to be compiled one after the other: deferred ones are compiled side by side.
   if (immediate_ && !compiling && (known || in_pieces || built_alone_ >= kWorthDeferring)) {
@@ -180,6 +187,7 @@ void Journal::reset() {
   credit_ = Credit();
   immediate_ = false;
   misses_ = 0;
+  pause_ = paused_ = 0;
   loops_.reset();
   pieces_.reset();
 }

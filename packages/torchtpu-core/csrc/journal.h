@@ -79,6 +79,8 @@ class Journal {
 
   // Whether a stream like the present one was seen before.
   bool repeats();
+  // Whether it will probably go on to come.
+  bool is_regular() { return is_regular(seen()); }
   // Whether the present stream is one of many that differ in sizes only.
   bool varies();
   // Whether the present stream may have a program on disk, or get one now.
@@ -88,9 +90,9 @@ class Journal {
   void asked();
   // The present stream ran as one program.
   void hit();
-  // It did not; with `program`, one is being compiled. `pays`: programs of its ops were compiled side
-  // by side, or pieces of it ran as programs, which is worth deferring unknown streams for.
-  void miss(std::shared_ptr<Program> program, bool pays);
+  // It did not; with `program`, one is being compiled. Unknown streams are worth deferring if programs
+  // of their ops were `built` side by side, or most of their ops ran in programs of pieces.
+  void miss(std::shared_ptr<Program> program, bool built, uint32_t in_pieces);
   // An op's own program was compiled while the script waited.
   void built_alone() { ++built_alone_; }
   // Forgets all streams and defers again.
@@ -116,6 +118,8 @@ class Journal {
   std::atomic<bool> immediate_{false};
   int misses_ = 0;
   uint32_t built_alone_ = 0;  // in the present stream
+  uint32_t pause_ = 0;        // streams not to defer for their pieces, whose programs were not there
+  uint32_t paused_ = 0;       // how many of them have come
   std::unordered_map<uint64_t, SeenStream> streams_;
   std::unordered_map<uint64_t, Kinship> kin_;  // by site
   Credit credit_;

@@ -65,7 +65,7 @@ bool has_failed_input(const Node& node) {
 // not be ready. Null: there is none.
 template <class Condition>
 std::shared_ptr<Program> load_or_request(Trace& trace, const TraceLayout& layout, FlushRecord& record,
-                                         const Condition& is_worth_one) {
+                                         bool is_urgent, const Condition& is_worth_one) {
   py::object description = describe_trace(trace, layout);
   auto program = std::make_shared<Program>();
   py::object loaded = bridge("lookup_program")(description);
@@ -80,7 +80,7 @@ std::shared_ptr<Program> load_or_request(Trace& trace, const TraceLayout& layout
   record.compile_requested = true;
   run_counters().compiles.fetch_add(1);
   bridge("request_program")(description, PendingProgram{program}, name_of(record.reason),
-                            fusion_policy().background.load());
+                            fusion_policy().background.load(), is_urgent);
   return program;
 }
 
@@ -107,7 +107,7 @@ class Replay {
 
   // Runs them one by one, as Strict would have, but for the pieces that a stream of other sizes
   // shares with those before it. What depends on an op that failed fails too; the first error is
-  // raised at the end. True if programs were built side by side, or pieces ran.
+  // raised at the end. True if programs were built side by side.
   bool run() {
     Pieces& pieces = trace_.journal.pieces();
     bool varies = trace_.journal.varies();
@@ -126,7 +126,7 @@ class Replay {
     if (first_error_) {
       std::rethrow_exception(first_error_);
     }
-    return built_ || record_.in_pieces > 0;
+    return built_;
   }
 
  private:
@@ -274,7 +274,7 @@ class Replay {
     if (program) {
       run_counters().hits.fetch_add(program->ready() ? 1 : 0);
     } else if (trace_.journal.pieces().may_request(trace_.nodes)) {
-      program = load_or_request(trace_, layout, record_, [] { return true; });
+      program = load_or_request(trace_, layout, record_, false, [] { return true; });
     }
     return program && program->ready() && run_as_one(trace_, layout, *program);
   }
@@ -296,7 +296,7 @@ bool run_whole(Trace& trace, FlushRecord& record, std::shared_ptr<Program>& pend
   if (program) {
     run_counters().hits.fetch_add(program->ready() ? 1 : 0);
   } else if (trace.journal.may_have_program()) {
-    program = load_or_request(trace, layout, record, [&] {
+    program = load_or_request(trace, layout, record, trace.journal.is_regular(), [&] {
       bool in_loop = record.reason == FlushReason::kOpLimit && trace.journal.cut_in_loop();
       return !in_loop && trace.journal.repeats();
     });
@@ -330,9 +330,9 @@ void run_together(Trace& trace, FlushRecord& record) {
     trace.journal.hit();
     return;
   }
-  bool pays = Replay(trace, record).run();
+  bool built = Replay(trace, record).run();
   record.outcome = record.in_pieces > 0 ? Outcome::kInPieces : Outcome::kOpByOp;
-  trace.journal.miss(std::move(pending), pays);
+  trace.journal.miss(std::move(pending), built, record.in_pieces);
 }
 
 }  // namespace torchtpu

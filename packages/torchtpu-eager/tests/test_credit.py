@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -25,9 +26,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     counts: list[int] = []
     make_later = background.make_later
 
-    def note(request: Callable[[], None], op_count: int) -> None:
+    def note(request: Callable[[], None], op_count: int, *, urgent: bool) -> None:
         counts.append(op_count)
-        make_later(request, op_count)
+        make_later(request, op_count, urgent=urgent)
 
     torch.tpu.init()
     torch.tpu.wait_for_compiles()
@@ -91,12 +92,46 @@ def test_streams_by_chance_ask_for_few_programs(asked: list[int]) -> None:
     assert CREDIT <= sum(asked) <= CREDIT + 4 * LENGTH
 
 
-def test_small_programs_are_made_first() -> None:
+def test_urgent_programs_are_made_first_and_then_small_ones() -> None:
     worker, may_go = background._Worker(), threading.Event()
     made: list[str] = []
-    worker.submit(may_go.wait, 9)
-    for name, op_count in (("large", 300), ("small", 3), ("next", 3), ("middle", 30)):
-        worker.submit(lambda name=name: made.append(name), op_count)
+    worker.submit(may_go.wait, 9, urgent=True)
+    for name, op_count in (("large", 300), ("small", 3), ("next", 3), ("urgent", 30)):
+        worker.submit(lambda name=name: made.append(name), op_count, urgent=name == "urgent")
+    assert worker.under_way() == 5
     may_go.set()
     worker.wait()
-    assert made == ["small", "next", "middle", "large"]
+    assert made == ["urgent", "small", "next", "large"]
+    assert worker.under_way() == 0
+
+
+def test_the_thread_rests_after_a_program_unless_somebody_waits_or_one_is_urgent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "_REST", 1e5)
+    worker, done = background._Worker(), threading.Event()
+    made: list[str] = []
+
+    def slow() -> None:
+        time.sleep(0.01)
+        made.append("first")
+
+    worker.submit(slow, 3, urgent=False)
+    worker.wait()
+    worker.submit(lambda: made.append("late"), 3, urgent=False)
+    worker.submit(done.set, 3, urgent=True)
+    assert done.wait(10)
+    assert made == ["first"]
+    worker.wait()
+    assert made == ["first", "late"]
+
+
+def test_what_is_queued_is_dropped_at_the_end() -> None:
+    worker, may_go = background._Worker(), threading.Event()
+    made: list[str] = []
+    worker.submit(may_go.wait, 1, urgent=True)
+    worker.submit(lambda: made.append("late"), 3, urgent=True)
+    threading.Timer(0.05, may_go.set).start()
+    worker.stop()
+    assert worker.under_way() == 0
+    assert made == []

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import atexit
 import functools
+import heapq
 import itertools
 import logging
 import os
-import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,21 +30,28 @@ log = logging.getLogger("torchtpu")
 #: Threads that compile side by side, at most: tracing and lowering take turns for the GIL.
 _MAX_THREADS = 8
 
+#: After a program that is not urgent the compiling thread rests so many times as long as it took.
+#: Two busy cores notice every program that is compiled beside the script.
+_REST = 4
+
 
 class _Worker:
-    """One daemon thread that takes the smallest request, of those the first."""
+    """One daemon thread. It takes what is urgent, then the smallest, and rests after what was not."""
 
     def __init__(self) -> None:
-        self._requests: queue.PriorityQueue[tuple[int, int, Callable[[], None]]]
-        self._requests = queue.PriorityQueue()
+        #: (is not urgent, ops, order of arrival, request), as a heap.
+        self._requests: list[tuple[bool, int, int, Callable[[], None]]] = []
         self._count = itertools.count()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._unfinished = 0
+        self._waiting = 0
+        self._rested_at = 0.0
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def submit(self, request: Callable[[], None], op_count: int) -> None:
+    def submit(self, request: Callable[[], None], op_count: int, urgent: bool) -> None:
         """Queue the making of a program; starts the thread at the first one."""
-        with self._lock:
+        with self._changed:
             if self._stopped:
                 return
             if self._thread is None:
@@ -52,15 +60,23 @@ class _Worker:
                 )
                 self._thread.start()
                 atexit.register(self.stop)
-        self._requests.put((op_count, next(self._count), request))
+            heapq.heappush(self._requests, (not urgent, op_count, next(self._count), request))
+            self._unfinished += 1
+            self._changed.notify_all()
 
     def under_way(self) -> int:
         """Programs that were asked for and are not compiled yet."""
-        return self._requests.unfinished_tasks
+        return self._unfinished
 
     def wait(self) -> None:
-        """Return when everything that was asked for is compiled."""
-        self._requests.join()
+        """Return when everything that was asked for is compiled; meanwhile the thread rests not."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(lambda: self._unfinished == 0)
+            finally:
+                self._waiting -= 1
 
     def stop(self) -> None:
         """Drop what is queued and wait for the one under way.
@@ -68,40 +84,56 @@ class _Worker:
         XLA cannot be interrupted, and a thread that is inside it when the interpreter goes
         would abort the process. What it compiles is kept on disk, for the next run.
         """
-        self._stopped = True
-        while True:
-            try:
-                self._requests.get_nowait()
-            except queue.Empty:
-                break
-            self._requests.task_done()
-        self._requests.join()
+        with self._changed:
+            self._stopped = True
+            self._unfinished -= len(self._requests)
+            self._requests.clear()
+            self._changed.wait_for(lambda: self._unfinished == 0)
 
     def _run(self) -> None:
         priorities.give_way()
         while True:
-            *_, request = self._requests.get()
+            rests, *_, request = self._take()
+            begun = time.monotonic()
             try:
                 request()
             finally:
                 del request
-                self._requests.task_done()
+                took = time.monotonic() - begun
+                with self._changed:
+                    if rests:
+                        self._rested_at = begun + took * (1 + _REST)
+                    self._unfinished -= 1
+                    self._changed.notify_all()
+
+    def _take(self) -> tuple[bool, int, int, Callable[[], None]]:
+        with self._changed:
+            while True:
+                left_s = self._rested_at - time.monotonic()
+                is_due = self._waiting or left_s <= 0
+                if self._requests and (is_due or not self._requests[0][0]):
+                    return heapq.heappop(self._requests)
+                self._changed.wait(max(left_s, 0.0) if self._requests else None)
 
 
 _worker = _Worker()
 
 
-def make_later(request: Callable[[], None], op_count: int) -> None:
+def make_later(request: Callable[[], None], op_count: int, *, urgent: bool = False) -> None:
     """Have the compiling thread make a program.
 
     Args:
         request: makes it and hands it over; raises nothing.
         op_count: of how many ops; small programs are soon made and come first.
+        urgent: it comes before all others, and at once. Else it may take a while: such programs
+            save little each, and many of them slow a script down while they are made.
     """
-    _worker.submit(request, op_count)
+    _worker.submit(request, op_count, urgent)
 
 
-def request_program(description: Description, pending: Any, reason: str, later: bool) -> None:
+def request_program(
+    description: Description, pending: Any, reason: str, later: bool, urgent: bool
+) -> None:
     """Have a program compiled; C++ calls this when a trace comes back.
 
     Args:
@@ -109,11 +141,12 @@ def request_program(description: Description, pending: Any, reason: str, later: 
         pending: `_C.PendingProgram`, fulfilled or refused when done.
         reason: why the trace ended there.
         later: on the compiling thread; else before this returns.
+        urgent: of a stream that will go on as it is.
     """
     explanations.note_compile(description, reason)
     if later:
         request = functools.partial(compile_now, description, pending)
-        make_later(request, len(description["nodes"]))
+        make_later(request, len(description["nodes"]), urgent=urgent)
     else:
         compile_now(description, pending)
 
