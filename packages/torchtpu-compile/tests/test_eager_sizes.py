@@ -57,6 +57,28 @@ def test_a_second_process_that_finds_programs_of_streams_compiles_nothing(compil
     assert run() == 0
 
 
+def test_small_sizes_that_come_often_get_programs_without_padding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def check(size: int) -> None:
+        x = torch.arange(3.0 * size).view(size, 3)
+        actual = F.softmax(x.to("tpu"), 0)
+        torch.tpu.synchronize()
+        torch.testing.assert_close(actual.cpu(), F.softmax(x, 0))
+
+    def padded(call: PaddedCall) -> None:
+        raise AssertionError("ran at padded sizes")
+
+    for size in [*SIZES, 100] * 20:
+        check(size)
+    torch.tpu.wait_for_compiles()
+    monkeypatch.setattr(PaddedCall, "executable", padded)
+    for size in SIZES:
+        check(size)
+    with pytest.raises(AssertionError, match="ran at padded sizes"):
+        check(100)  # whose least padding is 104
+
+
 def test_strict_does_not_pad(compiles: Callable[[], int]) -> None:
     with torch.tpu.set_eager_mode("strict"):
         before = compiles()

@@ -138,13 +138,16 @@ void Journal::hit() {
 void Journal::miss(std::shared_ptr<Program> program, bool built, uint32_t in_pieces) {
   bool pays = built || 2 * in_pieces >= length_;
   misses_ += pays ? 0 : 1;
-  pause_ = pays || !varies() ? 0 : std::min(2 * pause_ + 1, kLongestPause);
-  paused_ = 0;
+  pause_ = pays ? 0 : pause_;
   if (program) {
     seen().requested = std::move(program);
     immediate_ = true;  // as Strict does, until it is compiled
-  } else if (pause_ > 0 || misses_ >= fusion_policy().patience.load(std::memory_order_relaxed)) {
+  } else if (misses_ >= fusion_policy().patience.load(std::memory_order_relaxed)) {
     immediate_ = true;
+    if (varies()) {
+      pause_ = std::min(2 * pause_ + 1, kLongestPause);
+      paused_ = 0;
+    }
   }
 }
 
@@ -164,12 +167,13 @@ void Journal::end(bool with_piece) {
   if (immediate_ && !known && !with_piece) {
     loops_.learn();
   }
-  bool in_pieces = pieces_.end() && stream.varies && (!immediate_ || ++paused_ > pause_);
+  bool in_pieces = pieces_.end() && stream.varies && ++paused_ > pause_;
   // Defer the next stream if it will probably be this one again, if much of it is in pieces, or if
   // ops of new sizes had to be compiled one after the other: deferred ones are compiled side by side.
-  if (immediate_ && !compiling && (known || in_pieces || built_alone_ >= kWorthDeferring)) {
+  bool again = known || built_alone_ >= kWorthDeferring;
+  if (immediate_ && !compiling && (again || in_pieces)) {
     immediate_ = false;
-    misses_ = 0;
+    misses_ = again ? 0 : std::max(misses_ - 1, 0);
   }
   built_alone_ = 0;
   loops_.end(with_piece, hash_);

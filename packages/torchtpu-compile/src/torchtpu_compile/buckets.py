@@ -50,7 +50,7 @@ class BucketPolicy:
         self.counts[true] += 1
         if self.multiple is not None:
             found = tuple(-(-n // self.multiple) * self.multiple for n in true)
-        elif self.counts[true] < _USES_BEFORE_FINE and true in self.chosen:
+        elif not self.is_frequent(true) and true in self.chosen:
             return self.chosen[true]
         else:
             found = self._by_policy(true)
@@ -62,9 +62,13 @@ class BucketPolicy:
         self.programs.add(capped)
         return capped
 
+    def is_frequent(self, true: tuple[int, ...]) -> bool:
+        """Whether sizes come so often that they are worth a program with less padding."""
+        return self.counts[true] >= _USES_BEFORE_FINE
+
     def _by_policy(self, true: tuple[int, ...]) -> tuple[int, ...]:
         rough = tuple(coarse(n) for n in true)
-        if self.counts[true] < _USES_BEFORE_FINE or len(self.programs) >= self.limit:
+        if not self.is_frequent(true) or len(self.programs) >= self.limit:
             return self.chosen.get(true, rough)
         return tuple(fine(n) for n in true)
 

@@ -84,6 +84,8 @@ class OpenOps:
         self.scalar_count: int = description["scalar_count"]
         self.lock = threading.RLock()
         self.policy = BucketPolicy()
+        #: How many calls have programs without padding.
+        self.exact = 0
         #: By way and padded sizes; an error: there is none.
         self._executables: dict[tuple[int, tuple[int, ...]], Executable | Exception] = {}
         self._asked: set[tuple[int, tuple[int, ...]]] = set()
@@ -144,17 +146,27 @@ class OpenOps:
                 self._asked.add(key)
                 request = functools.partial(self._make, way, padded)
                 background.make_later(request, len(way.nodes))
-            others = [
-                (sizes, other)
-                for (of, sizes), other in self._executables.items()
-                if of == id(way) and isinstance(other, Executable)
-                if all(n >= least for n, least in zip(sizes, true, strict=True))
-            ]
-        if others:
-            return min(others, key=lambda other: other[0])[1]
+            other = self._fitting(way, true)
+        if other is not None:
+            return other
         if made is not None:
             raise made
         raise NotReadyError("the program of these ops is being compiled")
+
+    def known_executable(self, way: Way, true: Sequence[int]) -> Executable | None:
+        """One of the programs that there are, None if `true` sizes fit none of them."""
+        with self.lock:
+            return self._fitting(way, true)
+
+    def _fitting(self, way: Way, true: Sequence[int]) -> Executable | None:
+        """The one of least padding."""
+        found = [
+            (sizes, other)
+            for (of, sizes), other in self._executables.items()
+            if of == id(way) and isinstance(other, Executable)
+            if all(n >= least for n, least in zip(sizes, true, strict=True))
+        ]
+        return min(found, key=lambda other: other[0])[1] if found else None
 
     def _make(self, way: Way, padded: Sequence[int]) -> None:
         made: Executable | Exception

@@ -7,22 +7,58 @@ device's. What has its true size already is passed as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.storage_views import Geometry, Plan
-from torchtpu_core.runtime import host_views, transfers
+from torchtpu_core.runtime import background, host_views, programs, transfers
 from torchtpu_core.runtime.trace_lowering import Description
 from torchtpu_core.runtime.untraced import untraced
 
+from torchtpu_compile.buckets import fine
 from torchtpu_compile.open_op import Executable, OpenOps
 from torchtpu_compile.symbols import Unbounded
 
 #: Of an update, instead of the operand that it changes; below it, results of the op itself.
 _UNWRITTEN = -1
+#: Of a call whose sizes come often, before it gets a program without padding.
+_CALLS_BEFORE_EXACT = 8
+_MOST_EXACT = 32  # of one op
+
+
+class ExactCall:
+    """The program of a call at its true sizes, which is made if it is worth one.
+
+    It takes and returns what the call at padded sizes does, without copies.
+    """
+
+    def __init__(self, description: Description) -> None:
+        self.call: Callable[..., Sequence[jax.Array]] | None = None
+        self._description: Description | None = description
+        self._calls = 0
+
+    def want(self, op: OpenOps) -> None:
+        """Note one more call; once they are many it is made, on the compiling thread."""
+        self._calls += 1
+        description = self._description
+        if description is None or self._calls < _CALLS_BEFORE_EXACT or op.exact >= _MOST_EXACT:
+            return
+        op.exact += 1
+        self._description = None
+        request = functools.partial(self._make, description)
+        background.make_later(request, len(description["nodes"]))
+
+    def _make(self, description: Description) -> None:
+        try:
+            made = programs.compile_program(description)
+        except Exception:  # the call at padded sizes does it, or says why not
+            return
+        if not made.checks and made.positions == list(range(len(description["live"]))):
+            self.call = made.call
 
 
 class PaddedCall:
@@ -44,6 +80,7 @@ class PaddedCall:
         nodes = description["nodes"]
         self._op, self._later = op, later
         self._true = true
+        self._exact = ExactCall(description)
         self._sizes = np.asarray(np.minimum(true, np.iinfo(np.int32).max), np.int32)
         self._device = description["device"]
         self._takes_words = bool(description["scalar_count"])
@@ -65,23 +102,30 @@ class PaddedCall:
         ) or any(o.is_update for o in self._outputs)
 
     def executable(self) -> Executable:
-        """What runs this call now; sizes that come often get less padding.
+        """What runs this call at padded sizes now; sizes that come often get less padding.
 
         Raises:
             NotReadyError: nothing does yet.
         """
         true = tuple(n if s else 1 for n, s in zip(self._true, self._op.graph.shaping, strict=True))
         padded = self._op.policy.padded(true, (None,) * len(true))
+        if self._op.policy.is_frequent(true) and true == tuple(fine(n) for n in true):
+            self._exact.want(self._op)
+            known = self._op.known_executable(self._way, true)
+            if known is not None:
+                return known
         if not self._later:
             return self._op.executable(self._way, padded)
         return self._op.ready_executable(self._way, padded, true)
 
-    def __call__(self, *arrays: jax.Array) -> list[jax.Array]:
+    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
         """The results at their true sizes, flags of checks last.
 
         Args:
             arrays: the operands of the trace, then the scalar words if it has any.
         """
+        if self._exact.call is not None:
+            return self._exact.call(*arrays)
         executable = self.executable()
         words = arrays[-1] if self._takes_words else None
         starts = host_views.starts_of(words) if self._needs_starts else []

@@ -32,11 +32,11 @@ _MAX_THREADS = 8
 
 #: After a program that is not urgent the compiling thread rests so many times as long as it took.
 #: Two busy cores notice every program that is compiled beside the script.
-_REST = 4
+_REST = 2
 
 
 class _Worker:
-    """One daemon thread. It takes what is urgent, then the smallest, and rests after what was not."""
+    """One daemon thread: takes what is urgent, then the smallest, and rests after what is not."""
 
     def __init__(self) -> None:
         #: (is not urgent, ops, order of arrival, request), as a heap.
