@@ -20,7 +20,7 @@ constexpr uint32_t kCheapPrograms = 8;
 // A stream is regular if one of so many is it; then it is worth a program at once. Others take more
 // sightings, and credit.
 constexpr uint64_t kRegular = 8;
-constexpr uint64_t kRegularAtOnce = 2;  // at its second sighting
+constexpr uint64_t kRegularAtOnce = 4;  // at its second sighting
 constexpr size_t kFewStreams = 16;      // that are known; among more, a second sighting may be chance
 constexpr uint32_t kIrregularSightings = 4;
 constexpr uint32_t kLongestPause = 7;
