@@ -13,7 +13,8 @@ constexpr size_t kLeastPiece = 3;      // ops; a program of fewer saves little
 constexpr uint32_t kSteady = 3;       // times in a row that make a site steady
 constexpr uint32_t kMostRequests = 3;  // of programs for one piece
 constexpr uint32_t kMostDoublings = 16;  // of the times that make a site settled
-constexpr size_t kMostKnown = 1 << 16;  // sites, or pieces; then all are forgotten
+constexpr size_t kMostKnown = 1 << 16;  // pieces; then all are forgotten
+constexpr int kPlaceBits = 15;  // of the number of places for sites
 
 uint64_t form_of(const Node& node) {
   uint64_t form = mixed(0, static_cast<uint64_t>(node.signature->id));
@@ -26,6 +27,8 @@ uint64_t form_of(const Node& node) {
   return form;
 }
 
+size_t place_of(const Node& node) { return node.site >> (64 - kPlaceBits); }
+
 uint64_t hash_of(std::span<const Node> piece) {
   uint64_t hash = piece.size();
   for (const Node& node : piece) {
@@ -36,11 +39,24 @@ uint64_t hash_of(std::span<const Node> piece) {
 
 }  // namespace
 
-void Pieces::note(const Node& node) {
-  if (sites_.size() > kMostKnown) {
-    sites_.clear();
+Pieces::Site& Pieces::site_of(const Node& node) {
+  if (places_.empty()) {
+    places_.resize(size_t{1} << kPlaceBits);
   }
-  Site& site = sites_[node.site];
+  auto& [one, other] = places_[place_of(node)];
+  if (one.name == node.site) {
+    return one;
+  }
+  if (other.name != node.site) {
+    Site& rarer = one.times <= other.times ? one : other;
+    rarer = Site{node.site};
+    return rarer;
+  }
+  return other;
+}
+
+void Pieces::note(const Node& node) {
+  Site& site = site_of(node);
   uint64_t form = form_of(node);
   site.times = site.form == form ? site.times + 1 : 1;
   site.form = form;
@@ -59,8 +75,13 @@ bool Pieces::end() {
 }
 
 bool Pieces::is_steady(const Node& node) const {
-  auto it = sites_.find(node.site);
-  return it != sites_.end() && it->second.times >= kSteady;
+  if (places_.empty()) {
+    return false;
+  }
+  const auto& place = places_[place_of(node)];
+  return std::any_of(place.begin(), place.end(), [&](const Site& site) {
+    return site.name == node.site && site.times >= kSteady;
+  });
 }
 
 size_t Pieces::length(std::span<const Node> nodes) const {
@@ -82,14 +103,14 @@ bool Pieces::may_request(std::span<const Node> piece) {
   uint32_t& requests = met_[hash_of(piece)].requests;
   if (requests == 0) {
     auto is_settled = [this](const Node& node) {
-      const Site& site = sites_[node.site];
+      const Site& site = site_of(node);
       return site.times >= kSteady << std::min(site.requests, kMostDoublings);
     };
     if (!std::all_of(piece.begin(), piece.end(), is_settled)) {
       return false;
     }
     for (const Node& node : piece) {
-      ++sites_[node.site].requests;
+      ++site_of(node).requests;
     }
   }
   return requests++ < kMostRequests;

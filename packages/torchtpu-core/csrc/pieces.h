@@ -6,10 +6,12 @@
 
 #include "groups.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 namespace torchtpu {
 
@@ -33,6 +35,7 @@ class Pieces {
 
  private:
   struct Site {
+    uint64_t name = 0;   // that of its nodes
     uint64_t form = 0;   // the op and the geometry of its operands
     uint32_t times = 0;  // in a row
     uint32_t requests = 0;  // of programs for pieces it is in; each took twice as many times
@@ -42,10 +45,13 @@ class Pieces {
     uint32_t requests = 0;
   };
 
+  // The site of a node. A new one takes the place of one of two that came less often.
+  Site& site_of(const Node& node);
   bool is_steady(const Node& node) const;
 
   Groups groups_;
-  std::unordered_map<uint64_t, Site> sites_;
+  // Two sites to a place. Of fixed size: a script that never repeats has a new site for each op.
+  std::vector<std::array<Site, 2>> places_;
   std::unordered_map<uint64_t, Met> met_;  // by hash of the forms
   uint32_t steady_run_ = 0;  // ops in a row up to the last one
   uint32_t covered_ = 0;     // ops of the present stream in pieces
