@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.figures import timeline
 from torchtpu_core.plan.fusion import fuse
 from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.memory import Memory
@@ -18,13 +19,19 @@ V5P = parse_slice("v5p:4x4x4")
 SQUARE = ((1, 4096, 4096, 4096),)
 
 
-def _moved(ops, died):
-    made = recording(ops, died)
+def _whole(ops, died=None):
+    """A recording in which what is only read has a block as well."""
+    made = recording(ops, died or {})
     for item in ops:
         for storage, size in zip(item.writes, item.write_bytes, strict=True):
             made.blocks[storage].size_bytes = size
     for storage in {storage for item in ops for storage in item.reads} - made.blocks.keys():
         made.blocks[storage] = Block(MIB, -1, Phase.FORWARD, "script.py:1")
+    return made
+
+
+def _moved(ops, died):
+    made = _whole(ops, died)
     return fuse(made.ops, made.blocks, 0)
 
 
@@ -244,6 +251,24 @@ def test_sum_that_products_of_the_backward_pass_read_is_tensor_parallelism() -> 
     made = recording(ops, {})
     made.world_size = 64
     assert make_plan(made, V5P, 1, "highest").data_parallel == 16
+
+
+def test_activations_of_one_microbatch_at_a_time_are_kept() -> None:
+    ops = []
+    for batch in range(3):
+        ops.append(op("mm", Work.MATMUL, (1,), (10 + batch,), products=SQUARE))
+        ops.append(op("mm", Work.MATMUL, (1,), (20 + batch,), Phase.RECOMPUTE, products=SQUARE))
+        ops.append(op("mm", Work.MATMUL, (20 + batch,), (2,), Phase.BACKWARD, products=SQUARE))
+    found = make_plan(_whole(ops), V5P, 1, "highest").advice
+    kept = next(item for item in found if "Keep more activations" in item.title)
+    assert kept.why.startswith("1.00 MiB would be kept")
+
+
+def test_bars_of_the_timeline_tell_how_long_they_are() -> None:
+    ops = [op("mm", Work.MATMUL, (1,), (2 + i,), products=SQUARE) for i in range(2)]
+    plan = make_plan(_whole(ops), V5P, 1, "highest")
+    (bars,) = timeline(plan)["data"]
+    assert bars["customdata"] == pytest.approx([plan.step_s * 1e3 / 2] * 2)
 
 
 def test_memory_that_does_not_fit_names_the_part_of_the_batch_that_would() -> None:

@@ -155,6 +155,24 @@ def test_collective_waits_for_the_rank_with_more_to_do() -> None:
     assert fast.plan.step_s == slow.plan.step_s
 
 
+def test_collectives_of_roles_that_do_the_same_are_fetched_ahead_as_without_roles() -> None:
+    def step(rank: int, ranks: tuple[int, ...]):
+        more = {"collective": "all_gather", "group": (0, 1, 2, 3), "moved_bytes": MIB}
+        ops = []
+        for layer in range(4):
+            ops.append(op("gather", Work.COLLECTIVE, (1,), (10 + layer,), **more))
+            ops.append(op("mm", Work.MATMUL, (10 + layer,), (2,), products=PRODUCT))
+        made = recording(ops, {})
+        made.world_size, made.rank, made.ranks = 4, rank, ranks
+        made.blocks[1] = made.blocks[2]
+        return made
+
+    alone = make_plan(step(0, (0, 1, 2, 3)), WHERE, 1, "highest")
+    joined = make_plan([step(0, (0,)), step(1, (1, 2, 3))], WHERE, 1, "highest")
+    assert joined.step_s == pytest.approx(alone.step_s)
+    assert joined.schedule.hidden_s > 0
+
+
 def test_stages_in_the_middle_that_do_the_same_stay_apart() -> None:
     # The last stage receives from rank 2, which rank 1 cannot stand for.
     def stage(rank: int):

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from torchtpu_core.cli.console import console
-from torchtpu_core.cli.failure import shown
+from torchtpu_core.cli.failure import DOES_NOT_FIT, shown
 from torchtpu_core.cli.outputs import writable
 from torchtpu_core.errors import did_you_mean
 
@@ -143,7 +143,8 @@ def plan(
     """Predict a script's step on a slice: time, memory, network, and what would help.
 
     The script runs unchanged, on shapes alone, until its second optimizer step: as one rank that
-    stands for all, or as one for each role where ranks differ. Every figure is simulated.
+    stands for all, or as one for each role where ranks differ. Every figure is simulated. Ends
+    with 3 if it does not fit in HBM.
     """
     if sweep:
         if trace is not None:
@@ -173,6 +174,8 @@ def plan(
         perfetto.write(made, trace)
     if html is not None:
         page.write(made, html)
+    if not made.fits:
+        raise typer.Exit(DOES_NOT_FIT)
 
 
 @shown

@@ -72,8 +72,9 @@ def timeline(plan: Plan) -> Figure:
             "x": [(end - start) * scale for _, start, end, _ in rows],
             "text": [text for *_, text in rows],
             "textposition": "none",
-            "hovertemplate": f"%{{text}}<br>%{{x:.4f}} {unit_name} from %{{base:.4f}} {unit_name}"
-            "<extra>%{fullData.name}</extra>",
+            "customdata": [(end - start) * scale for _, start, end, _ in rows],  # x is the end
+            "hovertemplate": f"%{{text}}<br>takes %{{customdata:.4g}} {unit_name}, from "
+            f"%{{base:.4f}} to %{{x:.4f}} {unit_name}<extra>%{{fullData.name}}</extra>",
             "marker": {"color": COLOURS.get(name, GREY), "line": {"width": 0}},
         }
         for name, rows in groups.items()
