@@ -159,8 +159,7 @@ def plan(
         command = [str(script), *options, "--", *(arguments or ())]
         show(command, sweep, json_, html, f"{script.name} on {slice_}")
         return
-    from torchtpu_core.plan import html as page
-    from torchtpu_core.plan import perfetto, terminal
+    from torchtpu_core.plan import terminal
 
     made = _make(
         *(script, arguments or [], target, slices, fault or [], _numbers(ranks)),
@@ -168,12 +167,7 @@ def plan(
         limit_s=timeout,
     )
     terminal.show(made, console())
-    if json_ is not None:
-        json_.write_text(json.dumps(made.as_json(), indent=1) + "\n", encoding="utf-8")
-    if trace is not None:
-        perfetto.write(made, trace)
-    if html is not None:
-        page.write(made, html)
+    _write(made, json_, trace, html)
     if not made.fits:
         raise typer.Exit(DOES_NOT_FIT)
 
@@ -191,6 +185,19 @@ def advise(
 
     made = _make(script, arguments or [], target, slices, limit_s=timeout)
     terminal.show_advice(made, console())
+
+
+def _write(made: Plan, json_: Path | None, trace: Path | None, html: Path | None) -> None:
+    """Writes the files that were asked for."""
+    from torchtpu_core.plan import html as page
+    from torchtpu_core.plan import perfetto
+
+    if json_ is not None:
+        json_.write_text(json.dumps(made.as_json(), indent=1) + "\n", encoding="utf-8")
+    if trace is not None:
+        perfetto.write(made, trace)
+    if html is not None:
+        page.write(made, html)
 
 
 def _numbers(text: str) -> list[int] | None:
