@@ -8,6 +8,7 @@ import pytest
 from torchtpu_core.errors import PlanError
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.plan.exchange import Alone, Mailbox, NeedsOthers
+from torchtpu_core.plan.figures import cores
 from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.ranks import Branches, Rank
 from torchtpu_core.plan.records import Phase, Work
@@ -171,6 +172,15 @@ def test_collectives_of_roles_that_do_the_same_are_fetched_ahead_as_without_role
     joined = make_plan([step(0, (0,)), step(1, (1, 2, 3))], WHERE, 1, "highest")
     assert joined.step_s == pytest.approx(alone.step_s)
     assert joined.schedule.hidden_s > 0
+
+
+def test_page_draws_the_core_of_every_role() -> None:
+    plan = make_plan(_stages(4), WHERE, 1, "highest")
+    (bars,) = cores(plan)["data"]
+    for role in plan.roles:
+        busy_s = sum(i.seconds for i in role.plan.schedule.placed if i.op.name == "mm")
+        drawn = [ms for row, ms in zip(bars["y"], bars["x"], strict=True) if row == role.name]
+        assert sum(drawn) == pytest.approx(busy_s * 1e3, rel=0.01)
 
 
 def test_stages_in_the_middle_that_do_the_same_stay_apart() -> None:
