@@ -74,6 +74,18 @@ def format_bytes(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def format_flops(count: float) -> str:
+    """Floating-point operations for people.
+
+    >>> format_flops(1.43e13), format_flops(36.3e9), format_flops(0)
+    ('14.3 TFLOP', '36.3 GFLOP', '0 FLOP')
+    """
+    for step, name in ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP")):
+        if count >= step:
+            return f"{count / step:,.1f} {name}"
+    return f"{count:,.0f} FLOP"
+
+
 def format_seconds(time_s: float) -> str:
     """A time for people.
 

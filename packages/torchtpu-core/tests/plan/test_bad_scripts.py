@@ -10,6 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.making import make_plan
+from torchtpu_core.plan.records import Work
+from torchtpu_core.testing.recordings import MIB, op, recording
+from torchtpu_core.units import GIB
 
 STEP = """
 import os, torch
@@ -62,6 +67,10 @@ FAILS = {
         "from torch.distributed.device_mesh import init_device_mesh\n"
         "init_device_mesh('tpu', (2, 3), mesh_dim_names=('dp', 'tp'))\n",
         "mesh.py:2: 4 devices cannot form a mesh (dp=2, tp=3): 6 does not divide 4. Use tp=2",
+    ),
+    "no steps": (
+        STEP + "for _ in range(0):\n    step()\n",
+        "made an optimizer, but never stepped it nor called a module",
     ),
     "spawn three": (
         "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=3)\n",
@@ -214,3 +223,22 @@ def test_impossible_request_is_refused_before_the_script_runs(
     assert shown.exit_code in (1, 2)
     assert message in " ".join(shown.output.split())
     assert list(tmp_path.iterdir()) == [script]
+
+
+@pytest.mark.parametrize(("size", "code"), [(MIB, 0), (1000 * GIB, 3)])
+def test_plan_that_does_not_fit_is_written_and_ends_with_a_code(
+    tmp_path, monkeypatch, size, code
+) -> None:
+    from torchtpu_core.cli import plan as command
+    from torchtpu_core.cli.app import make_app
+    from typer.testing import CliRunner
+
+    ops = [op("mm", Work.MATMUL, (1,), (2,), size=size, products=((1, 8, 8, 8),))]
+    made = make_plan(recording(ops, {}, size), parse_slice("v5e:2x2"), 1, "highest")
+    monkeypatch.setattr(command, "_make", lambda *_, **__: made)
+    out = tmp_path / "plan.json"
+    shown = CliRunner().invoke(make_app(), ["plan", "script.py", "--json", str(out)])
+    assert shown.exit_code == code
+    assert json.loads(out.read_text())["hbm"]["fits"] is (code == 0)
+    said = CliRunner().invoke(make_app(), ["advise", "script.py"]).output
+    assert ("It does not fit: " in said) is (code == 3)

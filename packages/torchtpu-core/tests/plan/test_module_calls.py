@@ -43,7 +43,7 @@ def test_a_step_of_decoding_is_the_last_token(planned) -> None:
     # One row of each of four sequences, and the smaller model beside it.
     assert flops(plan) == pytest.approx(2 * 4 * 256 * 512 + 2 * 4 * 64 * 64)
     assert plan["tokens_per_rank_and_step"] == 4
-    assert "a step is the last of 4 calls of Sequential; the first multiplies" in plan["said"]
+    assert "a step is the last of 4 calls of Sequential; matrix products" in plan["said"]
     assert "each trains a model of its own" not in plan["said"]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.figures import timeline
 from torchtpu_core.plan.fusion import fuse
 from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Unit
-from torchtpu_core.plan.records import Category, Phase, Work
+from torchtpu_core.plan.records import Block, Category, Phase, Work
 from torchtpu_core.plan.schedule import Pricer, schedule
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.testing.recordings import MIB, op, recording
@@ -18,8 +19,19 @@ V5P = parse_slice("v5p:4x4x4")
 SQUARE = ((1, 4096, 4096, 4096),)
 
 
+def _whole(ops, died=None):
+    """A recording in which what is only read has a block as well."""
+    made = recording(ops, died or {})
+    for item in ops:
+        for storage, size in zip(item.writes, item.write_bytes, strict=True):
+            made.blocks[storage].size_bytes = size
+    for storage in {storage for item in ops for storage in item.reads} - made.blocks.keys():
+        made.blocks[storage] = Block(MIB, -1, Phase.FORWARD, "script.py:1")
+    return made
+
+
 def _moved(ops, died):
-    made = recording(ops, died)
+    made = _whole(ops, died)
     return fuse(made.ops, made.blocks, 0)
 
 
@@ -30,13 +42,45 @@ def test_chain_of_elementwise_work_moves_its_ends_only() -> None:
         op("mm", Work.MATMUL, (3,), (4,)),
     ]
     fusion = _moved(ops, {2: 2, 3: 3, 4: None})
-    assert fusion.moved_bytes == [MIB, MIB, 2 * MIB]
-    assert fusion.inside == {2}
+    assert fusion.moved_bytes == [0, 0, 2 * MIB]  # the product reads 1 and writes 4
+    assert fusion.inside == {2, 3}
 
 
 def test_result_that_is_kept_for_later_is_written() -> None:
     ops = [op("mul", Work.ELEMENTWISE, (1,), (2,)), op("add", Work.ELEMENTWISE, (2,), (3,))]
-    assert _moved(ops, {}).moved_bytes == [2 * MIB, 2 * MIB]
+    assert _moved(ops, {}).moved_bytes == [2 * MIB, MIB]  # and not read again
+
+
+def test_elementwise_work_around_a_product_reads_what_it_kept() -> None:
+    ops = [
+        op("add", Work.ELEMENTWISE, (1,), (2,)),
+        op("mm", Work.MATMUL, (2,), (3,)),
+        op("add", Work.ELEMENTWISE, (2, 3), (4,)),
+    ]
+    # The last sum cannot be part of the first: the product is between them.
+    assert _moved(ops, {3: 3}).moved_bytes == [2 * MIB, MIB, 2 * MIB]
+
+
+def test_update_of_a_parameter_reads_and_writes_each_tensor_once() -> None:
+    weight, gradient, mean, square, root = range(1, 6)
+    ops = [
+        op("mul_", Work.ELEMENTWISE, (weight,), (weight,)),
+        op("lerp_", Work.ELEMENTWISE, (mean, gradient), (mean,)),
+        op("mul_", Work.ELEMENTWISE, (square,), (square,)),
+        op("addcmul_", Work.ELEMENTWISE, (square, gradient, gradient), (square,)),
+        op("sqrt", Work.ELEMENTWISE, (square,), (root,)),
+        op("add_", Work.ELEMENTWISE, (root,), (root,)),
+        op("addcdiv_", Work.ELEMENTWISE, (weight, mean, root), (weight,)),
+    ]
+    assert sum(_moved(ops, {root: 7}).moved_bytes) == 7 * MIB
+
+
+def test_cast_of_a_weight_is_read_by_its_product() -> None:
+    ops = [
+        op("_to_copy", Work.MOVE, (1,), (2,), write_bytes=(MIB // 2,)),
+        op("mm", Work.MATMUL, (2,), (3,), read_bytes=(MIB // 2,)),
+    ]
+    assert _moved(ops, {2: 2}).moved_bytes == [0, 2 * MIB]
 
 
 def test_in_place_chain_writes_its_last_version_only() -> None:
@@ -164,13 +208,14 @@ def test_advice_on_a_mesh_off_the_torus_names_the_collective() -> None:
 
 
 def _summed_gradients(*groups: tuple[int, ...]):
-    """Two gradients of a megabyte, the first ones summed over groups, and their update."""
-    ops = [op("mm", Work.MATMUL, (1,), (2 + i,), Phase.BACKWARD) for i in range(2)]
+    """Two gradients of 64 megabytes, the first ones summed over groups, and their update."""
+    size = 64 * MIB
+    ops = [op("mm", Work.MATMUL, (1,), (2 + i,), Phase.BACKWARD, size) for i in range(2)]
     for i, group in enumerate(groups):
-        more = {"collective": "all_reduce", "group": group, "moved_bytes": MIB}
+        more = {"collective": "all_reduce", "group": group, "moved_bytes": size}
         ops.append(op("allreduce_", Work.COLLECTIVE, (2 + i,), (2 + i,), Phase.BACKWARD, **more))
-    ops.append(op("add_", Work.ELEMENTWISE, (2, 3, 4), (4,), Phase.OPTIMIZER, size=64 * MIB))
-    made = recording(ops, {2: None, 3: None, 4: None})
+    ops.append(op("add_", Work.ELEMENTWISE, (2, 3, 4), (4,), Phase.OPTIMIZER, size=size))
+    made = recording(ops, {2: None, 3: None, 4: None}, size)
     for number in (2, 3):
         made.blocks[number].category = Category.GRADIENTS
     made.blocks[4].category = Category.OPTIMIZER
@@ -206,6 +251,24 @@ def test_sum_that_products_of_the_backward_pass_read_is_tensor_parallelism() -> 
     made = recording(ops, {})
     made.world_size = 64
     assert make_plan(made, V5P, 1, "highest").data_parallel == 16
+
+
+def test_activations_of_one_microbatch_at_a_time_are_kept() -> None:
+    ops = []
+    for batch in range(3):
+        ops.append(op("mm", Work.MATMUL, (1,), (10 + batch,), products=SQUARE))
+        ops.append(op("mm", Work.MATMUL, (1,), (20 + batch,), Phase.RECOMPUTE, products=SQUARE))
+        ops.append(op("mm", Work.MATMUL, (20 + batch,), (2,), Phase.BACKWARD, products=SQUARE))
+    found = make_plan(_whole(ops), V5P, 1, "highest").advice
+    kept = next(item for item in found if "Keep more activations" in item.title)
+    assert kept.why.startswith("1.00 MiB would be kept")
+
+
+def test_bars_of_the_timeline_tell_how_long_they_are() -> None:
+    ops = [op("mm", Work.MATMUL, (1,), (2 + i,), products=SQUARE) for i in range(2)]
+    plan = make_plan(_whole(ops), V5P, 1, "highest")
+    (bars,) = timeline(plan)["data"]
+    assert bars["customdata"] == pytest.approx([plan.step_s * 1e3 / 2] * 2)
 
 
 def test_memory_that_does_not_fit_names_the_part_of_the_batch_that_would() -> None:

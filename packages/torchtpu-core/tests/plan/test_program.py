@@ -28,6 +28,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 for _ in range(3):
     x = torch.full((4, 3), 0.5, device="tpu")
     x[:, 1:].mul_(x[:, :2].cumsum(1))
+    x[0] = 2
+    x = x[torch.tensor([0, 1, 0, 3], device="tpu")]  # a tensor that has values
     optimizer.zero_grad()
     model(x).square().sum().backward()
     optimizer.step()
@@ -69,6 +71,8 @@ found = {place.storage: array for place, array in zip(results, done, strict=True
 optimizer = torch.optim.SGD(own, lr=0.5)
 x = torch.full((4, 3), 0.5)
 x[:, 1:].mul_(x[:, :2].cumsum(1))
+x[0] = 2
+x = x[torch.tensor([0, 1, 0, 3])]
 model(x).square().sum().backward()
 optimizer.step()
 for place, parameter in zip(operands, own):

@@ -8,6 +8,7 @@ import pytest
 from torchtpu_core.errors import PlanError
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.plan.exchange import Alone, Mailbox, NeedsOthers
+from torchtpu_core.plan.figures import cores
 from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.ranks import Branches, Rank
 from torchtpu_core.plan.records import Phase, Work
@@ -153,6 +154,33 @@ def test_collective_waits_for_the_rank_with_more_to_do() -> None:
     ]
     assert starts == pytest.approx([3 * product_s] * 2)
     assert fast.plan.step_s == slow.plan.step_s
+
+
+def test_collectives_of_roles_that_do_the_same_are_fetched_ahead_as_without_roles() -> None:
+    def step(rank: int, ranks: tuple[int, ...]):
+        more = {"collective": "all_gather", "group": (0, 1, 2, 3), "moved_bytes": MIB}
+        ops = []
+        for layer in range(4):
+            ops.append(op("gather", Work.COLLECTIVE, (1,), (10 + layer,), **more))
+            ops.append(op("mm", Work.MATMUL, (10 + layer,), (2,), products=PRODUCT))
+        made = recording(ops, {})
+        made.world_size, made.rank, made.ranks = 4, rank, ranks
+        made.blocks[1] = made.blocks[2]
+        return made
+
+    alone = make_plan(step(0, (0, 1, 2, 3)), WHERE, 1, "highest")
+    joined = make_plan([step(0, (0,)), step(1, (1, 2, 3))], WHERE, 1, "highest")
+    assert joined.step_s == pytest.approx(alone.step_s)
+    assert joined.schedule.hidden_s > 0
+
+
+def test_page_draws_the_core_of_every_role() -> None:
+    plan = make_plan(_stages(4), WHERE, 1, "highest")
+    (bars,) = cores(plan)["data"]
+    for role in plan.roles:
+        busy_s = sum(i.seconds for i in role.plan.schedule.placed if i.op.name == "mm")
+        drawn = [ms for row, ms in zip(bars["y"], bars["x"], strict=True) if row == role.name]
+        assert sum(drawn) == pytest.approx(busy_s * 1e3, rel=0.01)
 
 
 def test_stages_in_the_middle_that_do_the_same_stay_apart() -> None:

@@ -11,6 +11,9 @@ import typer
 
 from torchtpu_core.errors import TorchTPUError
 
+#: How a plan of what does not fit in HBM ends, once all is written.
+DOES_NOT_FIT = 3
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from torchtpu_core.cli.console import console
-from torchtpu_core.cli.failure import shown
+from torchtpu_core.cli.failure import DOES_NOT_FIT, shown
 from torchtpu_core.cli.outputs import writable
 from torchtpu_core.errors import did_you_mean
 
@@ -143,7 +143,8 @@ def plan(
     """Predict a script's step on a slice: time, memory, network, and what would help.
 
     The script runs unchanged, on shapes alone, until its second optimizer step: as one rank that
-    stands for all, or as one for each role where ranks differ. Every figure is simulated.
+    stands for all, or as one for each role where ranks differ. Every figure is simulated. Ends
+    with 3 if it does not fit in HBM.
     """
     if sweep:
         if trace is not None:
@@ -158,8 +159,7 @@ def plan(
         command = [str(script), *options, "--", *(arguments or ())]
         show(command, sweep, json_, html, f"{script.name} on {slice_}")
         return
-    from torchtpu_core.plan import html as page
-    from torchtpu_core.plan import perfetto, terminal
+    from torchtpu_core.plan import terminal
 
     made = _make(
         *(script, arguments or [], target, slices, fault or [], _numbers(ranks)),
@@ -167,12 +167,9 @@ def plan(
         limit_s=timeout,
     )
     terminal.show(made, console())
-    if json_ is not None:
-        json_.write_text(json.dumps(made.as_json(), indent=1) + "\n", encoding="utf-8")
-    if trace is not None:
-        perfetto.write(made, trace)
-    if html is not None:
-        page.write(made, html)
+    _write(made, json_, trace, html)
+    if not made.fits:
+        raise typer.Exit(DOES_NOT_FIT)
 
 
 @shown
@@ -188,6 +185,19 @@ def advise(
 
     made = _make(script, arguments or [], target, slices, limit_s=timeout)
     terminal.show_advice(made, console())
+
+
+def _write(made: Plan, json_: Path | None, trace: Path | None, html: Path | None) -> None:
+    """Writes the files that were asked for."""
+    from torchtpu_core.plan import html as page
+    from torchtpu_core.plan import perfetto
+
+    if json_ is not None:
+        json_.write_text(json.dumps(made.as_json(), indent=1) + "\n", encoding="utf-8")
+    if trace is not None:
+        perfetto.write(made, trace)
+    if html is not None:
+        page.write(made, html)
 
 
 def _numbers(text: str) -> list[int] | None:

@@ -40,7 +40,7 @@ def show(
     rows = []
     for choice in tried:
         if not choice.plan:
-            rows.append((choice.name, "failed", "", "", choice.failure))
+            rows.append((choice.name, "failed", "", "", ""))
             continue
         plan, hbm = choice.plan, choice.plan["hbm"]
         mark = "on the front" if choice in best else ""
@@ -57,6 +57,9 @@ def show(
     counted = {choice.rate[1] for choice in tried if choice.plan and choice.rate[0]}
     head = " or ".join(sorted(counted)) or "tokens/s"
     print_table(("options", "step", head, "HBM", ""), rows)
+    for choice in tried:
+        if not choice.plan:
+            typer.echo(f"{choice.name} failed: {choice.failure}")
     typer.echo("All figures are simulated.")
     if json_ is not None:
         figures = [

@@ -101,7 +101,9 @@ class Torus:
         (1, 1)
         """
         if not 0 <= chip < self.chips:
-            raise DeviceIndexError(f"Chip {chip} is not in a torus of {self.chips} chips.")
+            raise DeviceIndexError(
+                f"Chip {chip} is not in a torus of {self.chips} chips, 0 to {self.chips - 1}."
+            )
         position = []
         for length in self.shape:
             chip, place = divmod(chip, length)

@@ -193,9 +193,7 @@ def _recompute(step: Step) -> Iterator[Found]:
     ]
     if not again:
         return
-    kept = sum(
-        sum(step.ops[i].write_bytes) for i in again if step.ops[i].work is not Work.ELEMENTWISE
-    )
+    kept = _kept_at_once(step.ops, again)
     room = step.memory.limit_bytes - step.memory.peak_bytes
     chosen = set(again)
     ops = [
@@ -221,6 +219,20 @@ def _recompute(step: Step) -> Iterator[Found]:
     )
 
 
+def _kept_at_once(ops: Sequence[Op], again: Sequence[int]) -> int:
+    """Bytes that stay until a backward pass, if nothing is computed again: of one microbatch.
+
+    A microbatch's begin to go before the next one's forward pass with gradients.
+    """
+    most = now = last = 0
+    for i in again:
+        if any(op.phase is Phase.FORWARD and op.products for op in ops[last:i]):
+            now = 0
+        now += sum(ops[i].write_bytes) if ops[i].work is not Work.ELEMENTWISE else 0
+        most, last = max(most, now), i
+    return most
+
+
 def _communication(step: Step) -> Iterator[Found]:
     """Each axis of communication, if it cost nothing: a bound for better sharding."""
     kinds: Counter[tuple[str, int]] = Counter()
@@ -236,8 +248,8 @@ def _communication(step: Step) -> Iterator[Found]:
         half = (step.placed.step_s + step.seconds_of(ops)) / 2
         yield (
             f"Halve the {kind} traffic of {ranks} ranks",
-            f"{runs} of them are only partly hidden; larger batches per rank, a smaller axis or "
-            "eight-bit communication send less",
+            f"{runs} of them a step, hidden in part at most; larger batches per rank, a smaller "
+            "axis or eight-bit communication send less",
             step.lines(chosen),
             half,
         )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from torchtpu_core.plan.placed import Placed, Unit
@@ -49,43 +50,70 @@ def _clock(plan: Plan) -> tuple[float, str]:
 
 def timeline(plan: Plan) -> Figure:
     """Bars on the units of the device, by phase or collective."""
+    return _bars(plan, [(item.unit.value, item) for item in plan.schedule.placed])
+
+
+def cores(plan: Plan) -> Figure:
+    """Bars on the core of one rank of each role, by phase: who waits, and when."""
+    return _bars(
+        plan,
+        [
+            (role.name, item)
+            for role in plan.roles
+            for item in role.plan.schedule.placed
+            if item.unit is Unit.CORE
+        ],
+    )
+
+
+def _bars(plan: Plan, items: Sequence[tuple[str, Placed]]) -> Figure:
+    """Operators as bars in named rows; short ones that follow each other are one."""
     scale, unit_name = _clock(plan)
-    shortest = plan.step_s / MOST_BARS
-    groups: dict[str, list[tuple[Unit, float, float, str]]] = defaultdict(list)
-    for item in plan.schedule.placed:
+    names = list(dict.fromkeys(row for row, _ in items))
+    shortest = plan.step_s * max(1, len(names) / len(Unit)) / MOST_BARS
+    groups: dict[str, list[tuple[str, float, float, str]]] = defaultdict(list)
+    for row, item in items:
         name = item.op.collective or item.op.phase.value
         rows = groups[name]
         text = f"{item.op.name}<br>{relative(item.op.line)}<br>bound by {item.bound}"
-        if rows and rows[-1][0] is item.unit:
-            unit, start, end, old = rows[-1]
+        if rows and rows[-1][0] == row:
+            _, start, end, old = rows[-1]
             if item.start_s - end < shortest and item.seconds < 4 * shortest:
-                rows[-1] = (unit, start, max(end, item.end_s), old)
+                rows[-1] = (row, start, max(end, item.end_s), old)
                 continue
-        rows.append((item.unit, item.start_s, item.end_s, text))
+        rows.append((row, item.start_s, item.end_s, text))
     data = [
         {
             "type": "bar",
             "orientation": "h",
             "name": name.replace("_", " "),
-            "y": [unit.value for unit, *_ in rows],
+            "y": [row for row, *_ in rows],
             "base": [start * scale for _, start, _, _ in rows],
             "x": [(end - start) * scale for _, start, end, _ in rows],
             "text": [text for *_, text in rows],
             "textposition": "none",
-            "hovertemplate": f"%{{text}}<br>%{{x:.4f}} {unit_name} from %{{base:.4f}} {unit_name}"
-            "<extra>%{fullData.name}</extra>",
+            "customdata": [(end - start) * scale for _, start, end, _ in rows],  # x is the end
+            "hovertemplate": f"%{{text}}<br>takes %{{customdata:.4g}} {unit_name}, from "
+            f"%{{base:.4f}} to %{{x:.4f}} {unit_name}<extra>%{{fullData.name}}</extra>",
             "marker": {"color": COLOURS.get(name, GREY), "line": {"width": 0}},
         }
         for name, rows in groups.items()
     ]
+    height = 330 + 40 * max(0, len(names) - 3)
     return {
         "data": data,
         "layout": {
             "barmode": "overlay",
-            "height": 330,
+            "height": height,
             "xaxis": {"title": {"text": f"{unit_name} (simulated)"}},
-            "yaxis": {"autorange": "reversed", "fixedrange": True},
-            "legend": {"orientation": "h", "y": -0.32},
+            "yaxis": {
+                "autorange": "reversed",
+                "fixedrange": True,
+                "automargin": True,
+                "categoryorder": "array",
+                "categoryarray": names,
+            },
+            "legend": {"orientation": "h", "y": -0.32 * 330 / height},
             "margin": {"b": 110},
         },
     }

@@ -3,19 +3,23 @@
 
 A result of elementwise work, or of a product, that only elementwise operators read soon
 afterwards, and that nobody keeps, stays within a fusion: neither written nor read, nor
-given memory. What products, attention, collectives and moves read is always written.
+given memory. What XLA computes again where it is read (`plan.recomputed`), as the cast of a
+weight, is not written either; its readers read what it is made of. Elementwise operators between
+the same products are one fusion of several results: it reads each of its operands once, and
+none of its own results, as in an optimizer's update of a parameter. What products, attention,
+collectives and moves read is otherwise written.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
+from torchtpu_core.plan.fused_updates import fusions
+from torchtpu_core.plan.recomputed import WINDOW, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Op, Work
-
-#: Operators further apart than this are not fused.
-WINDOW = 24
+from torchtpu_core.plan.uses import uses_of
 
 
 @dataclass(slots=True)
@@ -42,34 +46,105 @@ def fuse(ops: Sequence[Op], blocks: dict[int, Block], offset: int) -> Fusion:
         offset: index of the first operator in the recording.
     """
     readers = _readers(ops)
-    elided: set[tuple[int, int]] = set()
-    written_again: dict[int, int] = {}
+    uses = uses_of(ops, blocks, offset)
+    again = sources_of(ops, uses, lambda storage: blocks[storage].size_bytes)
+    elided = _elided(ops, blocks, offset, readers, again)
+    made: dict[int, list[bool]] = defaultdict(list)
+    for index, op in enumerate(ops):
+        for storage in op.writes:
+            made[storage].append((index, storage) in elided or storage in again)
+    return Fusion(
+        moved_bytes=_Traffic(ops, blocks, again, elided).moved_bytes(),
+        inside={storage for storage, all_ in made.items() if all(all_)},
+        staged=_staged(ops, readers),
+    )
+
+
+def _elided(
+    ops: Sequence[Op],
+    blocks: dict[int, Block],
+    offset: int,
+    readers: dict[tuple[int, int], list[int]],
+    again: Container[int],
+) -> set[tuple[int, int]]:
+    """Results, as (operator, storage), that never leave their fusion.
+
+    What is read by an operator that is computed again is read by that one's readers.
+    """
+    found: set[tuple[int, int]] = set()
+    written_again: set[int] = set()
     for index in range(len(ops) - 1, -1, -1):
         for storage in ops[index].writes:
             last = storage not in written_again
+            users = readers.get((index, storage), [])
+            if any(written in again for user in users for written in ops[user].writes):
+                continue
             if _stays_inside(ops, index, storage, readers, blocks[storage], offset, last):
-                elided.add((index, storage))
-            written_again[storage] = index
-    fusion = Fusion()
-    writer: dict[int, int] = {}
-    for index, op in enumerate(ops):
-        moved = 0.0
+                found.add((index, storage))
+        written_again.update(ops[index].writes)
+    return found
+
+
+class _Traffic:
+    """Counts what operators read and write of HBM, in the order of the program."""
+
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        blocks: dict[int, Block],
+        again: dict[int, frozenset[int]],
+        elided: set[tuple[int, int]],
+    ) -> None:
+        self._ops, self._blocks, self._again, self._elided = ops, blocks, again, elided
+        self._fusion_of = fusions(ops, blocks)
+        self._writer: dict[int, int] = {}
+        self._loaded: dict[tuple[int, int | None, int], float] = defaultdict(float)
+
+    def moved_bytes(self) -> list[float]:
+        """Bytes of each operator; those of one that is computed again are its readers'."""
+        moved = []
+        for index, op in enumerate(self._ops):
+            if op.writes and self._again.keys() >= set(op.writes):
+                size = 0.0
+            else:
+                size = self._read(index, op) + self._written(index, op)
+            moved.append(size)
+            self._writer.update(dict.fromkeys(op.writes, index))
+        return moved
+
+    def _read(self, index: int, op: Op) -> float:
+        sizes: dict[int, int] = defaultdict(int)
         for storage, size in zip(op.reads, op.read_bytes, strict=True):
-            source = writer.get(storage)
-            if source is None or (source, storage) not in elided:
-                moved += size
-        for storage, size in zip(op.writes, op.write_bytes, strict=True):
-            writer[storage] = index
-            if (index, storage) not in elided:
-                moved += size
-        fusion.moved_bytes.append(moved)
-    made = defaultdict(list)
-    for index, op in enumerate(ops):
-        for storage in op.writes:
-            made[storage].append((index, storage) in elided)
-    fusion.inside = {storage for storage, all_ in made.items() if all(all_)}
-    fusion.staged = _staged(ops, readers)
-    return fusion
+            sizes[storage] += size
+        total = 0.0
+        for storage, size in sizes.items():
+            if storage in self._again:
+                part = min(1.0, size / max(self._blocks[storage].size_bytes, 1))
+                for source in self._again[storage]:
+                    total += self._load(index, source, part * self._blocks[source].size_bytes)
+            else:
+                total += self._load(index, storage, size)
+        return total
+
+    def _load(self, index: int, storage: int, size: float) -> float:
+        """Bytes of an operand that come from HBM: what its fusion has not read yet."""
+        writer, fusion = self._writer.get(storage), self._fusion_of[index]
+        if writer is not None and (writer, storage) in self._elided:
+            return 0.0
+        if writer is not None and self._fusion_of[writer] == fusion:
+            return 0.0
+        key = fusion, writer, storage
+        block = self._blocks.get(storage)
+        rest = size if block is None else max(0.0, block.size_bytes - self._loaded[key])
+        self._loaded[key] += min(size, rest)
+        return min(size, rest)
+
+    def _written(self, index: int, op: Op) -> float:
+        return sum(
+            size
+            for storage, size in zip(op.writes, op.write_bytes, strict=True)
+            if (index, storage) not in self._elided and storage not in self._again
+        )
 
 
 def _readers(ops: Sequence[Op]) -> dict[tuple[int, int], list[int]]:
@@ -95,10 +170,10 @@ def _stays_inside(
     last_version: bool,
 ) -> bool:
     """Whether a result never leaves its fusion."""
-    if ops[index].work not in (Work.ELEMENTWISE, Work.MATMUL):
+    if not is_elementwise(ops[index]) and ops[index].work is not Work.MATMUL:
         return False
     users = readers.get((index, storage), [])
-    if any(ops[user].work is not Work.ELEMENTWISE or user - index > WINDOW for user in users):
+    if any(not is_elementwise(ops[user]) or user - index > WINDOW for user in users):
         return False
     if not last_version:
         return bool(users)

@@ -16,6 +16,11 @@ from torchtpu_core.units import format_bytes, format_seconds
 _FIGURES = (
     ("Timeline", "What the units of one device do in a step. Drag to zoom.", figures.timeline),
     (
+        "Ranks",
+        "The TensorCore of one rank of each role. In gaps it waits for other ranks or the network.",
+        figures.cores,
+    ),
+    (
         "Roofline",
         "Products and attention under the device's roofs; larger marks take more time.",
         figures.roofline,
@@ -41,7 +46,8 @@ def write(plan: Plan, path: Path) -> None:
     Raises:
         MissingExtraError: Plotly is not installed.
     """
-    shown = [one for one in _FIGURES if one[2] is not torus or plan.where.torus.chips > 1]
+    left_out = [torus] * (plan.where.torus.chips == 1) + [figures.cores] * (not plan.roles)
+    shown = [one for one in _FIGURES if one[2] not in left_out]
     title = f"{Path(plan.recording.script).name} on {plan.where.name}"
     title += f" x {plan.slices} slices" if plan.slices > 1 else ""
     content = Page(

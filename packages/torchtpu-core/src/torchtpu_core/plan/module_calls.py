@@ -18,6 +18,7 @@ from typing import Any
 from torch import nn
 
 from torchtpu_core.plan.records import Op, Recording
+from torchtpu_core.units import format_flops
 
 
 @dataclass(slots=True)
@@ -101,5 +102,5 @@ def _others(flops: list[int]) -> str:
     """That other calls are larger or smaller, in words."""
     if min(flops) == max(flops):
         return ""
-    first = f"the first multiplies {flops[0] / 1e9:,.3g} GFLOP, "
-    return f"; {first}the last {flops[-1] / 1e9:,.3g}, all {sum(flops) / 1e9:,.3g}"
+    first, last, total = (format_flops(count) for count in (flops[0], flops[-1], sum(flops)))
+    return f"; matrix products of the first: {first}, of the last: {last}, of all: {total}"

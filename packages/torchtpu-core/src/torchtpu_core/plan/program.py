@@ -230,7 +230,7 @@ class _Step:
             if isinstance(leaf, Place):
                 return values.read(leaf)
             if isinstance(leaf, torch.Tensor):
-                return leaf.item() if leaf.ndim == 0 else jnp.asarray(leaf.numpy())
+                return leaf.item() if leaf.ndim == 0 else jnp.asarray(leaf.cpu().numpy())
             return leaf
 
         sharded = _FSDP.get(call.func._schema.name)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torchtpu_core.plan.fusion import WINDOW
 from torchtpu_core.plan.gathers import within_sums
 from torchtpu_core.plan.records import Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
@@ -20,6 +19,8 @@ from torchtpu_core.plan.uses import Uses
 COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
 _NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
 _RANDOM = ("dropout", "rand", "normal", "bernoulli", "uniform", "exponential")
+#: Operators further apart than this are not fused, but for what is computed again.
+WINDOW = 24
 #: Operands of one fusion: the most that libtpu gave the sum of an LSTM's gradients.
 MOST_OPERANDS = 48
 #: Operands smaller than this part of a result are read at no price.
@@ -66,14 +67,23 @@ def _scaled_by_reductions(ops: Sequence[Op]) -> set[int]:
     """
     found: set[int] = set()
     for op in ops:
-        reduces = _SMALL * max(op.read_bytes, default=0) > sum(op.write_bytes)
         if (
             op.phase is Phase.FORWARD
             and is_elementwise(op)
-            and (reduces or not found.isdisjoint(op.reads))
+            and (_shrinks(op) or not found.isdisjoint(op.reads))
         ):
             found.update(op.writes)
     return found
+
+
+def _shrinks(op: Op) -> bool:
+    """Whether an operator's results are much smaller than an operand."""
+    return _SMALL * max(op.read_bytes, default=0) > sum(op.write_bytes)
+
+
+def reduces(op: Op) -> bool:
+    """Whether an operator needs whole rows before it has a result."""
+    return _shrinks(op) or "norm" in op.name or "softmax" in op.name
 
 
 def _is_product(op: Op) -> bool:

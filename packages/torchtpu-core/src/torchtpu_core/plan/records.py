@@ -166,6 +166,7 @@ class Recording:
         step_ends: number of operators after each step.
         reads: values read by the host, by line.
         notes: what the plan cannot see.
+        optimizers: how many the script made.
         world_size: ranks.
         rank: the rank that was recorded.
         ranks: the ranks that it stands for.
@@ -179,6 +180,7 @@ class Recording:
     step_ends: list[int] = field(default_factory=list)
     reads: dict[str, HostRead] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    optimizers: int = 0
     world_size: int = 1
     rank: int = 0
     ranks: tuple[int, ...] = ()

@@ -126,10 +126,11 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether every rank's memory suffices."""
-        return all(plan.memory.fits for plan in self._plans)
+        return all(plan.memory.fits for plan in self.all_roles)
 
     @property
-    def _plans(self) -> list[Plan]:
+    def all_roles(self) -> list[Plan]:
+        """One plan for each role; this one alone where ranks do not differ."""
         return [role.plan for role in self.roles] or [self]
 
     @property
@@ -181,14 +182,14 @@ class Plan:
         """Simulated tokens per second of all ranks."""
         if not self.step_s:
             return 0.0
-        return max(p.tokens_per_rank * p.data_parallel for p in self._plans) / self.step_s
+        return max(p.tokens_per_rank * p.data_parallel for p in self.all_roles) / self.step_s
 
     @property
     def samples_per_s(self) -> float:
         """Simulated samples per second of all ranks."""
         if not self.step_s:
             return 0.0
-        return max(p.samples_per_rank * p.data_parallel for p in self._plans) / self.step_s
+        return max(p.samples_per_rank * p.data_parallel for p in self.all_roles) / self.step_s
 
     def flops(self, *phases: Phase) -> float:
         """Matrix operations of one device in some phases."""
@@ -215,7 +216,7 @@ class Plan:
         if not self.step_s:
             return 0.0
         ranks = [len(role.ranks) for role in self.roles] or [1]
-        done = sum(n * p.flops(*phases) for n, p in zip(ranks, self._plans, strict=True))
+        done = sum(n * p.flops(*phases) for n, p in zip(ranks, self.all_roles, strict=True))
         return done / (sum(ranks) * self.step_s * self.peak_flops_per_s)
 
     def by_work(self) -> dict[str, float]:

@@ -121,6 +121,7 @@ class _Units:
 
     def __init__(self) -> None:
         self.core_s = 0.0
+        self.issued_s = 0.0  # nothing that follows a read of the host's begins before its end
         self.links: dict[object, float] = defaultdict(float)
         self.ready: dict[int, float] = {}
         self.waited: dict[int, str] = {}
@@ -254,6 +255,7 @@ def _wait_for_host(op: Op, pricer: Pricer, units: _Units) -> float:
     link = pricer.where.chip.host_link_bytes_per_s_per_chip
     seconds = cal.HOST_START_S.value + (op.host_bytes / link.value if link else 0.0)
     units.core_s = max(units.core_s, *units.links.values(), 0.0) + seconds
+    units.issued_s = units.core_s
     return seconds
 
 
@@ -285,15 +287,15 @@ def _place_collective(
     links = (frozenset(found.axis_bytes), over_dcn)
     group = (op.collective, hash(op.group))
     ready = max((units.ready.get(storage, 0.0) for storage in op.reads), default=0.0)
-    start = max(ready, units.links[links], units.used[group])
+    start = max(ready, units.links[links], units.used[group], units.issued_s)
     late = 0.0
     if op.peer < 0 and len(op.group) > 1:
         least = min(op.group)
         shape = op.collective, tuple(rank - least for rank in op.group)
-        agreed = yield Meeting((*shape, units.messages[shape]), op.group, max(start, units.core_s))
+        agreed = yield Meeting((*shape, units.messages[shape]), op.group, start)
         units.messages[shape] += 1
-        late = 0.0 if agreed is None else max(0.0, agreed - max(start, units.core_s))
-        start = start if agreed is None else max(start, agreed)
+        late = 0.0 if agreed is None else max(0.0, agreed - start)
+        start += late
     end = start + seconds
     units.links[links] = end
     drive = (1 - cal.ICI_HIDDEN.value) * seconds

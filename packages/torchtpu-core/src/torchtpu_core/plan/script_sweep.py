@@ -95,7 +95,7 @@ def try_all(command: Sequence[str], sweeps: Sequence[str]) -> Iterator[Tried]:
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             with Child(program, arguments, **pipes) as child:
                 stdout, stderr = child.communicate()
-            if child.returncode:
+            if not out.exists():  # one that does not fit has its figures, and an exit code
                 lines = (stderr or stdout).strip().splitlines() or ["no message"]
                 # An argument parser says what is wrong a line before it ends the script.
                 said = lines[-2:] if "sys.exit" in lines[-1] else lines[-1:]

@@ -116,12 +116,25 @@ def record(
             "own option after `--`."
         )
     if not recording.step_ends:
-        chosen = module_calls.choose_step()
-        whole = "no optimizer step was seen: the whole script is one step"
-        recording.notes.append(chosen or whole)
+        recording.notes.append(_step_without_optimizer(script, recording, module_calls))
     elif outside := outside_the_step(recording):
         recording.notes.append(outside)
     return recording
+
+
+def _step_without_optimizer(script: Path, recording: Recording, module_calls: ModuleCalls) -> str:
+    """Chooses the step of a script that no optimizer ended; what was chosen, as a sentence.
+
+    Raises:
+        PlanError: it made an optimizer, and neither stepped it nor called a module.
+    """
+    chosen = module_calls.choose_step()
+    if recording.optimizers and not chosen:
+        raise PlanError(
+            f"{script} made an optimizer, but never stepped it nor called a module: its loop ran "
+            "no step. Let it run two; the script's own options go after `--`."
+        )
+    return chosen or "no optimizer step was seen: the whole script is one step"
 
 
 def _run(
@@ -356,6 +369,7 @@ def _optimizer_hooks(stack: contextlib.ExitStack, recorder: Recorder) -> list[An
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
         really_make(self, *args, **kwargs)
         steps.made(self)
+        recording.optimizers += 1
 
     stack.enter_context(mock.patch.object(torch.optim.Optimizer, "__init__", make))
 

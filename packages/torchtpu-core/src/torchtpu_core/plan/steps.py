@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Any
 
 from torchtpu_core.plan.records import Op, Recording
+from torchtpu_core.units import format_flops
 
 STEPS = 2
 #: How often an optimizer steps before those that never did are given up.
@@ -38,9 +39,9 @@ def outside_the_step(recording: Recording) -> str:
         return ""
     lines = ", ".join(line for line, _ in more.most_common(2))
     return (
-        f"before its first step the script multiplies {total / 1e9:,.3g} GFLOP, in the step that "
-        f"is planned {usual / 1e9:,.3g}: what it does between steps now and then, as a rollout or "
-        f"an evaluation ({lines}), is outside the figures"
+        f"matrix products before the script's first step end: {format_flops(total)}, in the step "
+        f"that is planned: {format_flops(usual)}; what it does between steps now and then, as a "
+        f"rollout or an evaluation ({lines}), is outside the figures"
     )
 
 

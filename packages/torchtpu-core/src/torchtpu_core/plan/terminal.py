@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -69,14 +70,12 @@ def _headline(plan: Plan) -> RenderableType:
     table = _table("", "")
     memory = plan.memory
     verdict = "fits" if memory.fits else "DOES NOT FIT"
+    replicas = f"x {plan.data_parallel:,} data-parallel ranks"
     rows = [("step", format_seconds(plan.step_s))]
     if plan.tokens_per_rank:
         rows.append(("tokens/s", f"{plan.tokens_per_s:,.0f}"))
-        rows.append(
-            ("tokens/step", f"{plan.tokens_per_rank:,} x {plan.data_parallel} data-parallel ranks")
-        )
+        rows.append(("tokens/step", f"{plan.tokens_per_rank:,} {replicas}"))
     elif plan.samples_per_rank:
-        replicas = f"x {plan.data_parallel} data-parallel ranks"
         rows.append(("samples/s", f"{plan.samples_per_s:,.0f}"))
         rows.append(("samples/step", f"{plan.samples_per_rank:,} {replicas}"))
     rows += [
@@ -161,13 +160,16 @@ def _advice(plan: Plan, console: Console, count: int = BEST) -> None:
     console.print(Text("What would help most (simulated)", style="bold"))
     for number, item in enumerate(plan.advice[:count], 1):
         console.print(f"{number}. {item.title}: -{format_seconds(item.gain_s)} ({item.share})")
-        console.print(f"   {item.why}")
-        if item.lines:
-            console.print(f"   {', '.join(map(relative, item.lines))}")
+        for text in filter(None, (item.why, ", ".join(map(relative, item.lines)))):
+            console.print(Padding(Text(text), (0, 0, 0, 3), expand=False))
 
 
 def show_advice(plan: Plan, console: Console) -> None:
     """Prints every piece of advice."""
     step = f"step {format_seconds(plan.step_s)} (simulated)"
     console.print(f"{plan.recording.script} on {plan.where.name}: {step}")
+    worst = max((p.memory for p in plan.all_roles), key=lambda memory: memory.peak_bytes)
+    if not worst.fits:
+        peak, limit = format_bytes(worst.peak_bytes), format_bytes(worst.limit_bytes)
+        console.print(f"It does not fit: {peak} of {limit} per device; {worst.to_fit}.")
     _advice(plan, console, len(plan.advice))
