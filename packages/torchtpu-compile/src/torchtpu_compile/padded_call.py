@@ -141,7 +141,7 @@ class PaddedCall:
                 array = transfers.put(_padded(tensor, sizes), self._device)
             operands.append(array)
         extra = () if words is None else (words,)
-        results = list(executable.compiled.call(*operands, self._sizes, *extra))
+        results = list(executable.program.call(*operands, self._sizes, *extra))
         for i, (output, span) in enumerate(zip(self._outputs, self._starts_out, strict=True)):
             results[i] = output.cut(results[i], arrays, starts[span], self._device)
         return results
