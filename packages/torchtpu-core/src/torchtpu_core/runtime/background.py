@@ -38,7 +38,7 @@ _PATIENCE_S = 60.0
 #: A process that ends compiles what was asked for so long, at most: a share of its time, and
 #: seconds. The next process finds these programs.
 _LAST_SHARE, _LAST_S = 0.1, 5.0
-_S_PER_OP = 0.02  # until a program was made
+_S_PER_OP = 0.02  # of a large program
 
 #: After a program that is not urgent the compiling thread rests so many times as long as it took.
 #: Two busy cores notice every program that is compiled beside the script.
@@ -62,7 +62,6 @@ class _Worker:
         self._rested_at = 0.0
         self._optional = 0  # requests that were not urgent
         self._is_patient = False
-        self._s_per_op = _S_PER_OP  # of the last program
         self._thread: threading.Thread | None = None
         self._stopped = False
 
@@ -120,7 +119,7 @@ class _Worker:
             left_s = seconds
             kept = []
             for asked in sorted(self._requests):
-                left_s -= asked[1] * self._s_per_op
+                left_s -= asked[1] * _S_PER_OP
                 if left_s > 0 and not (is_patient and asked[0]):
                     kept.append(asked)
             self._keep(kept)
@@ -137,7 +136,7 @@ class _Worker:
     def _run(self) -> None:
         priorities.give_way()
         while True:
-            rests, op_count, _, request = self._take()
+            rests, *_, request = self._take()
             begun = time.monotonic()
             try:
                 request()
@@ -145,7 +144,6 @@ class _Worker:
                 del request
                 took = time.monotonic() - begun
                 with self._changed:
-                    self._s_per_op = took / max(op_count, 1)
                     if rests:
                         self._rested_at = begun + took * (1 + _REST)
                     self._unfinished -= 1
