@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchtpu_compile import eager_sizes
+from torchtpu_compile.open_op import OpenOps
 from torchtpu_compile.padded_call import PaddedCall
 from torchtpu_core import _C
 from torchtpu_core.runtime import varying
@@ -55,6 +56,28 @@ def test_a_second_process_that_finds_programs_of_streams_compiles_nothing(compil
     _C.forget_streams()
     _C.clear_programs()
     assert run() == 0
+
+
+def test_a_second_process_neither_lowers_nor_compiles_padded_programs(
+    compiles: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> None:
+        for size in SIZES:
+            x = torch.arange(3.0 * size).view(size, 3)
+            actual = torch.special.i0e(x.to("tpu")).sum(0)
+            torch.tpu.synchronize()
+            torch.testing.assert_close(actual.cpu(), torch.special.i0e(x).sum(0))
+
+    run()
+    varying.forget()
+    eager_sizes.forget()
+    _C.forget_streams()
+    _C.clear_programs()
+    before = compiles()
+    monkeypatch.setattr(OpenOps, "_compile", None)
+    run()
+    assert compiles() == before
+    assert any(isinstance(op, OpenOps) and op.count for op in eager_sizes._ops.values())
 
 
 def test_small_sizes_that_come_often_get_programs_without_padding(

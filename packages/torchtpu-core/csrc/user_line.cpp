@@ -11,6 +11,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string_view>
+#include <typeinfo>
 #include <unordered_map>
 
 namespace torchtpu {
@@ -77,10 +79,24 @@ ForwardLines& forward_lines() {
   return *lines;
 }
 
+// Whether Python code may be what computes in a node: its own, or that of hooks.
+bool calls_python(torch::autograd::Node& node) {
+  if (!node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty()) {
+    return true;
+  }
+  // By name, because the class is in a library that extensions in C++ are not linked with.
+  return std::string_view(typeid(node).name()).find("PyNode") != std::string_view::npos;
+}
+
 }  // namespace
 
 UserLine current_user_line() {
   if (auto node = torch::autograd::get_current_node()) {
+    if (calls_python(*node)) {  // where the user's code asks for an op itself, it is named
+      if (UserLine line = innermost_frame(is_user_code); line.code != nullptr) {
+        return line;
+      }
+    }
     if (auto line = forward_lines().find(node->sequence_nr())) {
       return *line;
     }

@@ -126,12 +126,56 @@ def test_the_thread_rests_after_a_program_unless_somebody_waits_or_one_is_urgent
     assert made == ["first", "late"]
 
 
-def test_what_is_queued_is_dropped_at_the_end() -> None:
-    worker, may_go = background._Worker(), threading.Event()
+def _ends_with(worker: background._Worker, *queued: tuple[str, int, bool]) -> list[str]:
+    """What of these programs is made, the first one under way, when the process ends."""
+    may_go = threading.Event()
     made: list[str] = []
     worker.submit(may_go.wait, 1, urgent=True)
-    worker.submit(lambda: made.append("late"), 3, urgent=True)
+    for name, op_count, urgent in queued:
+        worker.submit(lambda name=name: made.append(name), op_count, urgent=urgent)
     threading.Timer(0.05, may_go.set).start()
     worker.stop()
     assert worker.under_way() == 0
-    assert made == []
+    return made
+
+
+@pytest.fixture
+def _kept_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background.caching.ProgramCache, "enabled", True)
+
+
+@pytest.mark.usefixtures("_kept_on_disk")
+def test_what_is_soon_made_is_made_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_LAST_SHARE", 1e5)
+    monkeypatch.setattr(background.programs, "found_at_once", 0)
+    queued = (("regular", 30, True), ("small", 3, False), ("large", 10**6, False))
+    assert _ends_with(background._Worker(), *queued) == ["regular", "small"]
+
+
+@pytest.mark.usefixtures("_kept_on_disk")
+def test_nothing_more_is_made_at_the_end_of_a_script_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "_LAST_SHARE", 1e5)
+    monkeypatch.setattr(background.sys, "last_value", ValueError(), raising=False)
+    assert _ends_with(background._Worker(), ("late", 3, True)) == []
+
+
+def test_without_a_cache_what_is_queued_is_dropped_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "_LAST_SHARE", 1e5)
+    monkeypatch.setattr(background.caching.ProgramCache, "enabled", False)
+    assert _ends_with(background._Worker(), ("late", 3, True)) == []
+
+
+@pytest.mark.usefixtures("_kept_on_disk")
+def test_a_process_that_found_its_programs_has_time_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "_LAST_SHARE", 1e5)
+    monkeypatch.setattr(background.programs, "found_at_once", 2)
+    queued = (("optional", 3, False), ("urgent", 3, True))
+    assert _ends_with(background._Worker(), *queued) == ["urgent"]
+    monkeypatch.setattr(background.programs, "found_at_once", 0)
+    assert _ends_with(background._Worker(), *queued) == ["urgent", "optional"]

@@ -21,6 +21,7 @@ from typing import Any
 
 from torchtpu_core.runtime import clients, groups, varying
 from torchtpu_core.runtime.programs import Program
+from torchtpu_core.runtime.trace_key import identity
 from torchtpu_core.runtime.trace_lowering import Description, name_of
 
 from torchtpu_compile.open_graph import FormError, Pattern, Size, link_form
@@ -53,14 +54,15 @@ def program(description: Description, sizes_seen: Sequence[Any], *, later: bool)
     if not true:
         return None
     try:
-        key = _form(description), pattern
+        form = _form(description)
     except Unbounded as error:
         reasons[_reason(description, error)] += 1
         return None
+    key = form, pattern
     op = _ops.get(key)
     if op is None:
         with _lock:
-            op = _ops.get(key) or _ops.setdefault(key, _made(description, pattern))
+            op = _ops.get(key) or _ops.setdefault(key, _made(description, pattern, form))
     if isinstance(op, Unbounded):
         return None
     try:
@@ -78,16 +80,16 @@ def program(description: Description, sizes_seen: Sequence[Any], *, later: bool)
     return Program(
         call=call,
         positions=list(range(len(description["live"]))),
-        checks=executable.checks,
-        device_time_ps=executable.compiled.device_time_ps,
-        new_bytes=executable.new_bytes + _live_bytes(description),
+        checks=executable.program.checks,
+        device_time_ps=executable.program.device_time_ps,
+        new_bytes=executable.program.new_bytes + _live_bytes(description),
         compiled=op.has_new() if later else op.count > known,
     )
 
 
-def _made(description: Description, pattern: Pattern) -> OpenOps | Unbounded:
+def _made(description: Description, pattern: Pattern, form: str) -> OpenOps | Unbounded:
     try:
-        return OpenOps(description, pattern)
+        return OpenOps(description, pattern, form)
     except Exception as error:
         reasons[_reason(description, error)] += 1
         return error if isinstance(error, Unbounded) else Unbounded(str(error))
@@ -162,7 +164,7 @@ def _unit(history: Sequence[int]) -> int:
 
 
 def _form(description: Description) -> str:
-    """What two calls have in common that differ in sizes only.
+    """What two calls have in common that differ in sizes only, the same in every process.
 
     Raises:
         Unbounded: an op of a group reads a part of another's result.
@@ -192,7 +194,8 @@ def _op_form(node: Any) -> Any:
     args = [
         (name, *rest[:-1], None if name in numbers else rest[-1]) for name, *rest in node["args"]
     ]
-    facts = (node["name"], id(node["row"]), node["precision"], args, node["scalars"])
+    row = identity(node["row"]) or repr(node["row"].function)
+    facts = (node["name"], row, node["precision"], args, node["scalars"])
     return facts, operands, outputs, made, written
 
 

@@ -19,8 +19,10 @@ from torchtpu_core.lowering import checks, dtypes, mxu, storage_views
 from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, cast
 from torchtpu_core.lowering.storage_views import Geometry, Plan
-from torchtpu_core.runtime import background, clients, compiling, tables
+from torchtpu_core.runtime import background, clients, compiling, programs, tables
 from torchtpu_core.runtime.groups import NotReadyError
+from torchtpu_core.runtime.programs import Program
+from torchtpu_core.runtime.trace_key import key_of
 from torchtpu_core.runtime.trace_lowering import Check, Description, arguments
 from torchtpu_core.runtime.trace_words import Words
 
@@ -31,6 +33,7 @@ from torchtpu_compile.inductor_ops import RNG_STEP
 from torchtpu_compile.op_graph import read_inputs, results_of, scalar_dtype
 from torchtpu_compile.open_graph import OpenGraph, Pattern, arranged
 from torchtpu_compile.padded import Padded, Sizes, padded_size
+from torchtpu_compile.step_key import source
 from torchtpu_compile.symbols import expression
 
 
@@ -39,16 +42,12 @@ class Executable:
     """The ops compiled for padded sizes.
 
     Attributes:
-        compiled: operands, true sizes and scalar words to results, flags of checks last.
-        checks: what it reports.
+        program: operands, true sizes and scalar words to results, flags of checks last.
         operands: padded sizes of each tensor read from outside.
-        new_bytes: memory of a run besides its operands.
     """
 
-    compiled: compiling.Compiled
-    checks: list[Check]
+    program: Program
     operands: list[tuple[int, ...]]
-    new_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,13 +72,15 @@ class OpenOps:
     Args:
         description: a call of them.
         pattern: their open sizes.
+        form: what calls of them have in common besides.
 
     Raises:
         Unbounded: they have no form for open sizes.
     """
 
-    def __init__(self, description: Description, pattern: Pattern) -> None:
+    def __init__(self, description: Description, pattern: Pattern, form: str) -> None:
         self.graph = OpenGraph(description, pattern)
+        self._form = form
         self.live: list[tuple[int, int]] = description["live"]
         self.scalar_count: int = description["scalar_count"]
         self.lock = threading.RLock()
@@ -119,7 +120,8 @@ class OpenOps:
         key = id(way), tuple(padded)
         with self.lock:
             if key not in self._executables:
-                self._executables[key] = self._compile(way, padded)
+                kept = self._kept(way, padded)
+                self._executables[key] = kept or self._compile(way, padded)
             made = self._executables[key]
         if isinstance(made, Exception):
             raise made
@@ -140,12 +142,16 @@ class OpenOps:
         key = id(way), tuple(padded)
         with self.lock:
             made = self._executables.get(key)
-            if isinstance(made, Executable):
-                return made
             if made is None and key not in self._asked:
                 self._asked.add(key)
-                request = functools.partial(self._make, way, padded)
-                background.make_later(request, len(way.nodes))
+                made = self._kept(way, padded)
+                if made is not None:
+                    self._executables[key] = made
+                else:
+                    request = functools.partial(self._make, way, padded)
+                    background.make_later(request, len(way.nodes))
+            if isinstance(made, Executable):
+                return made
             other = self._fitting(way, true)
         if other is not None:
             return other
@@ -189,13 +195,28 @@ class OpenOps:
             untold, self._untold = self._untold, 0
         return untold > 0
 
+    def _kept(self, way: Way, padded: Sequence[int]) -> Executable | None:
+        """What another process compiled for these sizes; it is neither traced nor lowered."""
+        found = programs.find_at_once(self._key(way, padded), way.device)
+        if found is None:
+            return None
+        return Executable(program=found, operands=self._operands(padded))
+
+    def _key(self, way: Way, padded: Sequence[int]) -> str | None:
+        """What decides about the program, in text; None if an op has no name in it."""
+        given = [way.nodes[op]["inputs"][index] for op, index in self.graph.reads]
+        read = [i[1:] if r else None for i, r in zip(given, way.reads, strict=True)]
+        told = repr((self.graph.pattern, self.live, read, tuple(map(int, padded))))
+        return key_of("open", source(), self._form, told)
+
+    def _operands(self, padded: Sequence[int]) -> list[tuple[int, ...]]:
+        sizes = Sizes(dict(zip(self.graph.symbols, map(int, padded), strict=True)), {})
+        reads = [self.graph.sizes_read(*read) for read in self.graph.reads]
+        return [tuple(map(sizes.padded, exprs)) for exprs in reads]
+
     def _compile(self, way: Way, padded: Sequence[int]) -> Executable:
         known = dict(zip(self.graph.symbols, map(int, padded), strict=True))
-        sizes = Sizes(known, {})
-        shapes = [
-            tuple(sizes.padded(e) for e in self.graph.sizes_read(*read))
-            for read in self.graph.reads
-        ]
+        shapes = self._operands(padded)
         placement = clients.sharding(way.device)
 
         def struct(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -225,13 +246,18 @@ class OpenOps:
             return (*results, *flags)
 
         names = [node["name"].split("::")[-1] for node in way.nodes[:4]]
-        compiled = compiling.compile_function(function, avals, [], "+".join([*names, "open"]))
-        return Executable(
-            compiled=compiled,
+        name = "+".join([*names, "open"])
+        compiled = compiling.compile_function(function, avals, [], name)
+        program = Program(
+            call=compiled.call,
+            positions=list(range(len(self.live))),
             checks=found,
-            operands=shapes,
+            device_time_ps=compiled.device_time_ps,
             new_bytes=sum(bytes_) + compiled.temporary_bytes,
         )
+        key = self._key(way, padded)
+        programs.keep_program(key, way.device, name, compiled.executable_key, program)
+        return Executable(program=program, operands=shapes)
 
     def _interpret(
         self,

@@ -25,6 +25,8 @@ from torchtpu_compile.symbols import Unbounded
 
 #: Of an update, instead of the operand that it changes; below it, results of the op itself.
 _UNWRITTEN = -1
+#: How often a call whose sizes come often uses what it ran before it looks for less padding again.
+_USES = 16
 #: Of a call whose sizes come often, before it gets a program without padding.
 _CALLS_BEFORE_EXACT = 8
 _MOST_EXACT = 32  # of one op
@@ -79,7 +81,12 @@ class PaddedCall:
     ) -> None:
         nodes = description["nodes"]
         self._op, self._later = op, later
-        self._true = true
+        #: The sizes; numbers that are no part of one need no padding.
+        self._shaping = tuple(n if s else 1 for n, s in zip(true, op.graph.shaping, strict=True))
+        self._fits_finely = self._shaping == tuple(map(fine, self._shaping))
+        self._is_frequent = False
+        self._last: Executable | None = None
+        self._uses = 0  # of the last one, before another is looked for
         self._exact = ExactCall(description)
         self._sizes = np.asarray(np.minimum(true, np.iinfo(np.int32).max), np.int32)
         self._device = description["device"]
@@ -96,10 +103,13 @@ class PaddedCall:
         spans = list(_starts(nodes))
         self._starts_in = [spans[number][0][index] for number, index in graph.reads]
         self._starts_out = [spans[number][1][index] for number, index in description["live"]]
-        self._needs_starts = any(
-            not read and not way.is_whole
-            for read, way in zip(self._reads, self._inputs, strict=True)
-        ) or any(o.is_update for o in self._outputs)
+        copied = [
+            span
+            for span, way, read in zip(self._starts_in, self._inputs, self._reads, strict=True)
+            if not read and not way.is_whole
+        ]
+        written = [s for s, o in zip(self._starts_out, self._outputs, strict=True) if o.is_update]
+        self._needs_starts = any(span.stop > span.start for span in (*copied, *written))
 
     def executable(self) -> Executable:
         """What runs this call at padded sizes now; sizes that come often get less padding.
@@ -107,16 +117,25 @@ class PaddedCall:
         Raises:
             NotReadyError: nothing does yet.
         """
-        true = tuple(n if s else 1 for n, s in zip(self._true, self._op.graph.shaping, strict=True))
-        padded = self._op.policy.padded(true, (None,) * len(true))
-        if self._op.policy.is_frequent(true) and true == tuple(fine(n) for n in true):
+        if self._uses == 0 or self._last is None:
+            self._last = self._least_padded()
+            self._uses = _USES if self._is_frequent else 1
+        self._uses -= 1
+        if self._is_frequent and self._fits_finely:
             self._exact.want(self._op)
-            known = self._op.known_executable(self._way, true)
+        return self._last
+
+    def _least_padded(self) -> Executable:
+        op, true = self._op, self._shaping
+        padded = op.policy.padded(true, (None,) * len(true))
+        self._is_frequent = op.policy.is_frequent(true)
+        if self._is_frequent and self._fits_finely:
+            known = op.known_executable(self._way, true)
             if known is not None:
                 return known
         if not self._later:
-            return self._op.executable(self._way, padded)
-        return self._op.ready_executable(self._way, padded, true)
+            return op.executable(self._way, padded)
+        return op.ready_executable(self._way, padded, true)
 
     def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
         """The results at their true sizes, flags of checks last.
@@ -141,7 +160,7 @@ class PaddedCall:
                 array = transfers.put(_padded(tensor, sizes), self._device)
             operands.append(array)
         extra = () if words is None else (words,)
-        results = list(executable.compiled.call(*operands, self._sizes, *extra))
+        results = list(executable.program.call(*operands, self._sizes, *extra))
         for i, (output, span) in enumerate(zip(self._outputs, self._starts_out, strict=True)):
             results[i] = output.cut(results[i], arrays, starts[span], self._device)
         return results

@@ -64,7 +64,7 @@ def step_key(
     text = repr((calls, constants, metadata, ends, values))
     if " at 0x" in text:
         return ""
-    return hashlib.sha256(f"{_source()}|{text}".encode()).hexdigest()
+    return hashlib.sha256(f"{source()}|{text}".encode()).hexdigest()
 
 
 def _arithmetic(nodes: Sequence[Node]) -> list[Node]:
@@ -103,7 +103,7 @@ def _operator(target: Any, tables: Mapping[str, Lowering]) -> str | None:
 
 
 def _is_own(row: Lowering) -> bool:
-    """Whether a row's function is of this package, so that `_source` covers it."""
+    """Whether a row's function is of this package, so that `source` covers it."""
     return getattr(row.function, "__module__", "").startswith(f"{__package__}.")
 
 
@@ -129,9 +129,9 @@ def _metadata(value: Any) -> Any:
 
 
 @functools.cache
-def _source() -> str:
+def source() -> str:
     """A digest of this package's source: the same graph means the same only with it."""
     made = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
         made.update(file.read_bytes())
     return made.hexdigest()

@@ -176,6 +176,36 @@ def test_deferred_error_of_backward_names_the_forward_line():
         torch.tpu.synchronize()
 
 
+def test_deferred_error_in_a_hook_names_the_hooks_line():
+    def hook(gradient):
+        return gradient * gradient[torch.tensor([9], device="tpu")]
+
+    line = hook.__code__.co_firstlineno + 1
+    x = torch.ones(4, device="tpu", requires_grad=True)
+    y = x * 2
+    y.register_hook(hook)
+    with pytest.raises(IndexError, match=rf":{line} in hook"):
+        y.sum().backward()
+        torch.tpu.synchronize()
+
+
+def test_deferred_error_in_a_function_of_autograd_names_its_backwards_line():
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * gradient[torch.tensor([9], device="tpu")]
+
+    line = Doubled.backward.__code__.co_firstlineno + 2
+    x = torch.ones(4, device="tpu", requires_grad=True)
+    with pytest.raises(IndexError, match=rf":{line} in backward"):
+        Doubled.apply(x).sum().backward()
+        torch.tpu.synchronize()
+
+
 def test_deferred_error_is_raised_once():
     x, i = torch.arange(4.0, device="tpu"), torch.tensor([4], device="tpu")
     x[i]

@@ -15,14 +15,15 @@ import heapq
 import itertools
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 from torchtpu_core import _C
-from torchtpu_core.runtime import explanations, priorities, programs, varying
+from torchtpu_core.runtime import caching, explanations, priorities, programs, varying
 from torchtpu_core.runtime.trace_lowering import Description
 
 log = logging.getLogger("torchtpu")
@@ -30,22 +31,37 @@ log = logging.getLogger("torchtpu")
 #: Threads that compile side by side, at most: tracing and lowering take turns for the GIL.
 _MAX_THREADS = 8
 
+#: Where most programs that a script can do without were found in the cache, those that are missing
+#: can wait: an earlier process did without them, and a script that ends soon compiles nothing.
+_PATIENCE_S = 60.0
+
+#: A process that ends compiles what was asked for so long, at most: a share of its time, and
+#: seconds. The next process finds these programs.
+_LAST_SHARE, _LAST_S = 0.1, 5.0
+_S_PER_OP = 0.02  # of a large program
+
 #: After a program that is not urgent the compiling thread rests so many times as long as it took.
 #: Two busy cores notice every program that is compiled beside the script.
 _REST = 2
+
+#: Is not urgent, ops, order of arrival, what makes it.
+_Request: TypeAlias = tuple[bool, int, int, Callable[[], None]]
+
+_began = time.monotonic()
 
 
 class _Worker:
     """One daemon thread: takes what is urgent, then the smallest, and rests after what is not."""
 
     def __init__(self) -> None:
-        #: (is not urgent, ops, order of arrival, request), as a heap.
-        self._requests: list[tuple[bool, int, int, Callable[[], None]]] = []
+        self._requests: list[_Request] = []  # a heap
         self._count = itertools.count()
         self._changed = threading.Condition()
         self._unfinished = 0
         self._waiting = 0
         self._rested_at = 0.0
+        self._optional = 0  # requests that were not urgent
+        self._is_patient = False
         self._thread: threading.Thread | None = None
         self._stopped = False
 
@@ -60,6 +76,10 @@ class _Worker:
                 )
                 self._thread.start()
                 atexit.register(self.stop)
+            self._optional += not urgent
+            if not urgent and not self._is_patient and programs.found_at_once >= self._optional:
+                self._is_patient = True
+                self._rested_at = time.monotonic() + _PATIENCE_S
             heapq.heappush(self._requests, (not urgent, op_count, next(self._count), request))
             self._unfinished += 1
             self._changed.notify_all()
@@ -79,16 +99,39 @@ class _Worker:
                 self._waiting -= 1
 
     def stop(self) -> None:
-        """Drop what is queued and wait for the one under way.
+        """Make what is queued and soon made, drop the rest and wait for the one under way.
 
         XLA cannot be interrupted, and a thread that is inside it when the interpreter goes
-        would abort the process. What it compiles is kept on disk, for the next run.
+        would abort the process. What it compiles is kept on disk, for the next run. A script
+        that failed is left at once.
         """
+        if caching.cache().enabled and not hasattr(sys, "last_value"):
+            self._make_last(min((time.monotonic() - _began) * _LAST_SHARE, _LAST_S))
         with self._changed:
             self._stopped = True
-            self._unfinished -= len(self._requests)
-            self._requests.clear()
+            self._keep([])
             self._changed.wait_for(lambda: self._unfinished == 0)
+
+    def _make_last(self, seconds: float) -> None:
+        """Make what takes no longer, without rests; in a patient process only what is urgent."""
+        with self._changed:
+            is_patient = self._is_patient and self._rested_at > time.monotonic()
+            left_s = seconds
+            kept = []
+            for asked in sorted(self._requests):
+                left_s -= asked[1] * _S_PER_OP
+                if left_s > 0 and not (is_patient and asked[0]):
+                    kept.append(asked)
+            self._keep(kept)
+            self._waiting += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._unfinished == 0, seconds)
+            self._waiting -= 1
+
+    def _keep(self, requests: list[_Request]) -> None:
+        """Drop all others; these are in order."""
+        self._unfinished -= len(self._requests) - len(requests)
+        self._requests = requests
 
     def _run(self) -> None:
         priorities.give_way()
@@ -106,7 +149,7 @@ class _Worker:
                     self._unfinished -= 1
                     self._changed.notify_all()
 
-    def _take(self) -> tuple[bool, int, int, Callable[[], None]]:
+    def _take(self) -> _Request:
         with self._changed:
             while True:
                 left_s = self._rested_at - time.monotonic()

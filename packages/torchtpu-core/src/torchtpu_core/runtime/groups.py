@@ -88,6 +88,7 @@ def build_group(description: Description, later: bool) -> Program | list[Span] |
     except NotReadyError:
         return None
     if found is not None:
+        varying.note_ops(description)
         return found
     with _lock:  # one of the ops has no form for open sizes
         middle = len(nodes) // 2

@@ -20,7 +20,8 @@ from torchtpu_core.runtime import transfers
 
 def on_host(array: jax.Array) -> np.ndarray:
     """An array's elements, read in place once they are computed; not to be written."""
-    transfers.wait(array)
+    if not transfers.is_ready(array):
+        transfers.wait(array)
     return np.asarray(array)
 
 

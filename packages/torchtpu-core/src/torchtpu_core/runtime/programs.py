@@ -60,6 +60,9 @@ class Program:
         return bool(self.checks)
 
 
+#: How many programs of several ops, or at padded sizes, were there when they were wanted.
+found_at_once = 0
+
 #: Programs in use, by key of the trace and id of the device.
 _loaded: weakref.WeakValueDictionary[tuple[str, int], Program] = weakref.WeakValueDictionary()
 
@@ -81,7 +84,7 @@ def build_noted(description: Description, sizes_seen: Sequence[varying.Sizes]) -
         sizes_seen: what `varying.sizes_seen` gave for it.
     """
     key = trace_key(description)
-    found = _find(key, description, remote=False)
+    found = find_program(key, description["device"], remote=False)
     if found is None and sizes_seen:
         found = plugins.manager().hook.torchtpu_open_sizes(
             description=description, sizes_seen=[(sizes,) for sizes in sizes_seen], later=False
@@ -95,9 +98,22 @@ def lookup_program(description: Description) -> Program | None:
     Args:
         description: what `csrc/describe.cpp` makes of a trace.
     """
-    found = _find(trace_key(description), description, remote=False)
+    found = find_at_once(trace_key(description), description["device"])
     if found is not None:
         varying.note_ops(description)
+    return found
+
+
+def find_at_once(key: str | None, device_index: int) -> Program | None:
+    """A program that the script can do without, if this host has it.
+
+    Args:
+        key: None: it has none.
+        device_index: where it is to run.
+    """
+    global found_at_once
+    found = find_program(key, device_index, remote=False)
+    found_at_once += found is not None
     return found
 
 
@@ -110,10 +126,17 @@ def compile_program(description: Description) -> Program:
     return _make(trace_key(description), description)
 
 
-def _find(key: str | None, description: Description, *, remote: bool) -> Program | None:
+def find_program(key: str | None, device_index: int, *, remote: bool) -> Program | None:
+    """The program kept under a key; never traces, lowers or compiles.
+
+    Args:
+        key: None: it has none.
+        device_index: where it is to run.
+        remote: also ask the root that many hosts share.
+    """
     if key is None:
         return None
-    device = clients.devices()[description["device"]]
+    device = clients.devices()[device_index]
     known = _loaded.get((key, device.id))
     if known is not None:
         caching.cache().count_hit("memory")
@@ -147,7 +170,7 @@ def _find(key: str | None, description: Description, *, remote: bool) -> Program
 
 
 def _make(key: str | None, description: Description) -> Program:
-    found = _find(key, description, remote=True)
+    found = find_program(key, description["device"], remote=True)
     if found is not None:
         return found
     traced = trace_function(description)
@@ -161,15 +184,27 @@ def _make(key: str | None, description: Description) -> Program:
         device_time_ps=compiled.device_time_ps,
         new_bytes=traced.output_bytes + compiled.temporary_bytes,
     )
-    if key is not None:
-        _loaded[key, clients.devices()[description["device"]].id] = program
-        if compiled.executable_key is not None:
-            _keep(key, traced.name, compiled.executable_key, program)
+    keep_program(key, description["device"], traced.name, compiled.executable_key, program)
     return program
 
 
-def _keep(key: str, name: str, executable_key: str, program: Program) -> None:
-    """Keep what a later process needs to have the program without lowering it."""
+def keep_program(
+    key: str | None, device_index: int, name: str, executable_key: str | None, program: Program
+) -> None:
+    """Keep what a later process needs to have a program without lowering it.
+
+    Args:
+        key: `find_program` finds it by; None: it has none.
+        device_index: where it runs.
+        name: for lists of what is kept.
+        executable_key: of its executable, None if that is not kept.
+        program: what was made.
+    """
+    if key is None:
+        return
+    _loaded[key, clients.devices()[device_index].id] = program
+    if executable_key is None:
+        return
     checks = [[_error_name(error), message, node] for error, message, node in program.checks]
     if any(name is None for name, _, _ in checks):
         return

@@ -19,18 +19,28 @@ _NOT_OF_TRACES = frozenset({"nodes", "device"})
 
 def trace_key(description: Description) -> str | None:
     """The key, or None if the trace has to be lowered to know what it does."""
+    text = canonical_text(description)
+    return None if text is None else key_of("trace", text)
+
+
+def key_of(kind: str, *texts: str) -> str | None:
+    """The key of what texts say, under which a program is kept; None if one names unnamed things.
+
+    Args:
+        kind: of key.
+        texts: the same in every process if they mean the same.
+    """
     if plugins.manager().hook.torchtpu_cost_model.get_hookimpls():
         return None  # it prices the StableHLO of every program
-    text = canonical_text(description)
-    if text is None:
+    if any(" at 0x" in text for text in texts):
         return None
-    return fingerprints.digest("trace", *fingerprints.lowering_context(), text)
+    return fingerprints.digest(kind, *fingerprints.lowering_context(), *texts)
 
 
 def canonical_text(description: Description) -> str | None:
     """What a description says, apart from where it runs; None if it names unnamed things."""
     nodes = description["nodes"]
-    rows = [_identity(node["row"]) for node in nodes]
+    rows = [identity(node["row"]) for node in nodes]
     if None in rows:
         return None
     fields = sorted(set().union(*nodes) - _NOT_OF_NODES)
@@ -39,7 +49,7 @@ def canonical_text(description: Description) -> str | None:
     return None if " at 0x" in text else text
 
 
-def _identity(row: Lowering) -> str | None:
+def identity(row: Lowering) -> str | None:
     """A text that identifies what a row does; core's rows are covered by their source."""
     if row.cache_key:
         return f"{row.overload}={row.cache_key}"

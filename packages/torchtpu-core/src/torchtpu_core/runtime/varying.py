@@ -88,7 +88,7 @@ def sizes_seen(description: Description) -> Sequence[Sizes]:
 
 
 def note_ops(description: Description) -> None:
-    """Note each op of a trace that runs as one program found in the cache.
+    """Note each op of a trace that runs as one program, found in the cache or at padded sizes.
 
     The process that made the program ran them one by one before, and learnt of their sizes then.
     Without that this one would want programs for later sizes that the other did without.
