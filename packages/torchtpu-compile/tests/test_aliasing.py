@@ -190,13 +190,14 @@ def test_parts_of_a_complex_result_lie_in_it(dynamic: bool) -> None:
     assert not actual[0].imag.any()
 
 
-def test_gradient_sees_a_buffer_as_it_was_when_it_was_read() -> None:
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+def test_gradient_sees_a_buffer_as_it_was_when_it_was_read(backend) -> None:
     def function(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
         before = count.clone()
         count.add_(1)
         return ((x * count).square() * before.exp()).mean()
 
-    compiled = torch.compile(function, backend="tpu", fullgraph=True)
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
     counts = [torch.ones((), device=device) for device in ("cpu", "tpu")]
     for _ in range(3):
         x = torch.randn(4, 3, requires_grad=True)

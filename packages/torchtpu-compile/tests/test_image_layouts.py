@@ -57,6 +57,27 @@ def test_other_results_of_images_are_laid_out_as_on_the_cpu(function) -> None:
     assert found.stride() == function(x).stride()
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_result_of_two_layouts_follows_the_first_as_on_the_cpu(dynamic: bool) -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        floor = torch.div(x, y, rounding_mode="floor")
+        return x.copysign(y), x // y, x.xlogy(y), torch.special.xlog1py(x, y), floor
+
+    compiled = torch.compile(function, backend="tpu", dynamic=dynamic)
+    for batch in (2, 3):
+        x = torch.rand(batch, 4, 6, 5)
+        for pair in ((x, x.to(memory_format=torch.channels_last)), (x.mT.contiguous().mT, x)):
+            found = compiled(*(t.to("tpu") for t in pair))
+            expected = function(*pair)
+            assert [t.stride() for t in found] == [t.stride() for t in expected]
+
+
+def test_operands_on_two_devices_are_still_refused() -> None:
+    compiled = torch.compile(torch.copysign, backend="tpu")
+    with pytest.raises(RuntimeError, match="same device"):
+        compiled(torch.ones(3, device="tpu"), torch.ones(3))
+
+
 def _gradient(function: Callable[[Tensor], Tensor], device: str, batch: int = 2) -> Tensor:
     """Of an image whose channels are last."""
     x = torch.linspace(-1, 1, batch * 120).reshape(batch, 4, 6, 5).to(device)

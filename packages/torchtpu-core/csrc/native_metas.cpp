@@ -43,7 +43,6 @@ const auto* const kMetas = new Metas{
     META(sub_Tensor, sub),
     META(mul_Tensor, mul),
     META(div_Tensor, div),
-    META(div_Tensor_mode, div),
     META(add__Tensor, add_),
     META(sub__Tensor, sub_),
     META(mul__Tensor, mul_),
@@ -66,7 +65,6 @@ const auto* const kMetas = new Metas{
     META(clamp_min_Tensor, clamp_min),
     META(clamp_max_Tensor, clamp_max),
     META(atan2, atan2),
-    META(xlogy_Tensor, xlogy),
     // comparisons
     META(eq_Tensor, eq),
     META(ne_Tensor, ne),

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.checkpoint import CheckpointPolicy
 from torchtpu_core.runtime import tables
 from torchtpu_core.tpu import init
 
@@ -27,11 +26,11 @@ from torchtpu_compile import (
     records,
     saved_images,
     shortcut,
+    written_inputs,
 )
 from torchtpu_compile.decompositions import missing_rows
 from torchtpu_compile.executable import USER_OUTPUTS, Executable
 from torchtpu_compile.options import CompileOptions
-from torchtpu_compile.placement import is_input_write
 
 _DEFAULTS = CompileOptions()
 _BATCH_NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
@@ -106,7 +105,7 @@ def _partition(joint: GraphModule, inputs: Any, **kwargs: Any) -> tuple[GraphMod
     from torch._functorch import config
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    _save_what_reads_written_inputs(joint)
+    written_inputs.save_readers(joint)
     normalises = any(n.target is _BATCH_NORM_BACKWARD for n in joint.graph.nodes)
     keeps_operands = config.ban_recompute_materialized_backward and not normalises
     with config.patch(ban_recompute_materialized_backward=keeps_operands):
@@ -114,17 +113,6 @@ def _partition(joint: GraphModule, inputs: Any, **kwargs: Any) -> tuple[GraphMod
     forward.meta[USER_OUTPUTS] = kwargs["num_fwd_outputs"]
     saved_images.keep_channels_last(forward, backward, kwargs["num_fwd_outputs"])
     return forward, backward
-
-
-def _save_what_reads_written_inputs(joint: GraphModule) -> None:
-    """Keep the backward pass from computing again what an input held before it was written.
-
-    The forward graph writes the input, and the partitioner takes it for unchanged.
-    """
-    for write in filter(is_input_write, joint.graph.nodes):
-        for user in write.args[0].users:
-            if user is not write and isinstance(user.meta.get("val"), torch.Tensor):
-                user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def compile_graph(

@@ -69,6 +69,8 @@ def _laid_out(op: torch._ops.OpOverload, function: Callable[..., Any]) -> Callab
     def run(*args: Any, **kwargs: Any) -> Any:
         wanted = rule(args)
         results = function(*args, **kwargs)  # NotImplemented leaves the operator whole
+        if isinstance(wanted, torch.Tensor):
+            return results  # taken apart to pointwise operators
         return pytree.tree_map_only(
             torch.Tensor, lambda t: t.contiguous(memory_format=wanted), results
         )

@@ -44,18 +44,20 @@ def _fake(mode: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     from torch._subclasses.fake_impls import op_implementations_dict
     from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
-    device = next((t.fake_device for t in args if isinstance(t, FakeTensor)), None)
-    if kwargs or device is None or device.type != "tpu":
+    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, FakeTensor)]
+    devices = {t.fake_device for t in tensors if t.ndim} or {t.fake_device for t in tensors}
+    if len(devices) != 1 or (device := devices.pop()).type != "tpu":
         return _by_decomposition(mode, op, args, kwargs)
     if op in op_implementations_dict:
-        op_implementations_dict[op](mode, op, *args)
-    if op in _decomposed() and has_open_sizes(args):
+        op_implementations_dict[op](mode, op, *args, **kwargs)
+    ordered = memory_formats.in_order(op, args, kwargs)
+    if op in _decomposed() and has_open_sizes(ordered):
         found = _by_decomposition(mode, op, args, kwargs)
         with mode:
-            results = memory_formats.laid_out(_names()[op], args, found)
+            results = memory_formats.laid_out(_names()[op], ordered, found)
         return results[0] if len(results) == 1 else tuple(results)
     with in_kernel_invocation_manager(mode):
-        results = [t if t is None else FakeTensor(mode, t, device) for t in _results(op, args)]
+        results = [t if t is None else FakeTensor(mode, t, device) for t in _results(op, ordered)]
     return results[0] if len(results) == 1 else tuple(results)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 
-from torchtpu_compile import optimizer_steps, output_views
+from torchtpu_compile import optimizer_steps, output_views, written_inputs
 
 #: Graphs by the number in the op that stands for them.
 _modules: dict[int, GraphModule] = {}
@@ -78,6 +78,9 @@ def _take_over(module: GraphModule) -> None:
 
     Inductor hands over the subgraphs of a graph first; they go back into their graph.
     """
+    count = _user_outputs(module.graph)
+    if count is not None:
+        written_inputs.save_values(module, count)
     _put_op(module, _keep(module))
 
 
@@ -97,12 +100,19 @@ def _keep(module: GraphModule) -> int:
     copied = GraphModule(module, graph)
     if _part(graph) != "backward":
         output_views.keep_values(copied)
-    if _part(graph) == "forward":
-        context = torch._guards.TracingContext.try_get()
-        if context is not None and context.fw_metadata is not None:
-            copied.meta[USER_OUTPUTS] = context.fw_metadata.num_forward
+    count = _user_outputs(graph)
+    if count is not None:
+        copied.meta[USER_OUTPUTS] = count
     _modules[number] = copied
     return number
+
+
+def _user_outputs(graph: Graph) -> int | None:
+    """How many results of a forward graph the user sees; None: there is no backward graph."""
+    context = torch._guards.TracingContext.try_get()
+    if _part(graph) != "forward" or context is None or context.fw_metadata is None:
+        return None
+    return int(context.fw_metadata.num_forward)
 
 
 def _give_back(module: GraphModule) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torchtpu_core.lowering import linalg
-from torchtpu_core.runtime import fallbacks
+from torchtpu_core.runtime import compiling, fallbacks, fresh_zeros
 
 
 def _compiles(work):
@@ -119,3 +119,26 @@ def test_fallback_of_every_form_gives_the_reason_of_the_row(form: str) -> None:
     base = form.partition(".")[0]
     row = next(r for r in linalg.TABLE if r.overload == base)
     assert fallbacks.reason_of(form) == row.reason
+
+
+def test_zeros_of_a_new_shape_compile_nothing():
+    made = []
+
+    def work():
+        made.append(torch.zeros(3, 311, dtype=torch.bfloat16, device="tpu"))
+        made.append(torch.zeros_like(torch.empty(313, 3, device="tpu").t()))
+        torch.accelerator.synchronize()
+
+    assert _compiles(work) == 0
+    for tensor in made:
+        assert torch.equal(tensor.cpu(), torch.zeros(tensor.shape, dtype=tensor.dtype))
+    assert made[1].stride() == (1, 3)
+
+
+def test_zeros_that_are_made_again_and_again_get_a_program(monkeypatch):
+    monkeypatch.setattr(fresh_zeros, "_COPIED_BYTES", 3 * 317 * 4)
+    began = compiling.compiles
+    for count in (0, 1, 1):
+        zeros = torch.zeros(3, 317, device="tpu")
+        assert torch.equal(zeros.cpu(), torch.zeros(3, 317))
+        assert compiling.compiles - began == count

@@ -70,6 +70,25 @@ def test_layout_of_result_and_gradients_equals_cpus(name: str) -> None:
 @pytest.mark.parametrize(
     "function",
     [
+        torch.copysign,
+        torch.floor_divide,
+        torch.xlogy,
+        torch.special.xlog1py,
+        lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        lambda x, y: F.binary_cross_entropy(x, y, reduction="none"),
+    ],
+)
+def test_result_of_two_layouts_follows_the_first_as_on_cpu(function: Function) -> None:
+    pair = X.abs(), X.abs().contiguous()
+    for operands in (pair, pair[::-1]):
+        found, expected = (function(*(t.to(device) for t in operands)) for device in ("tpu", "cpu"))
+        assert found.stride() == expected.stride()
+        assert found.dtype == expected.dtype
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
         lambda x: F.glu(x, 1),
         lambda x: F.huber_loss(x, x.detach() + 1),
         lambda x: F.mse_loss(x, x.detach() + 1),

@@ -12,11 +12,14 @@ All other operators follow their meta kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from torchtpu_core.lowering.table import operator
+
+#: How a result lies in memory: in a format, or as a tensor of its shape.
+Layout: TypeAlias = torch.memory_format | torch.Tensor
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -64,13 +67,27 @@ def _contiguous(arguments: Sequence[Any]) -> torch.memory_format:
     return torch.contiguous_format
 
 
-#: The format of an overload's result from its arguments, tensors on the meta device.
-RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
+def _pointwise(arguments: Sequence[Any]) -> torch.Tensor:
+    """As every sum of two tensors; the meta kernel takes the operator apart and loses the order."""
+    return torch.add(arguments[0], arguments[1])
+
+
+def _like_first(arguments: Sequence[Any]) -> torch.Tensor:
+    first: torch.Tensor = arguments[0]
+    return first
+
+
+#: The layout of an overload's results from its arguments, tensors on the meta device.
+RULES: Mapping[str, Callable[[Sequence[Any]], Layout]] = {
     "aten::batch_norm_backward_elemt": _of_self,
     "aten::batch_norm_elemt": _of_self,
+    "aten::binary_cross_entropy": _like_first,
     "aten::channel_shuffle": _of_self,
     "aten::convolution": _of_input_or_weight,
     "aten::_convolution": _of_input_or_weight,
+    "aten::copysign.Tensor": _pointwise,
+    "aten::div.Tensor_mode": _pointwise,
+    "aten::floor_divide": _pointwise,
     "aten::glu_backward": _contiguous,
     "aten::huber_loss_backward": _contiguous,
     "aten::log_sigmoid_forward": _contiguous,
@@ -89,6 +106,8 @@ RULES: Mapping[str, Callable[[Sequence[Any]], torch.memory_format]] = {
     "aten::replication_pad3d_backward": _of_second,
     "aten::roll": _of_self,
     "aten::smooth_l1_loss_backward": _contiguous,
+    "aten::special_xlog1py": _pointwise,
+    "aten::xlogy.Tensor": _pointwise,
 }
 
 #: Those without a meta kernel: their result is like their first argument.
@@ -102,8 +121,23 @@ def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor]:
         overload: its full name.
         arguments: in schema order, tensors on the meta device.
     """
-    stated = arguments[0] if overload in _LIKE_SELF else operator(overload)(*arguments)
+    stated = arguments[0] if overload in _LIKE_SELF else _stated(operator(overload), arguments)
     return laid_out(overload, arguments, stated)
+
+
+def in_order(
+    op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """The arguments of a call in schema order, with defaults for those that are not given."""
+    rest = op._schema.arguments[len(args) :]
+    return [*args, *(kwargs.get(a.name, a.default_value) for a in rest)]
+
+
+def _stated(op: torch._ops.OpOverload, arguments: Sequence[Any]) -> Any:
+    """The results of PyTorch's meta kernel for arguments in schema order."""
+    named = list(zip(op._schema.arguments, arguments, strict=False))
+    keywords = {a.name: value for a, value in named if a.kwarg_only}
+    return op(*(value for a, value in named if not a.kwarg_only), **keywords)
 
 
 def laid_out(overload: str, arguments: Sequence[Any], stated: Any) -> list[torch.Tensor]:
@@ -112,7 +146,10 @@ def laid_out(overload: str, arguments: Sequence[Any], stated: Any) -> list[torch
     return [_like(t, wanted) for t in (stated if isinstance(stated, tuple) else (stated,))]
 
 
-def _like(tensor: torch.Tensor, wanted: torch.memory_format) -> torch.Tensor:
+def _like(tensor: torch.Tensor, wanted: Layout) -> torch.Tensor:
+    if isinstance(wanted, torch.Tensor):
+        like = wanted if wanted.shape == tensor.shape else tensor
+        return torch.empty_like(like, dtype=tensor.dtype)
     if wanted is torch.channels_last_3d and tensor.ndim == 4:
         return torch.empty_like(tensor.unsqueeze(0), memory_format=wanted).squeeze(0)
     return torch.empty_like(tensor, memory_format=wanted)

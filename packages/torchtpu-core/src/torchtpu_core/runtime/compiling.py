@@ -73,10 +73,7 @@ def compile_function(
         name: shown in logs and profiles.
     """
     began = time.perf_counter()
-    function.__name__ = _identifier(name)
-    platform = _only_device(avals).platform
-    with jax.enable_x64(True), uncollected(), mxu.for_platform(platform):
-        lowered = _lower(function, avals, donated)
+    lowered = _lower(function, avals, donated, name)
     text = lowered.as_text()
     traced = time.perf_counter()
     key = fingerprints.executable_key(text)
@@ -94,12 +91,40 @@ def compile_function(
     )
 
 
+def price_function(
+    function: Callable[..., Any], avals: Sequence[jax.ShapeDtypeStruct], name: str
+) -> int:
+    """Simulated device time in ps of one run of what is not compiled, 0 without a chip model.
+
+    Args:
+        function: pure, on JAX arrays, returning a tuple.
+        avals: shape, dtype and placement of each operand; at least one.
+        name: shown in logs.
+    """
+    return device_time_ps(lambda: program_cost(_lower(function, avals, (), name).as_text()))
+
+
 def _lower(
-    function: Callable[..., Any], avals: Sequence[jax.ShapeDtypeStruct], donated: Sequence[int]
+    function: Callable[..., Any],
+    avals: Sequence[jax.ShapeDtypeStruct],
+    donated: Sequence[int],
+    name: str,
+) -> jax.stages.Lowered:
+    function.__name__ = _identifier(name)
+    platform = _only_device(avals).platform
+    with jax.enable_x64(True), uncollected(), mxu.for_platform(platform):
+        return _lower_for(platform, function, avals, donated)
+
+
+def _lower_for(
+    platform: str,
+    function: Callable[..., Any],
+    avals: Sequence[jax.ShapeDtypeStruct],
+    donated: Sequence[int],
 ) -> jax.stages.Lowered:
     options: dict[str, Any] = {"donate_argnums": tuple(donated), "keep_unused": True}
     traced = jax.jit(function, **options).trace(*avals)
-    if _only_device(avals).platform == "cpu":
+    if platform == "cpu":
         reordered = channel_order.channels_last(traced.jaxpr)
         if reordered is not None:
             reordered.__name__ = function.__name__
