@@ -81,10 +81,15 @@ void Journal::note(Node& node) {
   }
 }
 
+void Journal::forget_streams() {
+  streams_.clear();
+  kin_.clear();
+  last_ = nullptr;
+}
+
 SeenStream& Journal::seen() {
   if (streams_.size() > kMaxStreams) {
-    streams_.clear();
-    kin_.clear();
+    forget_streams();
   }
   return streams_[mixed(hash_, length_)];
 }
@@ -151,6 +156,15 @@ void Journal::miss(std::shared_ptr<Program> program, bool built, uint32_t in_pie
   }
 }
 
+SeenStream& Journal::expected_after(SeenStream& stream) {
+  if (last_ != nullptr) {
+    last_->next = &stream;
+  }
+  last_ = &stream;
+  bool is_told = stream.next != nullptr && !stream.varies && !stream.next->varies;
+  return is_told ? *stream.next : stream;
+}
+
 void Journal::end(bool with_piece) {
   if (length_ == 0) {
     return;
@@ -160,15 +174,16 @@ void Journal::end(bool with_piece) {
     stream.varies = ++kin_[site_].sizes > kOwnPrograms;
     stream.first = epoch();
   }
-  bool is_new = !stream.varies && !stream.looked_up;
-  bool known = stream.count > 0 && (is_new || is_worth_one(stream));
-  bool compiling = stream.requested && !stream.requested->ready();
+  SeenStream& next = expected_after(stream);
+  bool is_new = !next.varies && !next.looked_up;
+  bool known = next.count > 0 && (is_new || is_worth_one(next));
+  bool compiling = next.requested && !next.requested->ready();
   ++stream.count;
   if (immediate_ && !known && !with_piece) {
     loops_.learn();
   }
   bool in_pieces = pieces_.end() && stream.varies && ++paused_ > pause_;
-  // Defer the next stream if it will probably be this one again, if much of it is in pieces, or if
+  // Defer the next stream if it will probably be one that was seen, if much of it is in pieces, or if
   // ops of new sizes had to be compiled one after the other: deferred ones are compiled side by side.
   bool again = known || built_alone_ >= kWorthDeferring;
   if (immediate_ && !compiling && (again || in_pieces)) {
@@ -186,8 +201,7 @@ void Journal::end(bool with_piece) {
 }
 
 void Journal::reset() {
-  streams_.clear();
-  kin_.clear();
+  forget_streams();
   credit_ = Credit();
   immediate_ = false;
   misses_ = 0;

@@ -43,6 +43,7 @@ struct SeenStream {
   uint64_t first = 0;  // stream of this hash
   bool varies = false;  // it is one of many that differ in sizes only
   bool looked_up = false;  // on disk
+  SeenStream* next = nullptr;  // that followed it the last time
   std::shared_ptr<Program> requested;  // asked for, perhaps not compiled yet
 };
 
@@ -100,10 +101,13 @@ class Journal {
 
  private:
   SeenStream& seen();
+  void forget_streams();
   // Whether a stream was seen as often as it takes to be worth a program of its own.
   bool is_worth_one(const SeenStream& stream);
   bool is_regular(const SeenStream& stream) const;
   bool varies(const SeenStream& stream);
+  // The stream that will probably follow one that ends: what did so before, or another like it.
+  SeenStream& expected_after(SeenStream& stream);
 
   std::atomic<uint64_t> epoch_{1};  // read by other threads, as a hint
   uint64_t hash_ = 0;
@@ -121,6 +125,7 @@ class Journal {
   uint32_t pause_ = 0;        // streams not to defer for their pieces, whose programs were not there
   uint32_t paused_ = 0;       // how many of them have come
   std::unordered_map<uint64_t, SeenStream> streams_;
+  SeenStream* last_ = nullptr;  // the one that ended last
   std::unordered_map<uint64_t, Kinship> kin_;  // by site
   Credit credit_;
   Loops loops_;

@@ -68,6 +68,17 @@ def test_streams_that_alternate_ask_once_they_come_again(asked: list[int]) -> No
     assert asked == [LENGTH] * 2
 
 
+@pytest.mark.usefixtures("none_is_made")
+def test_a_stream_is_asked_for_while_the_program_of_another_is_made(asked: list[int]) -> None:
+    x = torch.linspace(-1, 1, 4).to("tpu")
+    for _ in range(4):
+        _stream(150, x)
+        torch.tpu.synchronize()
+        _stream(151, torch.tanh(x))
+        torch.tpu.synchronize()
+    assert sorted(asked) == [LENGTH, LENGTH + 1]
+
+
 def test_streams_that_take_turns_with_a_few_others_ask_too(asked: list[int]) -> None:
     few = list(range(200, 208))
     _run(few * 2)
