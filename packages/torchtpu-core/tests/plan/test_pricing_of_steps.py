@@ -96,6 +96,31 @@ def test_product_is_priced_by_the_matrix_unit() -> None:
     assert placed.placed[0].bound == "matrix unit"
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_convolution_of_each_feature_by_itself_is_priced_by_the_vector_unit(dtype) -> None:
+    places, taps, features = 1 << 20, 49, 96
+    products = ((features, places, taps, 1),)
+    ops = [op("convolution", Work.MATMUL, (1, 2), (3,), products=products, dtype=dtype)]
+    pricer = Pricer(V5P, 1)
+    placed = schedule(ops, fuse(ops, recording(ops, {}).blocks, 0), pricer)
+    wanted_s = 2 * places * taps * features / pricer.rates.vector_ops_per_s
+    assert placed.step_s == pytest.approx(wanted_s, rel=1e-6)
+    assert placed.placed[0].bound == "vector unit"
+
+
+def test_advice_on_tiles_counts_what_the_matrix_unit_multiplies() -> None:
+    depthwise, dense = ((96, 1 << 20, 49, 1),), ((1, 1 << 20, 200, 200),)
+    step = [
+        op("convolution", Work.MATMUL, (1, 2), (3,), products=depthwise),
+        op("mm", Work.MATMUL, (3, 4), (5,), products=dense),
+    ]
+    advice = make_plan(_whole(step), V5P, 1, "highest").advice
+    found = next(item for item in advice if item.title == "Make dimensions multiples of 128")
+    useful = (200 / 256) ** 2
+    assert found.why.startswith("1 product has ")
+    assert found.why.endswith(f"{1 - useful:.0%} of the work is padding")
+
+
 def test_float32_product_pays_for_six_passes_at_highest_precision() -> None:
     ops = [op("mm", Work.MATMUL, products=SQUARE, dtype="f32")]
     fusion = fuse(ops, {}, 0)

@@ -109,8 +109,12 @@ def _narrower(
     chosen = set(wide)
     ops = [replace(op, dtype=other) if i in chosen else op for i, op in enumerate(step.ops)]
     moved = [size / 2 if i in chosen else size for i, size in enumerate(step.fusion.moved_bytes)]
-    why = f"{len(wide)} product{' has' if len(wide) == 1 else 's have'} {name} operands{how}"
+    why = f"{_counted(wide)} {name} operands{how}"
     yield title, why, step.lines(wide), step.seconds_of(ops, moved)
+
+
+def _counted(products: Sequence[int]) -> str:
+    return "1 product has" if len(products) == 1 else f"{len(products)} products have"
 
 
 def _head_width(step: Step) -> Iterator[Found]:
@@ -154,7 +158,7 @@ def _off_tile(step: Step) -> Iterator[Found]:
     ops, off = list(step.ops), []
     useful = padded = 0.0
     for i, op in enumerate(step.ops):
-        wasted = [row for row in op.products if _padding(row, step.pricer) > 1.02]
+        wasted = [row for row in op.products if _is_padded(op, row, step.pricer)]
         for batch, m, k, n in wasted:
             useful += batch * 2.0 * m * k * n
             padded += batch * step.pricer.rates.padded_flops(m, k, n)
@@ -165,17 +169,18 @@ def _off_tile(step: Step) -> Iterator[Found]:
         return
     yield (
         f"Make dimensions multiples of {side}",
-        f"{len(off)} products have dimensions off the matrix unit's tile; "
-        f"{1 - useful / padded:.0%} of their work is padding",
+        f"{_counted(off)} dimensions off the matrix unit's tile; "
+        f"{1 - useful / padded:.0%} of the work is padding",
         step.lines(off),
         step.seconds_of(ops),
     )
 
 
-def _padding(row: tuple[int, int, int, int], pricer: Pricer) -> float:
-    """Work with padding over useful work."""
+def _is_padded(op: Op, row: tuple[int, int, int, int], pricer: Pricer) -> bool:
+    """Whether the matrix unit does a product that leaves a part of its tiles empty."""
     _, m, k, n = row
-    return pricer.rates.padded_flops(m, k, n) / (2.0 * m * k * n)
+    padding = pricer.rates.padded_flops(m, k, n) / (2.0 * m * k * n)
+    return padding > 1.02 and pricer.product(op, m, k, n)[1]
 
 
 def _whole(row: tuple[int, int, int, int], side: int) -> tuple[int, int, int, int]:

@@ -61,10 +61,19 @@ class Pricer:
     def core(self, op: Op, moved_bytes: float) -> tuple[float, str, float]:
         """Seconds on the core, what bounds them, and matrix operations."""
         memory = self.rates.hbm_s(moved_bytes)
-        matrix, flops = self._matrix(op)
-        if matrix > memory:
-            return matrix, "matrix unit", flops
+        matrix, vector, flops = self._products(op)
+        if matrix + vector > memory:
+            return matrix + vector, "matrix unit" if matrix > vector else "vector unit", flops
         return memory, "HBM", flops
+
+    def product(self, op: Op, m: int, k: int, n: int) -> tuple[float, bool]:
+        """Seconds of one product of an operator, and whether the matrix unit does it.
+
+        The vector unit does those that it has done sooner, in one pass.
+        """
+        matrix = self._passes.get(op.dtype, 1) * self.rates.fused_matmul_s(m, k, n, op.dtype)
+        vector = self.rates.vector_product_s(m, k, n)
+        return min(matrix, vector), matrix <= vector
 
     def collective(self, op: Op) -> CollectiveTime:
         """Time and traffic of a collective."""
@@ -79,17 +88,18 @@ class Pricer:
             return False
         return self._span(op.group).members is not None
 
-    def _matrix(self, op: Op) -> tuple[float, float]:
+    def _products(self, op: Op) -> tuple[float, float, float]:
+        """Seconds of the matrix unit and of the vector unit, and matrix operations."""
         if op.work is Work.ATTENTION:
             keys, values = op.head_dims
             seconds = self.rates.attention_s(op.scores, keys, values, backward=op.gradient)
-            return seconds, op.scores * (keys + values) * (5 if op.gradient else 2)
-        passes = self._passes.get(op.dtype, 1)
-        seconds = flops = 0.0
+            return seconds, 0.0, op.scores * (keys + values) * (5 if op.gradient else 2)
+        spent, flops = {True: 0.0, False: 0.0}, 0.0
         for batch, m, k, n in op.products:
-            seconds += batch * passes * self.rates.fused_matmul_s(m, k, n, op.dtype)
+            seconds, on_matrix_unit = self.product(op, m, k, n)
+            spent[on_matrix_unit] += batch * seconds
             flops += 2.0 * batch * m * k * n
-        return seconds, flops
+        return spent[True], spent[False], flops
 
     def _collective(self, op: Op) -> CollectiveTime:
         message = op.collective == RECEIVE

@@ -96,6 +96,14 @@ class Rates:
             self.matmul_s(m, k, n, dtype), drain * (1 + cal.FUSED_VECTOR_OPS.value) / self.fill
         )
 
+    def vector_product_s(self, m: int, k: int, n: int) -> float:
+        """Seconds of the vector unit for one product, a multiplication and an addition at a time.
+
+        XLA takes this way where tiles of the matrix unit would be nearly empty, as in a
+        convolution of each feature by itself.
+        """
+        return 2.0 * m * k * n / self.vector_ops_per_s
+
     def _results(self, m: int, k: int, n: int, dtype: str) -> float:
         """Results that leave the matrix unit."""
         wider = self.flops_per_s[dtype] / self.flops_per_s["bf16"]
