@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -242,3 +243,19 @@ def test_plan_that_does_not_fit_is_written_and_ends_with_a_code(
     assert json.loads(out.read_text())["hbm"]["fits"] is (code == 0)
     said = CliRunner().invoke(make_app(), ["advise", "script.py"]).output
     assert ("It does not fit: " in said) is (code == 3)
+
+
+def test_files_are_written_even_if_nobody_reads_what_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(STEP + "for _ in range(3):\n    step()\n")
+    code = "import sys; from torchtpu_core.cli import main; sys.argv[0] = 'torchtpu'; main()"
+    command = [sys.executable, "-c", code, "plan", "script.py", "--json", "plan.json"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            command, stdout=writer, stderr=subprocess.PIPE, cwd=tmp_path, check=False
+        )
+    finally:
+        os.close(writer)
+    assert done.returncode
+    assert json.loads((tmp_path / "plan.json").read_text())["step_s"] > 0

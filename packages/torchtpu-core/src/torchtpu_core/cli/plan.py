@@ -166,8 +166,8 @@ def plan(
         *(compiler, compiler_timeout),
         limit_s=timeout,
     )
+    _write(made, json_, trace, html)  # first: who reads what is shown may stop, as `head` does
     terminal.show(made, console())
-    _write(made, json_, trace, html)
     if not made.fits:
         raise typer.Exit(DOES_NOT_FIT)
 
