@@ -106,7 +106,8 @@ class Journal {
   bool is_worth_one(const SeenStream& stream);
   bool is_regular(const SeenStream& stream) const;
   bool varies(const SeenStream& stream);
-  // The stream that will probably follow one that ends: what did so before, or another like it.
+  // The stream that will probably follow one that ends: what did so the last time, or another like it.
+  // Notes that this one has followed the one before.
   SeenStream& expected_after(SeenStream& stream);
 
   std::atomic<uint64_t> epoch_{1};  // read by other threads, as a hint
