@@ -21,19 +21,18 @@ struct Nothing final : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { return {}; }
 };
 
-void visit_autograd_threads() {
-  torch::autograd::edge_list nodes;
-  torch::autograd::variable_list inputs;
-  for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
-    // Without memory: the device may never have been started, as where a script is planned.
-    c10::Device place(kTpu, device);
-    inputs.push_back(at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, place)),
-        c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), caffe2::TypeMeta::Make<float>()));
-    auto node = c10::make_intrusive<Nothing>();
-    nodes.emplace_back(node, node->add_input_metadata(inputs.back()));
-  }
-  torch::autograd::Engine::get_default_engine().execute(nodes, inputs, /*keep_graph=*/false,
+// One pass per device: a pass from one device to another records an event, which would run
+// what the script left pending.
+void visit_autograd_thread(c10::DeviceIndex device) {
+  // Without memory: the device may never have been started, as where a script is planned.
+  c10::Storage nowhere(c10::Storage::use_byte_size_t(), 0,
+                       c10::DataPtr(nullptr, c10::Device(kTpu, device)));
+  torch::autograd::variable_list input{at::detail::make_tensor<c10::TensorImpl>(
+      std::move(nowhere), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      caffe2::TypeMeta::Make<float>())};
+  auto node = c10::make_intrusive<Nothing>();
+  torch::autograd::edge_list edge{{node, node->add_input_metadata(input[0])}};
+  torch::autograd::Engine::get_default_engine().execute(edge, input, /*keep_graph=*/false,
                                                         /*create_graph=*/false,
                                                         /*accumulate_grad=*/true);
 }
@@ -46,7 +45,9 @@ bool wait_for_autograd(std::chrono::milliseconds patience) {
   // Of its own, since a node that waits for the main thread would keep it for ever.
   std::thread([visited] {
     try {
-      visit_autograd_threads();
+      for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
+        visit_autograd_thread(device);
+      }
     } catch (const std::exception&) {
       // After a fork there are no such threads.
     }

@@ -97,3 +97,23 @@ def test_process_ends_cleanly_with_work_under_way(run_python):
         """
     )
     assert done.stderr == ""
+
+
+def test_handler_at_exit_may_read_what_is_pending(run_python):
+    done = run_python(
+        """
+        import atexit, torch
+        x = torch.ones(3, device="tpu").mul_(2).cumsum(0)
+        atexit.register(lambda: print(x.tolist()))
+        """
+    )
+    assert (done.stdout, done.stderr) == ("[2.0, 4.0, 6.0]\n", "")
+
+
+def test_end_of_a_process_runs_nothing_that_is_pending_on_any_device(run_python):
+    done = run_python(
+        'import torch; torch.ones(2, device="tpu").add_(1)',
+        TORCH_TPU_TARGET="v5e:2x2",
+        TORCH_TPU_LOG="flushes",
+    )
+    assert done.stderr == ""

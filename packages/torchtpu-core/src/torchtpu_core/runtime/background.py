@@ -212,6 +212,9 @@ def compile_now(description: Description, pending: Any) -> None:
 def build_side_by_side(descriptions: list[Description]) -> list[Any]:
     """The programs of several traces, compiled on all cores; returns when all are there.
 
+    What a script reads in its own handlers at exit is compiled too, one after the other:
+    Python starts no threads for a pool then.
+
     Args:
         descriptions: what `csrc/describe.cpp` makes of a trace; different ones.
 
@@ -219,7 +222,10 @@ def build_side_by_side(descriptions: list[Description]) -> list[Any]:
         For each the program, or None where it could not be built.
     """
     sizes = [varying.sizes_seen(d) for d in descriptions]  # in the order of the calls
-    return list(_pool().map(_build_or_none, descriptions, sizes))
+    try:
+        return list(_pool().map(_build_or_none, descriptions, sizes))
+    except RuntimeError:  # of the pool, as building raises nothing
+        return list(map(_build_or_none, descriptions, sizes))
 
 
 @functools.cache
