@@ -84,11 +84,6 @@ def host_buffer(array: jax.Array) -> tuple[int, Any]:
     return host.__array_interface__["data"][0], host
 
 
-def zeros(sizes: Sequence[int], dtype: torch.dtype, device: int) -> jax.Array:
-    """Zeros on a device."""
-    return put(np.zeros(tuple(sizes), dtypes.to_numpy(dtype)), device)
-
-
 def resized(array: jax.Array, geometry: tuple[Any, ...], numel: int) -> jax.Array:
     """The elements of a storage in memory order, cut or zero-padded to `numel`."""
     with jax.enable_x64(True):
