@@ -7,6 +7,10 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -63,10 +67,15 @@ Statistic statistic(int64_t current, int64_t peak, int64_t allocated) {
   return value;
 }
 
-// What torch.accelerator.memory_* reads. XLA caches nothing: reserved is allocated.
+// What torch.accelerator.memory_* reads. XLA caches nothing: reserved is allocated. Where the
+// host is the device, its malloc keeps what is freed (`runtime/host_memory.py`).
 struct DeviceAllocator final : c10::DeviceAllocator {
   bool initialized() override { return is_started(); }
-  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+  void emptyCache(c10::MempoolId_t /*pool*/) override {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+  }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     const MemoryCounters& counters = settled_memory_counters(device);
