@@ -129,6 +129,19 @@ def test_size_that_another_one_tells_is_compared(tmp_path: Path) -> None:
         made(torch.randn(3, 9), torch.randn(5))
 
 
+@pytest.mark.parametrize("least", [1, 2])
+def test_multiple_of_a_size_has_the_bounds_of_its_declaration(tmp_path: Path, least: int) -> None:
+    path, dims = tmp_path / "m", ({1: 4 * Dim("n", min=least, max=6)},)
+    aot(nn.AvgPool1d(4), (torch.ones(3, 8),), path=path, dynamic_shapes=dims)
+    made = load(path)
+    for size in (4 * least, 24):
+        x = torch.randn(3, size)
+        close(made(x), nn.AvgPool1d(4)(x))
+    for size in (4 * (least - 1), 28):
+        with pytest.raises(AOTFileError, match=f"s0 from {least} to 6"):
+            made(torch.randn(3, size))
+
+
 class Values(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.linalg.svdvals(x)

@@ -49,12 +49,33 @@ def test_convolution_of_open_sizes_is_laid_out_as_on_the_cpu() -> None:
         lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
         lambda x: x.roll(1, 2),
         lambda x: 2**x,
+        lambda x: torch.isin(x, torch.ones(2, device=x.device)),
+        F.rrelu,
     ],
 )
 def test_other_results_of_images_are_laid_out_as_on_the_cpu(function) -> None:
     x = torch.ones(2, 4, 6, 5).to(memory_format=torch.channels_last)
     found = torch.compile(function, backend="tpu")(x.to("tpu"))
     assert found.stride() == function(x).stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_batch_norm_of_turned_input_and_its_gradient_are_contiguous_as_on_the_cpu(
+    dynamic: bool,
+) -> None:
+    def normal(x: Tensor) -> Tensor:
+        return F.batch_norm(x, None, None, training=True)
+
+    compiled = torch.compile(normal, backend="tpu", dynamic=dynamic)
+    for batch in (3, 5):
+        pair = []
+        for function, device in ((compiled, "tpu"), (normal, "cpu")):
+            x = (_WEIGHT[0].flatten()[: 4 * batch].view(4, batch).to(device)).t().requires_grad_()
+            y = function(x)
+            pair.append((y, *torch.autograd.grad(y, x, y.detach().cos())))
+        for found, expected in zip(*pair, strict=True):
+            assert found.stride() == expected.stride()
+            torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

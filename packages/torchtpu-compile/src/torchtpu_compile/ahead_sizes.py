@@ -20,6 +20,7 @@ import torch
 from torch.export import Dim, ShapesCollection
 from torch.export.exported_program import ExportedProgram
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from torchtpu_compile.buckets import coarse
 from torchtpu_compile.errors import AOTFileError, GraphError
@@ -136,8 +137,8 @@ class OpenSizes:
         self.bounds: dict[str, list[int]] = {}
         for source in found:
             place = f"dimension {source.dim} of the argument {arguments[source.index]}"
-            limits = exported.range_constraints.get(source.symbol)
-            self.bounds[self.names[source.symbol]] = _limits(limits, place)
+            limits = _limits(_declared_range(exported, source.symbol), place)
+            self.bounds[self.names[source.symbol]] = limits
         self.sources = [
             [self.names[s.symbol], s.index, s.dim, self.form(sympy.sympify(s.times)), s.plus]
             for s in found
@@ -158,6 +159,21 @@ class OpenSizes:
             longest = max(buckets, key=len)
             buckets[buckets.index(longest)] = longest[::-1][::2][::-1]  # keeps the bound
         return [dict(zip(symbols, sizes, strict=True)) for sizes in itertools.product(*buckets)]
+
+
+def _declared_range(exported: ExportedProgram, symbol: sympy.Symbol) -> Any:
+    """The range of a symbol.
+
+    Where it was declared for a multiple such as ``8*n``, torch.export starts that of `n` at 2.
+    """
+    found = exported.range_constraints.get(symbol)
+    for expr, limits in exported.range_constraints.items():
+        if expr != symbol and expr.free_symbols == {symbol} and limits.lower.is_Integer:
+            times, plus = expr.coeff(symbol, 1), expr.coeff(symbol, 0)
+            if expr == times * symbol + plus and times > 0:
+                lower = sympy.ceiling((limits.lower - plus) / times)
+                found = ValueRanges(min(found.lower, lower), found.upper)
+    return found
 
 
 def _limits(limits: Any, place: str) -> list[int]:

@@ -49,6 +49,7 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
     "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), (X,)),
     "channel_shuffle": (lambda x: F.channel_shuffle(x, 2), (X,)),
     "roll": (lambda x: x.roll(1, 2), (X,)),
+    "rrelu": (lambda x: F.rrelu(x, training=True), (X,)),
     "elementwise": (lambda x, y: torch.relu(x * 2 + y).sigmoid(), (X, _filled(2, 4, 8, 6))),
     "cat": (lambda x: torch.cat([x, x], 1), (X,)),
 }
@@ -84,6 +85,27 @@ def test_result_of_two_layouts_follows_the_first_as_on_cpu(function: Function) -
         found, expected = (function(*(t.to(device) for t in operands)) for device in ("tpu", "cpu"))
         assert found.stride() == expected.stride()
         assert found.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_turned_input_and_its_gradient_are_contiguous_as_on_cpu(
+    training: bool,
+) -> None:
+    statistics = torch.zeros(8), torch.ones(8)
+
+    def strides(device: str) -> list[tuple[int, ...]]:
+        x = X[0, 0].to(device).detach().t().requires_grad_()
+        result = F.batch_norm(x, *(t.to(device) for t in statistics), training=training)
+        return [t.stride() for t in (result, *torch.autograd.grad(result.sum(), x))]
+
+    assert strides("tpu") == strides("cpu")
+
+
+def test_membership_is_laid_out_as_on_cpu() -> None:
+    turned = torch.arange(6).view(2, 3).t()
+    for pair in ((turned, torch.arange(3)), (turned, 1)):
+        found = torch.isin(*(t.to("tpu") if isinstance(t, torch.Tensor) else t for t in pair))
+        assert found.stride() == torch.isin(*pair).stride()
 
 
 @pytest.mark.parametrize(

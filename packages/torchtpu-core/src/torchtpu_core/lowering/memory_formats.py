@@ -90,10 +90,16 @@ RULES: Mapping[str, Callable[[Sequence[Any]], Layout]] = {
     "aten::floor_divide": _pointwise,
     "aten::glu_backward": _contiguous,
     "aten::huber_loss_backward": _contiguous,
+    "aten::isin.Tensor_Scalar": _contiguous,
+    "aten::isin.Tensor_Tensor": _contiguous,
     "aten::log_sigmoid_forward": _contiguous,
     "aten::max_pool3d_with_indices": _of_volume,
     "aten::max_unpool2d": _of_self,
     "aten::mse_loss_backward": _contiguous,
+    "aten::native_batch_norm": _of_self,
+    "aten::native_batch_norm_backward": _of_second,
+    "aten::_native_batch_norm_legit": _of_self,
+    "aten::_native_batch_norm_legit.no_stats": _of_self,
     "aten::pixel_shuffle": _of_self,
     "aten::pow.Scalar": _contiguous,
     "aten::reflection_pad2d": _of_self,
@@ -105,6 +111,8 @@ RULES: Mapping[str, Callable[[Sequence[Any]], Layout]] = {
     "aten::replication_pad3d": _of_self,
     "aten::replication_pad3d_backward": _of_second,
     "aten::roll": _of_self,
+    "aten::rrelu_with_noise": _contiguous,
+    "aten::rrelu_with_noise_functional": _contiguous,
     "aten::smooth_l1_loss_backward": _contiguous,
     "aten::special_xlog1py": _pointwise,
     "aten::xlogy.Tensor": _pointwise,
@@ -114,8 +122,10 @@ RULES: Mapping[str, Callable[[Sequence[Any]], Layout]] = {
 _LIKE_SELF = frozenset({"aten::batch_norm_backward_elemt", "aten::batch_norm_elemt"})
 
 
-def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor]:
+def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor | None]:
     """The results of an overload of `RULES` on the meta device, laid out as on CPU.
+
+    None stands for a gradient that nobody asked for.
 
     Args:
         overload: its full name.
@@ -140,10 +150,11 @@ def _stated(op: torch._ops.OpOverload, arguments: Sequence[Any]) -> Any:
     return op(*(value for a, value in named if not a.kwarg_only), **keywords)
 
 
-def laid_out(overload: str, arguments: Sequence[Any], stated: Any) -> list[torch.Tensor]:
+def laid_out(overload: str, arguments: Sequence[Any], stated: Any) -> list[torch.Tensor | None]:
     """Results like the `stated` ones, one tensor or a tuple, laid out by the overload's rule."""
     wanted = RULES[overload](arguments)
-    return [_like(t, wanted) for t in (stated if isinstance(stated, tuple) else (stated,))]
+    listed = stated if isinstance(stated, tuple) else (stated,)
+    return [t if t is None else _like(t, wanted) for t in listed]
 
 
 def _like(tensor: torch.Tensor, wanted: Layout) -> torch.Tensor:
@@ -152,4 +163,6 @@ def _like(tensor: torch.Tensor, wanted: Layout) -> torch.Tensor:
         return torch.empty_like(like, dtype=tensor.dtype)
     if wanted is torch.channels_last_3d and tensor.ndim == 4:
         return torch.empty_like(tensor.unsqueeze(0), memory_format=wanted).squeeze(0)
+    if tensor.ndim not in _CHANNELS_LAST:  # statistics beside the images
+        wanted = torch.contiguous_format
     return torch.empty_like(tensor, memory_format=wanted)

@@ -37,7 +37,7 @@ def infer_by_lowering(
     """
     if overload in memory_formats.RULES:
         stated = memory_formats.results(overload, args)
-        return [(list(t.shape), list(t.stride()), t.dtype) for t in stated]
+        return [None if t is None else (list(t.shape), list(t.stride()), t.dtype) for t in stated]
     if overload in DTYPES:
         stated = operator(overload)(*args).to(DTYPES[overload](*args))
         return [(list(stated.shape), list(stated.stride()), stated.dtype)]
