@@ -248,16 +248,14 @@ class Backend:
         """Number of collectives so far."""
         return self._group.seq
 
-    def split(
-        self, store: dist.Store, ranks: Sequence[int], name: str, timeout_s: float | None
-    ) -> Any:
+    def split(self, ranks: Sequence[int], name: str, timeout_s: float | None) -> Any:
         """A backend for some of the group's ranks."""
         from torchtpu_distributed.creation import make
 
         members = tuple(self._group.ranks[i] for i in ranks)
         chosen_s = self._group.timeout_s if timeout_s is None else timeout_s
         unique = name or f"{self._group.name}/split/{self._group.seq}/{'_'.join(map(str, members))}"
-        return make(self._group.world, unique, members, chosen_s, store, is_world=False)
+        return make(self._group.world, unique, members, chosen_s, is_world=False)
 
     def set_timeout(self, timeout_s: float) -> None:
         """Seconds a collective may take from now on."""
