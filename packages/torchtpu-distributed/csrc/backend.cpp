@@ -355,7 +355,7 @@ uint64_t PythonBackend::getSequenceNumberForGroup() {
   return target_.attr("sequence_number")().cast<uint64_t>();
 }
 
-c10::intrusive_ptr<c10d::Backend> PythonBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+c10::intrusive_ptr<c10d::Backend> PythonBackend::split(const c10::intrusive_ptr<c10d::Store>& /*store*/,
                                                        const std::vector<int>& ranks,
                                                        const c10::intrusive_ptr<Options>& opts) {
   py::gil_scoped_acquire gil;
@@ -364,7 +364,7 @@ c10::intrusive_ptr<c10d::Backend> PythonBackend::split(const c10::intrusive_ptr<
   if (opts) {
     seconds = py::float_(static_cast<double>(opts->timeout.count()) / 1e3);
   }
-  return target_.attr("split")(store, ranks, opts ? opts->group_name : std::string(), seconds)
+  return target_.attr("split")(ranks, opts ? opts->group_name : std::string(), seconds)
       .cast<c10::intrusive_ptr<Backend>>();
 }
 

@@ -72,6 +72,13 @@ def test_refused_reduction_leaves_the_group_usable(pair, kind, op, dtype):
         assert after.tolist() == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("kind", ["all_gather", "gather", "scatter", "reduce_scatter"])
+def test_list_that_does_not_fit_is_refused_and_the_group_stays_usable(pair, kind):
+    for message, after in pair("collectives.misfit", kind):
+        assert message.startswith("entry 0 of the list has shape [7], but this rank's own")
+        assert after.tolist() == [2.0, 2.0]
+
+
 def test_all_reduce_sum_of_truth_values_is_true_where_one_is(pair):
     each = [torch.tensor([True, True, False]), torch.tensor([True, False, False])]
     for found in pair("collectives.all_reduce", "SUM", each=each):

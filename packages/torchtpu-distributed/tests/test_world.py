@@ -36,6 +36,28 @@ def test_world_after_a_restart_has_a_name_of_its_own_on_all_its_ranks(monkeypatc
     assert len({before, first, next_world}) == 3
 
 
+class _Counted:
+    """A store whose connections are numbers."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def clone(self) -> int:
+        self.made += 1
+        return self.made
+
+
+def test_connection_is_used_again_unless_it_is_in_use_or_has_failed() -> None:
+    connections = stores.Connections(_Counted())
+    with connections.one() as first, connections.one() as second:
+        assert (first, second) == (1, 2)
+    with pytest.raises(RuntimeError), connections.one() as again:
+        raise RuntimeError
+    assert again in (1, 2)
+    with connections.one() as kept, connections.one() as new:
+        assert {again, kept} == {1, 2} and new == 3
+
+
 def test_groups_and_meshes_without_a_timeout_have_that_of_the_default_group(run_scripts):
     (only,) = run_scripts("group_timeouts.py", size=1)
     assert only.returncode == 0, only.stderr

@@ -22,7 +22,7 @@ from torchtpu_distributed.host_path import HostPath, check_splits
 from torchtpu_distributed.host_running import HostRunner
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.running import Runner
-from torchtpu_distributed.uneven import Uneven
+from torchtpu_distributed.uneven import Uneven, check_sizes
 from torchtpu_distributed.work import DeviceWork, SeriesWork
 
 Tensors = Sequence[torch.Tensor]
@@ -82,6 +82,7 @@ class Backend:
         self._check_count(targets)
         if len({tuple(t.shape) for t in targets}) > 1:
             return self._uneven.all_gather(targets, tensor)
+        check_sizes(targets, tensor)
         return self._run(opts, Collective.of("all_gather_list", targets), [tensor], targets)
 
     def allgather_base(self, output: torch.Tensor, operand: torch.Tensor, opts: Any) -> DeviceWork:
@@ -110,6 +111,7 @@ class Backend:
         mine = self._is(opts.rootRank)
         targets = outputs[0] if mine else [tensor] * self._group.size
         self._check_count(targets)
+        check_sizes(targets, tensor)
         call = Collective.of("gather", targets, root=opts.rootRank)
         return self._run(opts, call, [tensor], targets, keep=mine)
 
@@ -118,6 +120,7 @@ class Backend:
         (output,) = outputs
         if self._is(opts.rootRank):
             self._check_count(inputs[0])
+            check_sizes(inputs[0], output)
             pieces = torch.stack([piece.detach() for piece in inputs[0]])
         else:
             pieces = output.new_empty((self._group.size, *output.shape))
@@ -128,10 +131,13 @@ class Backend:
         """Reduce the i-th tensors of all ranks onto rank i."""
         operands = inputs[0]
         self._check_count(operands)
+        is_uneven = len({tuple(t.shape) for t in operands}) > 1
+        if not is_uneven:
+            check_sizes(operands, outputs[0])
         if opts.reduceOp == dist.ReduceOp.PREMUL_SUM:
             operands = [tensor.clone() for tensor in operands]
         op = _prepare_reduction(opts.reduceOp, operands)
-        if len({tuple(t.shape) for t in operands}) > 1:
+        if is_uneven:
             return self._uneven.reduce_scatter(outputs[0], operands, op)
         return self._run(
             opts, Collective.of("reduce_scatter_list", outputs, op=op), operands, outputs
@@ -248,16 +254,14 @@ class Backend:
         """Number of collectives so far."""
         return self._group.seq
 
-    def split(
-        self, store: dist.Store, ranks: Sequence[int], name: str, timeout_s: float | None
-    ) -> Any:
+    def split(self, ranks: Sequence[int], name: str, timeout_s: float | None) -> Any:
         """A backend for some of the group's ranks."""
         from torchtpu_distributed.creation import make
 
         members = tuple(self._group.ranks[i] for i in ranks)
         chosen_s = self._group.timeout_s if timeout_s is None else timeout_s
         unique = name or f"{self._group.name}/split/{self._group.seq}/{'_'.join(map(str, members))}"
-        return make(self._group.world, unique, members, chosen_s, store, is_world=False)
+        return make(self._group.world, unique, members, chosen_s, is_world=False)
 
     def set_timeout(self, timeout_s: float) -> None:
         """Seconds a collective may take from now on."""

@@ -50,7 +50,6 @@ def create(options: Any) -> Any:
             options.group_id or "world",
             tuple(range(size)),
             timeout_s,
-            store,
             is_world=True,
         )
     if active.world is None:
@@ -59,7 +58,7 @@ def create(options: Any) -> Any:
             "one does not: call init_process_group() without a backend, or with "
             "'cpu:gloo,tpu:tpu_dist'."
         )
-    return make(active.world, options.group_id, ranks, timeout_s, store, is_world=False)
+    return make(active.world, options.group_id, ranks, timeout_s, is_world=False)
 
 
 def serve_whole_group(caller: Mapping[str, Any], backend: Any) -> None:
@@ -90,7 +89,6 @@ def make(
     name: str,
     ranks: tuple[int, ...],
     timeout_s: float,
-    store: dist.Store,
     *,
     is_world: bool,
 ) -> Any:
@@ -101,21 +99,20 @@ def make(
         name: PyTorch's name of the group.
         ranks: global ranks in group order.
         timeout_s: seconds a collective may take.
-        store: a store of the group's own.
         is_world: whether the world ends with this backend.
     """
     if _DIGEST.fullmatch(name):
         name = _shared_name(of, ranks)
-        store = dist.PrefixStore(f"made/{name}", of.store)
     group = Group(of, name, ranks, timeout_s, is_world=is_world)
     of_cpu = Group(of, f"{name} (CPU tensors)", ranks, timeout_s, rings=_CPU_RINGS)
 
     def connect(purpose: str, patience_s: float) -> dist.ProcessGroupGloo:
-        # The store may hold addresses that ranks of an earlier start left there. gloo waits in it,
-        # so another group, whose turn it may be on another rank, must not need the connection.
-        prefixed = dist.PrefixStore(f"{of.name}/{purpose}", store).clone()
-        limit = timedelta(seconds=patience_s)
-        return dist.ProcessGroupGloo(prefixed, group.rank, group.size, limit)
+        # gloo waits in the store, so another group, whose turn it may be on another rank, must not
+        # need the connection.
+        with of.connections.one() as store:
+            prefixed = dist.PrefixStore(f"gloo/{name}/{purpose}", store)
+            limit = timedelta(seconds=patience_s)
+            return dist.ProcessGroupGloo(prefixed, group.rank, group.size, limit)
 
     def meet() -> tuple[dist.ProcessGroupGloo, _C.Mailbox | None]:
         return connect("host", timeout_s + PATIENCE_S), of_cpu.share_memory()

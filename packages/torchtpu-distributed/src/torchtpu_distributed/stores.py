@@ -6,12 +6,38 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import distributed as dist
 
 #: Pauses between two looks at keys that are not there yet.
 _FIRST_NAP_S, _NAP_S = 0.001, 0.1
+
+
+class Connections:
+    """Connections to a store for calls that wait in it, each with one of its own meanwhile.
+
+    They are used again: to make one is to ask the system for the name of the store's host, which
+    may take seconds.
+
+    Args:
+        store: the store.
+    """
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store = store
+        self._idle: list[dist.Store] = []
+
+    @contextmanager
+    def one(self) -> Iterator[dist.Store]:
+        """One that nobody else uses; it is not used again after an error."""
+        try:
+            store = self._idle.pop()
+        except IndexError:
+            store = self._store.clone()
+        yield store
+        self._idle.append(store)
 
 
 def generation(store: dist.Store, size: int) -> str:

@@ -67,6 +67,20 @@ class Uneven:
             )
 
 
+def check_sizes(listed: Sequence[torch.Tensor], own: torch.Tensor) -> None:
+    """Refuse a list, one tensor per rank, that does not fit this rank's own tensor.
+
+    Raises:
+        ProcessGroupError: an entry has another number of elements.
+    """
+    for i, tensor in enumerate(listed):
+        if tensor.numel() != own.numel():
+            raise ProcessGroupError(
+                f"entry {i} of the list has shape {list(tensor.shape)}, but this rank's own tensor "
+                f"has {list(own.shape)}: give entries of {own.numel()} elements."
+            )
+
+
 def _padded(tensor: torch.Tensor, numel: int) -> torch.Tensor:
     """The elements of a tensor in one row, followed by zeros."""
     row = tensor.new_zeros(numel)

@@ -53,6 +53,7 @@ class World:
         rank: this rank.
         size: number of ranks.
         store: connection for calls of the user's threads.
+        connections: those for calls that wait.
         timeout_s: seconds a collective may take, unless its group says otherwise.
         joined: the client that sees every rank's devices; by gloo, it sees this rank's alone.
         by_gloo: whether gloo carries collectives, on the memory of a simulated device.
@@ -68,6 +69,7 @@ class World:
     rank: int
     size: int
     store: dist.Store
+    connections: stores.Connections
     timeout_s: float
     joined: Joined
     by_gloo: bool
@@ -168,6 +170,7 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
         rank=rank,
         size=size,
         store=shared.clone(),
+        connections=stores.Connections(shared),
         timeout_s=timeout_s,
         joined=joined,
         by_gloo=by_gloo,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -34,6 +35,26 @@ def refused(kind: str, op: str, dtype: str) -> tuple[str, Tensor]:
             options.reduceOp = reduction
             dist.group.WORLD.allreduce_coalesced([x], options)
     except RuntimeError as error:
+        message = str(error)
+    after = torch.ones(2, device="tpu")
+    dist.all_reduce(after)
+    return message, after.cpu()
+
+
+def misfit(kind: str) -> tuple[str, Tensor]:
+    """What is said of a list whose entries are longer than this rank's tensor, and a sum after."""
+    rank, own = dist.get_rank(), torch.ones(4, device="tpu")
+    longer = [torch.ones(7, device="tpu") for _ in range(dist.get_world_size())]
+    calls: dict[str, Callable[[], Any]] = {
+        "all_gather": lambda: dist.all_gather(longer, own),
+        "gather": lambda: dist.gather(own, longer, dst=rank),
+        "scatter": lambda: dist.scatter(own, longer, src=rank),
+        "reduce_scatter": lambda: dist.reduce_scatter(own, longer),
+    }
+    message = ""
+    try:
+        calls[kind]()
+    except ValueError as error:
         message = str(error)
     after = torch.ones(2, device="tpu")
     dist.all_reduce(after)
