@@ -17,8 +17,6 @@ from torchtpu_core.plan.vmem import Life
 from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.units import ceil_div
 
-#: Queries and keys of the flash kernels come in whole blocks of so many.
-BLOCK = 128
 _ELEMENT_BYTES = {"f32": 4, "f64": 8}
 
 
@@ -36,7 +34,7 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
             continue
         later = [i for i in gradients if op.writes[0] in ops[i].reads]
         shape = blocks[op.writes[0]].shape
-        if _is_flash(op, shape):
+        if op.flash:
             found += _statistics(op, index, 2)
             found += [life for i in later for life in _statistics(ops[i], i, 3)]
         else:
@@ -48,12 +46,6 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
         if later:
             found += _copies(op, index, later[0], uses)
     return found
-
-
-def _is_flash(op: Op, shape: Sequence[int]) -> bool:
-    """Whether the flash kernels compute it: whole blocks of queries and keys, and no mask."""
-    whole = len(shape) < 2 or (shape[-2] % BLOCK == 0 and _keys(op, shape) % BLOCK == 0)
-    return whole and len(op.reads) <= 3
 
 
 def _keys(op: Op, shape: Sequence[int]) -> int:
