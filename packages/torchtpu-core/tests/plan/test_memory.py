@@ -218,7 +218,7 @@ def test_gathered_rows_take_whole_lanes() -> None:
 @pytest.mark.parametrize(("length", "size"), [(128, 0), (96, 2 * 96 * 128 * 4)])
 def test_attention_without_whole_blocks_keeps_its_softmax(length, size) -> None:
     shape = (2, length, 128)
-    more = {"scores": 2.0 * length**2, "head_dims": (128, 128), "flash": size == 0}
+    more = {"scores": 2.0 * length**2, "head_dims": (128, 128)}
     ops = [
         op("sdpa", Work.ATTENTION, (1,), (2,), **more),
         op("sum", Work.MOVE, (2,), (3,)),

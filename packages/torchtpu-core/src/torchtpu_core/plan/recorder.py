@@ -313,8 +313,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if attention is not None:
             op.work = Work.ATTENTION
             op.scores, op.head_dims = attention.scores, attention.head_dims
-            op.gradient, op.flash = attention.gradient, attention.flash
-            op.kernel_bytes = attention.hbm_bytes
+            op.gradient, op.kernel_bytes = attention.gradient, attention.hbm_bytes
             op.dtype = op_work.dtype_of(on_device[0])
             return
         products = op_work.products_of(name, args, results[0] if results else None)
