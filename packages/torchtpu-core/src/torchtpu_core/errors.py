@@ -20,13 +20,15 @@ from typing import Self
 def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
     """The known names most similar to `name`, best first, at most `count`.
 
+    Half of its letters are not enough: v9 is not near v7.
+
     >>> nearest("TORCH_TPU_TARGTE", ["TORCH_TPU_LOG", "TORCH_TPU_TARGET"])
     ['TORCH_TPU_TARGET']
     """
     import difflib
 
     spelled = {candidate.lower(): candidate for candidate in known}
-    matches = difflib.get_close_matches(name.lower(), spelled, n=count, cutoff=0.5)
+    matches = difflib.get_close_matches(name.lower(), spelled, n=count, cutoff=0.55)
     return [spelled[match] for match in matches]
 
 

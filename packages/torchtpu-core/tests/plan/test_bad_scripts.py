@@ -69,6 +69,16 @@ FAILS = {
         "init_device_mesh('tpu', (2, 3), mesh_dim_names=('dp', 'tp'))\n",
         "mesh.py:2: 4 devices cannot form a mesh (dp=2, tp=3): 6 does not divide 4. Use tp=2",
     ),
+    "mesh of some": (
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "init_device_mesh('tpu', (1, 3), mesh_dim_names=('dp', 'tp'))\n",
+        "mesh of some.py:2: 4 devices cannot form a mesh (dp=1, tp=3): 3 does not divide 4.",
+    ),
+    "mesh of none": (
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "init_device_mesh('tpu', (4 // 8, 8))\n",
+        "unlike 0=0, 1=8. There are 4 devices.",
+    ),
     "no steps": (
         STEP + "for _ in range(0):\n    step()\n",
         "made an optimizer, but never stepped it nor called a module",
@@ -167,6 +177,11 @@ def test_traceback_holds_no_frame_of_the_plan(done) -> None:
     assert "torchtpu_core" not in done.stderr
 
 
+def test_error_of_shapes_is_told_once_and_without_the_machinery_of_shapes(done) -> None:
+    assert done.stderr.count("a and b must have same reduction dim") == 1
+    assert "fake_tensor" not in done.stderr
+
+
 @pytest.mark.parametrize("name", WORKS)
 def test_unusual_script_is_recorded(done, name) -> None:
     said = json.loads(done.stdout.splitlines()[-1])[name]
@@ -201,6 +216,9 @@ def test_clock_is_silent_once_the_script_has_ended() -> None:
             "no way is left from chip 0 to chip 1",
         ),
         (["{script}", "--fault", "cable:0-1=2"], "Cable 0-1 cannot have 2.0 of its rate"),
+        (["{script}", "--ranks", ""], "--ranks '' is no list of numbers"),
+        (["{script}", "--ranks", "", "--sweep=--a=1"], "--ranks '' is no list of numbers"),
+        (["{script}", "--target", "v9:2x2"], "'v9' is not a known chip. Known chips: v2"),
         (["{script}", "--json", "absent/plan.json"], "there is no folder"),
         (["{script}", "--html", "."], "is a folder"),
         (["{script}", "--sweep=--a=1", "--trace", "x.json"], "shows one plan"),

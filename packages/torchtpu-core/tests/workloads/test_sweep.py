@@ -151,3 +151,32 @@ def test_efficiency_is_the_rate_of_a_chip_over_the_first() -> None:
     last = points[-1]
     expected = last.weak.tokens_per_s / last.chips / points[0].weak.tokens_per_s
     assert shares[-1] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("choices_", "code", "said"),
+    [
+        ([(10.0, True), None], 0, "1 of 2 choices failed"),
+        ([(10.0, False)], 3, "does not fit"),
+        ([None], 1, "none of the choices could be planned"),
+    ],
+)
+def test_sweep_of_a_script_says_what_failed_and_ends_with_a_code(
+    tmp_path, monkeypatch, choices_, code, said
+) -> None:
+    def tried(*_):
+        for made in choices_:
+            plan = {} if made is None else _figures(*made)
+            yield Tried(options=("--a=1",), plan=plan, failure="" if made else "bad.py: no a")
+
+    def _figures(peak, fits):
+        hbm = {"peak_bytes": peak, "fits": fits, "limit_bytes": 20.0}
+        return {"step_s": 1.0, "tokens_per_s": 2.0, "samples_per_s": 0.0, "hbm": hbm}
+
+    monkeypatch.setattr("torchtpu_core.cli.script_sweep.try_all", tried)
+    script = tmp_path / "script.py"
+    script.write_text("")
+    shown = CliRunner().invoke(make_app(), ["plan", str(script), "--sweep=--a=1"])
+    assert shown.exit_code == code
+    assert said in shown.output
+    assert ("failed: bad.py: no a" in shown.output) is (None in choices_)

@@ -100,12 +100,12 @@ def plan(
     slices: Slices = 1,
     fault: FaultTexts = None,
     ranks: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Ranks to record, such as 0,4: each stands for those up to the next. Without it "
             "they are found: ranks whose scripts take other branches, stages of pipelines."
         ),
-    ] = "",
+    ] = None,
     json_: Annotated[
         Path | None, typer.Option("--json", help="Write all figures here.", callback=writable)
     ] = None,
@@ -152,7 +152,9 @@ def plan(
         from torchtpu_core.cli.script_sweep import show
 
         slice_ = _slice(script, target, fault or [])[0].name
-        options = ["--target", slice_, "--slices", str(slices), "--ranks", ranks]
+        _numbers(ranks)
+        options = ["--target", slice_, "--slices", str(slices)]
+        options += [] if ranks is None else ["--ranks", ranks]
         options += ["--compiler", compiler, "--compiler-timeout", str(compiler_timeout)]
         options += ["--timeout", str(timeout)]
         options += [part for text in fault or () for part in ("--fault", text)]
@@ -200,14 +202,17 @@ def _write(made: Plan, json_: Path | None, trace: Path | None, html: Path | None
         page.write(made, html)
 
 
-def _numbers(text: str) -> list[int] | None:
+def _numbers(text: str | None) -> list[int] | None:
     """Ranks from a command line; None if none are given."""
     from torchtpu_core.errors import PlanError
 
     try:
-        return [int(number) for number in text.split(",")] if text else None
+        return None if text is None else [int(number) for number in text.split(",")]
     except ValueError as error:
-        raise PlanError(f"--ranks {text!r} is no list of numbers. Write 0,4.") from error
+        raise PlanError(
+            f"--ranks {text!r} is no list of numbers. Write 0,4, or leave it out: then the ranks "
+            "are found."
+        ) from error
 
 
 def _slice(script: Path, target: str, fault_texts: Sequence[str]) -> tuple[Slice, Faults]:

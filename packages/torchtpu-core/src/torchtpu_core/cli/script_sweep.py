@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from torchtpu_core.cli.console import print_table
+from torchtpu_core.cli.failure import DOES_NOT_FIT
 from torchtpu_core.errors import PlanError
 from torchtpu_core.plan.script_sweep import Tried, front, try_all
 from torchtpu_core.reports import choices
@@ -34,6 +35,7 @@ def show(
 
     Raises:
         PlanError: none of the choices could be planned.
+        typer.Exit: with 3, as a plan's, if none of them fits.
     """
     tried = list(try_all(command, sweeps))
     best = front(tried)
@@ -57,9 +59,11 @@ def show(
     counted = {choice.rate[1] for choice in tried if choice.plan and choice.rate[0]}
     head = " or ".join(sorted(counted)) or "tokens/s"
     print_table(("options", "step", head, "HBM", ""), rows)
-    for choice in tried:
-        if not choice.plan:
-            typer.echo(f"{choice.name} failed: {choice.failure}")
+    failed = [choice for choice in tried if not choice.plan]
+    for choice in failed:
+        typer.echo(f"{choice.name} failed: {choice.failure}")
+    if failed:
+        typer.echo(f"{len(failed)} of {len(tried)} choices failed and have no figures.")
     typer.echo("All figures are simulated.")
     if json_ is not None:
         figures = [
@@ -72,6 +76,8 @@ def show(
         raise PlanError("none of the choices could be planned; what each said is above.")
     if html is not None:
         _page(tried, best, head if counted else "steps/s", html, title)
+    if not best:
+        raise typer.Exit(DOES_NOT_FIT)
 
 
 def _page(tried: Sequence[Tried], best: Sequence[Tried], unit: str, path: Path, title: str) -> None:

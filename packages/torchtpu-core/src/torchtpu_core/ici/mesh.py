@@ -168,7 +168,7 @@ def complete_sizes(sizes: Mapping[str, int], devices: int, what: str = "devices"
     if wrong or len(free) > 1 or not sizes:
         raise MeshShapeError(
             f"A mesh has axes of at least one device, and at most one of size -1, unlike "
-            f"{_shown(sizes)}."
+            f"{_shown(sizes)}. There are {devices} {what}."
         )
     known = math.prod(size for size in sizes.values() if size != -1)
     if devices % known or (not free and known != devices):

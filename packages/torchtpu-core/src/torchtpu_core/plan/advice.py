@@ -122,12 +122,15 @@ def _head_width(step: Step) -> Iterator[Found]:
     side = step.pricer.rates.mxu_side
     written_out = heads_of_products(step.ops)
     ops, narrow, widths = list(step.ops), [], []
+    moved = list(step.fusion.moved_bytes)
     for i, op in enumerate(step.ops):
         width = op.head_dims[0] if op.work is Work.ATTENTION else written_out.get(i, 0)
         if not 0 < width < side:
             continue
         narrow.append(i)
         widths.append(width)
+        if op.work is Work.ATTENTION:  # fewer statistics, scores and lanes that hold nothing
+            moved[i] = max(moved[i] * width / side, sum(op.read_bytes) + sum(op.write_bytes))
         ops[i] = replace(
             op,
             scores=op.scores * width / side,
@@ -141,7 +144,7 @@ def _head_width(step: Step) -> Iterator[Found]:
         f"the matrix unit is {side} wide: a head of {widths[0]} fills {widths[0] / side:.0%} of "
         "it; fewer, wider heads of the same total width cost less",
         step.lines(narrow),
-        step.seconds_of(ops),
+        step.seconds_of(ops, moved),
     )
 
 

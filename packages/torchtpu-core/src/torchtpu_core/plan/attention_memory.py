@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from torchtpu_core.plan.attention_kernels import BLOCK
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.vmem import Life
 from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.units import ceil_div
 
-#: Queries and keys of the flash kernels come in whole blocks of so many.
-BLOCK = 128
 _ELEMENT_BYTES = {"f32": 4, "f64": 8}
 
 
@@ -51,7 +50,10 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
 
 
 def _is_flash(op: Op, shape: Sequence[int]) -> bool:
-    """Whether the flash kernels compute it: whole blocks of queries and keys, and no mask."""
+    """Whether no softmax is kept: whole blocks of queries and keys, and no mask.
+
+    With dropout the kernels do not compute it either; XLA's peak has no softmax then all the same.
+    """
     whole = len(shape) < 2 or (shape[-2] % BLOCK == 0 and _keys(op, shape) % BLOCK == 0)
     return whole and len(op.reads) <= 3
 

@@ -12,7 +12,7 @@ from torchtpu_core.plan.records import Category, Work
 from torchtpu_core.plan.result import Plan, relative
 from torchtpu_core.reports.page import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, Figure
 from torchtpu_core.simulator import calibration as cal
-from torchtpu_core.units import GIB
+from torchtpu_core.units import GIB, MIB
 
 COLOURS = {
     "forward": BLUE,
@@ -189,6 +189,7 @@ def memory(plan: Plan) -> Figure:
         moments.append(now)
     step = max(1, count // MOST_POINTS)
     chosen = sorted({*range(0, count, step), min(plan.memory.peak_index, count - 1)})
+    size, size_name = (GIB, "GiB") if plan.memory.peak_bytes >= GIB else (MIB, "MiB")
     data: list[dict[str, Any]] = [
         {
             "type": "scatter",
@@ -196,9 +197,9 @@ def memory(plan: Plan) -> Figure:
             "stackgroup": "hbm",
             "name": category.value,
             "x": [moments[i] * scale for i in chosen],
-            "y": [curve[i] / GIB for i in chosen],
+            "y": [curve[i] / size for i in chosen],
             "line": {"width": 0.5, "shape": "hv", "color": _CATEGORIES[category]},
-            "hovertemplate": "%{y:.2f} GiB<extra>%{fullData.name}</extra>",
+            "hovertemplate": f"%{{y:.2f}} {size_name}<extra>%{{fullData.name}}</extra>",
         }
         for category in _CATEGORIES
         if any(curve := plan.memory.curves[category])
@@ -210,7 +211,7 @@ def memory(plan: Plan) -> Figure:
                 "mode": "lines",
                 "name": "limit of the device",
                 "x": [0, plan.step_s * scale],
-                "y": [plan.memory.limit_bytes / GIB] * 2,
+                "y": [plan.memory.limit_bytes / size] * 2,
                 "line": {"color": "#CC0000", "dash": "dash"},
             }
         )
@@ -220,7 +221,10 @@ def memory(plan: Plan) -> Figure:
             "height": 420,
             "hovermode": "x unified",
             "xaxis": {"title": {"text": f"{unit_name} (simulated)"}},
-            "yaxis": {"title": {"text": "GiB per device (simulated)"}, "rangemode": "tozero"},
+            "yaxis": {
+                "title": {"text": f"{size_name} per device (simulated)"},
+                "rangemode": "tozero",
+            },
             "legend": {"orientation": "h", "y": -0.25},
             "margin": {"b": 120},
         },

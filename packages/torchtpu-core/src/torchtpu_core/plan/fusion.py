@@ -107,7 +107,7 @@ class _Traffic:
             if op.writes and self._again.keys() >= set(op.writes):
                 size = 0.0
             else:
-                size = self._read(index, op) + self._written(index, op)
+                size = max(self._read(index, op) + self._written(index, op), op.kernel_bytes)
             moved.append(size)
             self._writer.update(dict.fromkeys(op.writes, index))
         return moved

@@ -153,22 +153,6 @@ def products_of(name: str, args: Sequence[Any], out: Any) -> Products:
     return rule(args, out) if rule is not None else ()
 
 
-def attention_of(name: str, args: Sequence[Any]) -> tuple[float, tuple[int, int], bool] | None:
-    """Pairs of query and key, widths, and whether it is a gradient; None if no attention."""
-    if "scaled_dot_product" not in name or "attention" not in name:
-        return None
-    gradient = name.endswith("backward")
-    q, k, v = args[1:4] if gradient else args[0:3]
-    batch_heads, length, keys = math.prod(q.shape[:-2]), q.shape[-2], k.shape[-2]
-    causal = any(argument is True for argument in args[3:])
-    if causal and length == keys:
-        block = min(1024, length)
-        pairs = length * (length + block) / 2
-    else:
-        pairs = float(length * keys)
-    return batch_heads * pairs, (int(q.shape[-1]), int(v.shape[-1])), gradient
-
-
 def _mm(args: Sequence[Any], out: Any) -> Products:
     left, right = args[0], args[1]
     return ((1, left.shape[0], left.shape[1], right.shape[1]),)

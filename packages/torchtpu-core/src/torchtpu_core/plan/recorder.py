@@ -30,6 +30,7 @@ from torchtpu_core.plan import (
     sparse_shapes,
 )
 from torchtpu_core.plan.arguments import DEVICE
+from torchtpu_core.plan.attention_kernels import attention_of
 from torchtpu_core.plan.records import LOOK_UPS, HostRead, Op, Phase, Recording, Work
 from torchtpu_core.plan.storages import Storages
 from torchtpu_core.plan.user_lines import UserLines
@@ -308,10 +309,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if name in collectives.MESSAGES:
                 self._message(op, name, args)
             return
-        attention = op_work.attention_of(name, args)
+        attention = attention_of(name, args)
         if attention is not None:
             op.work = Work.ATTENTION
-            op.scores, op.head_dims, op.gradient = attention
+            op.scores, op.head_dims = attention.scores, attention.head_dims
+            op.gradient, op.kernel_bytes = attention.gradient, attention.hbm_bytes
             op.dtype = op_work.dtype_of(on_device[0])
             return
         products = op_work.products_of(name, args, results[0] if results else None)

@@ -76,6 +76,7 @@ class Op:
         scores: pairs of query and key of attention, over all heads.
         head_dims: widths of keys and of values.
         gradient: of attention, whether it is the backward kernel.
+        kernel_bytes: of attention, what its kernels, or its scores, move through HBM.
         dtype: element type of the operands, as `simulator.rates` names it.
         collective: its kind, for a collective.
         group: ranks that take part.
@@ -102,6 +103,7 @@ class Op:
     scores: float = 0.0
     head_dims: tuple[int, int] = (0, 0)
     gradient: bool = False
+    kernel_bytes: float = 0.0
     dtype: str = "bf16"
     collective: str = ""
     group: tuple[int, ...] = ()

@@ -3,15 +3,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
 import textwrap
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
+
+import torch
 
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.plan.user_lines import LIBRARIES
 
-_OURS = str(Path(__file__).parent.parent)
+_TORCH = Path(torch.__file__).parent
+_MACHINERY = (
+    *("_subclasses", "_prims_common", "_decomp", "_meta_registrations.py", "_compile.py"),
+    *("_dynamo", "_ops.py", "__init__.py", "utils/_stats.py", "_refs", "_prims"),
+)
+_LEFT_OUT = (str(Path(__file__).parent.parent), *(str(_TORCH / part) for part in _MACHINERY))
 #: Characters of an error that the last line repeats.
 _LONGEST = 400
 _CUDA = (
@@ -73,16 +83,32 @@ def _line(error: BaseException) -> str:
 
 
 def show_traceback(error: BaseException) -> None:
-    """Prints the traceback of the script and of libraries it calls, without the plan's frames."""
+    """Prints the traceback of the script and of libraries it calls.
+
+    Left out are the plan's frames and those of PyTorch's machinery of shapes and dispatch, which a
+    run on a device does not have.
+    """
     shown = traceback.TracebackException.from_exception(error)
     _trim(shown)
     print("".join(shown.format()), file=sys.stderr, end="")
 
 
+@contextlib.contextmanager
+def quiet_shapes() -> Iterator[None]:
+    """PyTorch's log does not repeat an error of shapes that the script's traceback has."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 def _trim(shown: traceback.TracebackException | None) -> None:
     if shown is None:
         return
-    kept = [frame for frame in shown.stack if not frame.filename.startswith(_OURS)]
+    kept = [frame for frame in shown.stack if not frame.filename.startswith(_LEFT_OUT)]
     shown.stack = traceback.StackSummary.from_list(kept)
     _trim(shown.__cause__)
     _trim(shown.__context__)

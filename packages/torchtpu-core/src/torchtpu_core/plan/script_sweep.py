@@ -98,8 +98,9 @@ def try_all(command: Sequence[str], sweeps: Sequence[str]) -> Iterator[Tried]:
             if not out.exists():  # one that does not fit has its figures, and an exit code
                 lines = (stderr or stdout).strip().splitlines() or ["no message"]
                 # An argument parser says what is wrong a line before it ends the script.
-                said = lines[-2:] if "sys.exit" in lines[-1] else lines[-1:]
-                yield Tried(options=options, plan={}, failure=" ".join(said))
+                ended_by_itself = "sys.exit" in lines[-1] and len(lines) > 1
+                said = lines[-2] if ended_by_itself else lines[-1]
+                yield Tried(options=options, plan={}, failure=said)
                 continue
             yield Tried(options=options, plan=json.loads(out.read_text(encoding="utf-8")))
 

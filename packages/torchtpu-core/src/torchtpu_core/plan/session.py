@@ -23,15 +23,14 @@ import torch
 from torch import distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed.device_mesh import DeviceMesh
 
 from torchtpu_core import plugins
 from torchtpu_core.errors import PlanError, TorchTPUError
-from torchtpu_core.ici.mesh import complete_sizes
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.plan import (
     checkpoints,
     ddp,
+    device_meshes,
     environment_ranks,
     script_process,
     sparse_shapes,
@@ -42,7 +41,13 @@ from torchtpu_core.plan.module_calls import ModuleCalls
 from torchtpu_core.plan.ranks import Branches, watch
 from torchtpu_core.plan.recorder import Recorder
 from torchtpu_core.plan.records import Category, Phase, Recording
-from torchtpu_core.plan.script_errors import add_line, exited, explained, show_traceback
+from torchtpu_core.plan.script_errors import (
+    add_line,
+    exited,
+    explained,
+    quiet_shapes,
+    show_traceback,
+)
 from torchtpu_core.plan.steps import STEPS, Steps, outside_the_step
 from torchtpu_core.runtime import autograd_threads
 
@@ -148,7 +153,11 @@ def _run(
         PlanError: it failed, ended itself, or ran too long.
     """
     try:
-        with script_process.clock(limit_s, progress), warnings.catch_warnings():
+        with (
+            script_process.clock(limit_s, progress),
+            warnings.catch_warnings(),
+            quiet_shapes(),
+        ):
             # copy.deepcopy asks every tensor for it.
             warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
             script_process.run_as_main(script)
@@ -213,7 +222,7 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
         fake_group = _fake_group(recorder.recording)
         for module in (dist, dist.distributed_c10d, dist.device_mesh):  # each holds the name
             stack.enter_context(mock.patch.object(module, "init_process_group", fake_group))
-        _device_of_rank(stack, recorder.recording)
+        device_meshes.replace(stack, recorder.recording)
         stack.enter_context(_resizing(recorder))
         stand_ins.enter_all(stack)
         checkpoints.keep_from_disk(stack, recorder)
@@ -243,27 +252,6 @@ def _fake_group(recording: Recording) -> Any:
             plugins.collect("torchtpu_planned_process_group")
 
     return init_process_group
-
-
-def _device_of_rank(stack: contextlib.ExitStack, recording: Recording) -> None:
-    """The first mesh chooses the rank's device, and "tpu" is that device.
-
-    PyTorch does neither where the group is a fake one or the device has not started.
-    """
-    real = DeviceMesh._setup_world_group_and_device
-
-    def set_up(self: DeviceMesh) -> Any:
-        if self._layout.numel() > recording.world_size:
-            names = self.mesh_dim_names or [f"axis {axis}" for axis in range(self.ndim)]
-            complete_sizes(dict(zip(names, self.shape, strict=True)), recording.world_size)
-        group = real(self)
-        if self.device_type == "tpu" and not recording.ops and not torch.tpu.current_device():
-            torch.tpu.set_device(int(os.environ["LOCAL_RANK"]))
-        return group
-
-    stack.callback(torch.tpu.set_device, torch.tpu.current_device())
-    stack.enter_context(mock.patch.object(DeviceMesh, "_setup_world_group_and_device", set_up))
-    stack.enter_context(mock.patch.object(torch.tpu, "is_initialized", lambda: True))
 
 
 def _resizing(recorder: Recorder) -> Any:

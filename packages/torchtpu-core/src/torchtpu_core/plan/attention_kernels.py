@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How attention runs: JAX's flash kernels, or products with the scores in HBM.
+
+The rule is that of `lowering.flash_attention`, which does the same for programs that run. The bytes
+that move through HBM follow from the kernels' grids: heads are padded to whole lanes, statistics
+of the softmax fill a vector for each query, and a block is read again for each block of the other
+side. Without the kernels, every pair of query and key has its score in HBM, masked or not.
+
+Legend: D width of a head, padded to lanes where the kernels read it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.simulator.rates import LANES
+from torchtpu_core.units import ceil_div
+
+#: Queries and keys of the kernels come in whole blocks of so many; these are tried in turn.
+BLOCK = 128
+_BLOCKS = (512, 256, BLOCK)
+#: Float32 in all lanes of a vector, for each query and head.
+_STATISTIC_BYTES = LANES * 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionWork:
+    """What one call of attention, or of its gradient, does.
+
+    Attributes:
+        scores: pairs of query and key that are computed, over all heads.
+        head_dims: widths of keys and of values.
+        gradient: whether it is the gradient.
+        flash: whether the kernels compute it.
+        hbm_bytes: what moves through HBM.
+    """
+
+    scores: float
+    head_dims: tuple[int, int]
+    gradient: bool
+    flash: bool
+    hbm_bytes: float
+
+
+def attention_of(name: str, args: Sequence[Any]) -> AttentionWork | None:
+    """The work of an operator; None if it is no attention."""
+    if "scaled_dot_product" not in name or "attention" not in name:
+        return None
+    gradient = name.endswith("backward")
+    query, key, value = args[1:4] if gradient else args[0:3]
+    causal = any(argument is True for argument in args[3:])
+    lengths = query.shape[-2], key.shape[-2]
+    flash = _is_flash(query, key, value, args[4:] if gradient else args[3:])
+    rows = math.prod(query.shape[:-1])
+    pairs = float(rows * lengths[1])
+    if flash:
+        share = _share(lengths, min(1024, lengths[0])) if causal else 1.0
+        moved = _kernel_bytes(query, key, causal=causal, gradient=gradient)
+        pairs *= share
+    else:
+        per_score = cal.SCORE_BYTES_BACKWARD if gradient else cal.SCORE_BYTES_FORWARD
+        moved = pairs * per_score.value
+    widths = int(query.shape[-1]), int(value.shape[-1])
+    return AttentionWork(
+        scores=pairs, head_dims=widths, gradient=gradient, flash=flash, hbm_bytes=moved
+    )
+
+
+def _is_flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rest: Sequence[Any]
+) -> bool:
+    """Whole blocks of queries and keys, heads of one width, and neither mask nor dropout."""
+    masked = any(isinstance(argument, torch.Tensor) for argument in rest[:1])
+    drops = any(isinstance(argument, float) and argument > 0.0 for argument in rest)
+    return (
+        not masked
+        and not drops
+        and query.dtype in (torch.bfloat16, torch.float32)
+        and query.shape[-1] == key.shape[-1] == value.shape[-1]
+        and query.shape[-2] % BLOCK == 0
+        and key.shape[-2] % BLOCK == 0
+    )
+
+
+def _share(lengths: tuple[int, int], block: int) -> float:
+    """Part of the pairs in blocks on or below the diagonal."""
+    return (lengths[1] + block) / (2 * lengths[1]) if lengths[0] == lengths[1] else 1.0
+
+
+def _block(length: int) -> int:
+    """The largest block that divides a length."""
+    return next(size for size in _BLOCKS if length % size == 0)
+
+
+def _kernel_bytes(query: torch.Tensor, key: torch.Tensor, *, causal: bool, gradient: bool) -> float:
+    """Bytes of HBM of the kernels and of what prepares their operands."""
+    lengths = query.shape[-2], key.shape[-2]
+    rows = math.prod(query.shape[:-1])
+    width = ceil_div(query.shape[-1], LANES) * LANES * query.element_size()
+    ours, theirs = rows * width, rows // lengths[0] * lengths[1] * width  # a key for each head
+    statistic = rows * _STATISTIC_BYTES
+    block_of_queries, block_of_keys = _block(lengths[0]), _block(lengths[1])
+    share = _share(lengths, block_of_queries) if causal else 1.0
+    for_queries = share * lengths[0] / block_of_queries  # times that keys are read
+    for_keys = share * lengths[1] / block_of_keys
+    repeated = 2 * theirs if query.shape[-3:-2] != key.shape[-3:-2] else 0
+    if not gradient:
+        # Both statistics are written, and read for the logarithm.
+        return repeated + 2 * ours + 2 * theirs * for_queries + 4 * statistic
+    of_keys = 4 * theirs + (2 * ours + 3 * statistic) * for_keys
+    of_queries = 3 * ours + 3 * statistic + 2 * theirs * for_queries
+    # The sum of result and gradient; two statistics are spread over lanes.
+    return repeated + of_keys + of_queries + 2 * ours + 2 * statistic

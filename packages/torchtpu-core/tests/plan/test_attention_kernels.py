@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which attention the flash kernels compute, and what it moves through HBM."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+import torch
+from torchtpu_core.lowering import flash_attention
+from torchtpu_core.plan.attention_kernels import attention_of
+from torchtpu_core.xla_tpu import lowering
+
+FORWARD = "_scaled_dot_product_fused_attention_overrideable"
+
+
+def _qkv(length=256, width=64, keys=None, heads=4, dtype=torch.bfloat16):
+    query = torch.empty(2, 4, length, width, dtype=dtype)
+    key = torch.empty(2, heads, keys or length, width, dtype=dtype)
+    return query, key, torch.empty_like(key)
+
+
+def _work(tensors, *rest):
+    work = attention_of(FORWARD, (*tensors, *rest))
+    assert work is not None
+    return work
+
+
+def _gradient(tensors, *rest):
+    work = attention_of(f"{FORWARD}_backward", (tensors[0], *tensors, *rest))
+    assert work is not None
+    return work
+
+
+@pytest.mark.parametrize(
+    ("tensors", "bias", "dropout"),
+    [
+        (_qkv(), None, 0.0),
+        (_qkv(keys=384), None, 0.0),
+        (_qkv(length=200), None, 0.0),
+        (_qkv(dtype=torch.float16), None, 0.0),
+        (_qkv(), torch.empty(1, 1, 256, 256), 0.0),
+        (_qkv(), None, 0.1),
+    ],
+)
+def test_flash_kernels_are_priced_where_the_lowering_takes_them(
+    monkeypatch, tensors, bias, dropout
+) -> None:
+    monkeypatch.setattr(lowering, "target", lambda: object())
+    names = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
+    arrays = [jax.ShapeDtypeStruct(tuple(t.shape), names[t.dtype]) for t in tensors]
+    taken = flash_attention.applies(*arrays, bias, dropout)
+    assert _work(tensors, bias, dropout).flash is taken
+    saved = ([True] * 4, *tensors[:2], None, None, 1, 1)
+    assert _gradient(tensors, bias, *saved, dropout, False).flash is taken
+
+
+def test_flash_kernels_move_padded_heads_and_statistics_in_whole_vectors() -> None:
+    rows = 2 * 4 * 256
+    padded, statistic = rows * 128 * 2, rows * 128 * 4
+    work = _work(_qkv())
+    assert work.hbm_bytes == 4 * padded + 4 * statistic
+    assert _work(_qkv(width=128)).hbm_bytes == work.hbm_bytes
+    gradient = _gradient(_qkv(), None)
+    # Keys' kernel, queries' kernel, the sum of result and gradient, statistics spread over lanes.
+    assert gradient.hbm_bytes == (6 + 5 + 2) * padded + (3 + 3 + 2) * statistic
+
+
+def test_keys_are_read_for_each_block_of_queries() -> None:
+    once, twice = (_work(_qkv(length, keys=512)).hbm_bytes for length in (512, 1024))
+    assert twice == 2 * once
+    causal, full = (_work(_qkv(1024), None, 0.0, c).hbm_bytes for c in (True, False))
+    assert causal < full
+
+
+def test_scores_of_all_pairs_are_in_hbm_without_the_kernels() -> None:
+    query, key, value = _qkv(200)
+    work = _work((query, key, value), None, 0.0, True)
+    assert work.scores == 2 * 4 * 200 * 200
+    assert work.hbm_bytes > work.scores * 4
+    assert _work(_qkv(256)).hbm_bytes < _work(_qkv(256), None, 0.1).hbm_bytes
