@@ -22,6 +22,23 @@ for _ in range(2):
     optimizer.step()
 """
 
+ROWS = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)).to("tpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    for _ in range(3):
+        model(torch.randn({shape}, device="tpu")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("shape", ["16, 32", "16, 7, 32"])
+def test_rows_of_data_that_the_first_linear_layer_reads_are_counted(planned, shape) -> None:
+    assert planned(ROWS.format(shape=shape))["samples_per_rank_and_step"] == 3 * 16
+
 
 def test_images_of_all_microbatches_and_ranks_are_counted_and_no_evaluation(planned) -> None:
     plan = planned(IMAGES)

@@ -213,8 +213,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         )
         if name in LOOK_UPS:
             op.looked_up = inputs[1].numel()
-        elif name == "convolution":
-            op.samples = inputs[0].shape[0]
+        op.samples = op_work.samples_of(name, inputs)
         op.differentiable = torch.is_grad_enabled()
         self._classify(op, func, name, args, flat, on_device, results)
         if op.work is Work.ELEMENTWISE and self._runs_on_host(func):

@@ -85,7 +85,7 @@ class Op:
         received: of an all-to-all, bytes that come from each.
         parts: of an uneven all-to-all, those of all ranks.
         looked_up: rows that an embedding looks up, or whose gradients it sums.
-        samples: images, or other samples, that a convolution reads.
+        samples: images, or other samples, that a convolution or a linear layer reads.
         differentiable: whether gradients were enabled.
         host_bytes: bytes to the host and back, if it has no form on the device.
         peer: rank that a message goes to or comes from; -1 for other operators.

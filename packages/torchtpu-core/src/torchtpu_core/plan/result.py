@@ -156,15 +156,14 @@ class Plan:
 
     @property
     def samples_per_rank(self) -> int:
-        """Samples that the step's first convolution reads, in all microbatches; 0 without one.
+        """Samples that the step's first layer reads, in all microbatches; 0 without one.
 
         An evaluation between steps counts as it does for tokens.
         """
         found = [op for op in self.ops if op.samples and op.phase is Phase.FORWARD]
         found = [op for op in found if op.differentiable] or found
         # The same weight again is the next microbatch.
-        first = [(op.line, op.products) for op in found[:1]]
-        return sum(op.samples for op in found if (op.line, op.products) in first)
+        return sum(op.samples for op in found if _layer(op) == _layer(found[0]))
 
     def _table_bytes(self, op: Op) -> int:
         """Size of what an embedding looks rows up in."""
@@ -331,6 +330,11 @@ class Plan:
             "host_reads": {read.line: read.what for read in self.recording.reads.values()},
             "notes": self.recording.notes,
         }
+
+
+def _layer(op: Op) -> tuple[Any, ...]:
+    """What calls of one layer have in common: linear layers of a line may be of one shape."""
+    return op.line, op.products, None if op.name == "convolution" else op.reads[-1]
 
 
 def _link(link: Link) -> dict[str, Any]:
