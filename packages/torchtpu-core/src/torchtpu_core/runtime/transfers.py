@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -81,6 +82,11 @@ def host_buffer(array: jax.Array) -> tuple[int, Any]:
         return array.unsafe_buffer_pointer(), array
     host = np.asarray(array)
     return host.__array_interface__["data"][0], host
+
+
+def zeros(sizes: Sequence[int], dtype: torch.dtype, device: int) -> jax.Array:
+    """Zeros on a device; C++ calls it for memory that is read before it is written."""
+    return put(np.zeros(tuple(sizes), dtypes.to_numpy(dtype)), device)
 
 
 def resized(array: jax.Array, geometry: tuple[Any, ...], numel: int) -> jax.Array:
