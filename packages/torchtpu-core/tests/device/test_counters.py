@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torchtpu_core.lowering import linalg
-from torchtpu_core.runtime import compiling, fallbacks, fresh_fills
+from torchtpu_core.runtime import compiling, fallbacks, fresh_zeros
 
 
 def _compiles(work):
@@ -135,30 +135,8 @@ def test_zeros_of_a_new_shape_compile_nothing():
     assert made[1].stride() == (1, 3)
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [
-        (1, torch.float32),
-        (-1, torch.uint8),
-        (2**53 + 1, torch.int64),
-        (True, torch.bool),
-        (0.1, torch.bfloat16),
-        (1e-45, torch.float64),
-        (float("nan"), torch.float16),
-        (3, torch.complex64),
-    ],
-)
-def test_one_number_in_a_new_shape_compiles_nothing(value, dtype):
-    began = compiling.compiles
-    made = torch.full((3, 331), value, dtype=dtype, device="tpu")
-    torch.testing.assert_close(
-        made.cpu(), torch.full((3, 331), value, dtype=dtype), rtol=0, atol=0, equal_nan=True
-    )
-    assert compiling.compiles == began
-
-
 def test_zeros_that_are_made_again_and_again_get_a_program(monkeypatch):
-    monkeypatch.setattr(fresh_fills, "_COPIED_BYTES", 3 * 317 * 4)
+    monkeypatch.setattr(fresh_zeros, "_COPIED_BYTES", 3 * 317 * 4)
     began = compiling.compiles
     for count in (0, 1, 1):
         zeros = torch.zeros(3, 317, device="tpu")

@@ -131,8 +131,12 @@ def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor | None
         overload: its full name.
         arguments: in schema order, tensors on the meta device.
     """
-    stated = arguments[0] if overload in _LIKE_SELF else _stated(operator(overload), arguments)
-    return laid_out(overload, arguments, stated)
+    op = operator(overload)
+    stated = arguments[0] if overload in _LIKE_SELF else _stated(op, arguments)
+    made = laid_out(overload, arguments, stated)
+    if op._schema.arguments[-1].name != "output_mask":
+        return made
+    return [t if asked else None for t, asked in zip(made, arguments[-1], strict=True)]
 
 
 def in_order(

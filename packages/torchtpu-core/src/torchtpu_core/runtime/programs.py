@@ -23,7 +23,7 @@ from torchtpu_core import plugins
 from torchtpu_core.cache import Entry, Kind
 from torchtpu_core.env_values import LogTopic
 from torchtpu_core.env_vars import settings
-from torchtpu_core.runtime import caching, clients, compiling, executables, fresh_fills, varying
+from torchtpu_core.runtime import caching, clients, compiling, executables, fresh_zeros, varying
 from torchtpu_core.runtime.trace_key import trace_key
 from torchtpu_core.runtime.trace_lowering import Check, Description, trace_function
 
@@ -84,9 +84,9 @@ def build_noted(description: Description, sizes_seen: Sequence[varying.Sizes]) -
         sizes_seen: what `varying.sizes_seen` gave for it.
     """
     key = trace_key(description)
-    fill = fresh_fills.of_trace(description, lambda: _make(key, description).call)
-    if fill is not None:
-        return _of_fill(fill, description)
+    zeros = fresh_zeros.of_trace(description, lambda: _make(key, description).call)
+    if zeros is not None:
+        return _of_zeros(zeros, description)
     found = find_program(key, description["device"], remote=False)
     if found is None and sizes_seen:
         found = plugins.manager().hook.torchtpu_open_sizes(
@@ -95,10 +95,10 @@ def build_noted(description: Description, sizes_seen: Sequence[varying.Sizes]) -
     return found or _make(key, description)
 
 
-def _of_fill(fill: fresh_fills.FreshFill, description: Description) -> Program:
+def _of_zeros(zeros: fresh_zeros.FreshZeros, description: Description) -> Program:
     traced = trace_function(description)
     device_time_ps = compiling.price_function(traced.function, traced.avals, traced.name)
-    return Program(fill, [0], [], device_time_ps, fill.nbytes, compiled=False)
+    return Program(zeros, [0], [], device_time_ps, zeros.nbytes, compiled=False)
 
 
 def lookup_program(description: Description) -> Program | None:

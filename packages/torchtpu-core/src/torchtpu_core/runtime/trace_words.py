@@ -74,10 +74,5 @@ class Words:
         return Scalar(int, self.of(index)).to(np.dtype(np.int64))
 
 
-def on_host(words: np.ndarray, kind: str) -> np.ndarray:
-    """The first scalar of a trace's words as a 0-d array, float64 or int64."""
-    return words[:2].view(np.float64 if _KINDS[kind] is float else np.int64)[0]
-
-
 def _bits(words: jax.Array) -> jax.Array:
     return words[0].astype(np.uint64) | (words[1].astype(np.uint64) << np.uint64(32))

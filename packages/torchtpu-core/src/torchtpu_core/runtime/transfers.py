@@ -85,7 +85,7 @@ def host_buffer(array: jax.Array) -> tuple[int, Any]:
 
 
 def zeros(sizes: Sequence[int], dtype: torch.dtype, device: int) -> jax.Array:
-    """Zeros on a device; C++ calls it for memory that is read before it is written."""
+    """Zeros on a device."""
     return put(np.zeros(tuple(sizes), dtypes.to_numpy(dtype)), device)
 
 
