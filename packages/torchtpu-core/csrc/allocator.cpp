@@ -7,10 +7,6 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
-
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -67,15 +63,10 @@ Statistic statistic(int64_t current, int64_t peak, int64_t allocated) {
   return value;
 }
 
-// What torch.accelerator.memory_* reads. XLA caches nothing: reserved is allocated. Where the
-// host is the device, its malloc keeps what is freed (`runtime/host_memory.py`).
+// What torch.accelerator.memory_* reads. XLA caches nothing: reserved is allocated.
 struct DeviceAllocator final : c10::DeviceAllocator {
   bool initialized() override { return is_started(); }
-  void emptyCache(c10::MempoolId_t /*pool*/) override {
-#ifdef __GLIBC__
-    malloc_trim(0);
-#endif
-  }
+  void emptyCache(c10::MempoolId_t /*pool*/) override {}
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     const MemoryCounters& counters = settled_memory_counters(device);

@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torchtpu_core import huge_pages
 from torchtpu_core.errors import TargetError
 from torchtpu_core.targets import Target, TargetKind, parse_target
 
@@ -119,8 +120,10 @@ def commands(
 
 
 def environment(chosen: Plan) -> Mapping[str, str]:
-    """The environment of the launchers."""
-    return {**os.environ, "TORCH_TPU_TARGET": chosen.target}
+    """The environment of the launchers; malloc asks for huge pages where that is possible."""
+    tunables = huge_pages.missing()
+    added = {} if tunables is None else {huge_pages.VARIABLE: tunables}
+    return {**os.environ, **added, "TORCH_TPU_TARGET": chosen.target}
 
 
 def run(chosen: Plan, script: Sequence[str], *, restarts: int = 0, module: bool = False) -> int:

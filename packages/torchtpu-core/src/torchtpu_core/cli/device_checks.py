@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 
-from torchtpu_core import env_vars, plugins
+from torchtpu_core import env_vars, huge_pages, plugins
 from torchtpu_core.cli.findings import Finding, Level, error, warning
 from torchtpu_core.errors import TorchTPUError
 
@@ -24,6 +24,18 @@ def settings() -> Iterator[Finding]:
     found = [f"{row.name}={os.environ[row.name]}" for row in env_vars.table()
              if row.name in os.environ]  # fmt: skip
     yield Finding(topic="environment", text=", ".join(found) or "no TORCH_TPU_* variable is set")
+
+
+def memory() -> Iterator[Finding]:
+    """Whether malloc asks for huge pages."""
+    tunables = huge_pages.missing()
+    if tunables is not None:
+        yield Finding(
+            topic="memory",
+            text="malloc does not ask for huge pages; programs that run on the host are faster if "
+            "it does",
+            fix=f"start Python with {huge_pages.VARIABLE}={tunables}",
+        )
 
 
 def registration() -> Iterator[Finding]:

@@ -21,6 +21,7 @@ def examine() -> Iterator[Finding]:
     yield from installation.compiler()
     yield from installation.conflicts()
     yield from device_checks.settings()
+    yield from device_checks.memory()
     yield from device_checks.registration()
     yield from device_checks.loaded_plugins()
     yield from device_checks.device()

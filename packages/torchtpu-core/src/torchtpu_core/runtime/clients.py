@@ -17,7 +17,6 @@ from jax.sharding import SingleDeviceSharding
 from jaxlib import xla_client
 
 from torchtpu_core import plugins
-from torchtpu_core.runtime import host_memory
 from torchtpu_core.runtime.current import target
 from torchtpu_core.targets import TargetKind
 
@@ -41,7 +40,6 @@ def _make_client() -> Any:
         import jax
 
         return jax.devices("tpu")[0].client
-    host_memory.keep_freed_blocks()
     count = target().device_count
     made = plugins.manager().hook.torchtpu_cpu_client(device_count=count)
     if made is not None:

@@ -175,9 +175,4 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Give memory that no tensor uses back to the host's system.
-
-    XLA's own memory is freed as soon as a tensor dies. Where programs run on the host, malloc
-    keeps what is freed for the next program.
-    """
-    torch.accelerator.empty_cache()
+    """Nothing to do: XLA's memory is freed as soon as a tensor dies."""

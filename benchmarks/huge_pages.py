@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps with freed blocks kept, without, and with huge pages instead.
+"""Training steps with and without huge pages for malloc (`torchtpu_core.huge_pages`).
 
-    python benchmarks/host_memory.py [gpt resnet dlrm criteo] [--rounds 3] [--save]
+    python benchmarks/huge_pages.py [gpt resnet dlrm] [--rounds 3] [--save]
 
 Each figure is a process of its own; the settings take turns. Per step: page faults, and
-milliseconds of wall and CPU time, of Fused Eager and of the hand-written JAX step; and the
-largest resident size of the process in MiB (`torchtpu_core.runtime.host_memory`).
+milliseconds of wall and CPU time, of Fused Eager and of the hand-written JAX step.
 """
 
 from __future__ import annotations
@@ -18,15 +17,8 @@ from typing import Any
 
 from _measure import Spread, arguments, in_child, save
 
-MODELS = ("gpt", "resnet", "dlrm", "criteo")
+MODELS = ("gpt", "resnet", "dlrm")
 STEPS = 5
-
-#: glibc's tunables for each setting; any of malloc's, such as the second's, keeps ours out.
-SETTINGS = {
-    "blocks kept": "",
-    "malloc's own": "glibc.malloc.check=0",
-    "huge pages": "glibc.malloc.hugetlb=1",
-}
 
 
 def child(name: str) -> None:
@@ -55,8 +47,7 @@ def child(name: str) -> None:
             }
             for key, value in measured.items():
                 figures.setdefault(f"{label} {key}", {}).setdefault("all", []).append(value)
-    medians = {k: statistics.median(v["all"]) for k, v in figures.items()}
-    print(json.dumps({**medians, "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    print(json.dumps({k: statistics.median(v["all"]) for k, v in figures.items()}))
 
 
 def main() -> None:
@@ -68,17 +59,22 @@ def main() -> None:
     for name in args.cases:
         seen: dict[str, dict[str, list[float]]] = {}
         for _ in range(args.rounds):
-            for label, tunables in SETTINGS.items():
-                for key, value in in_child(__file__, name, GLIBC_TUNABLES=tunables).items():
+            for label in ("0", "1"):
+                for key, value in in_child(
+                    __file__, name, GLIBC_TUNABLES=f"glibc.malloc.hugetlb={label}"
+                ).items():
                     seen.setdefault(key, {}).setdefault(label, []).append(value)
         figures[name] = {
-            key: {label: Spread.of(values[label]) for label in SETTINGS}
+            key: {
+                "malloc's pages": Spread.of(values["0"]),
+                "huge pages": Spread.of(values["1"]),
+            }
             for key, values in seen.items()
         }
         for key, spreads in figures[name].items():
             print(name, key, ", ".join(f"{k} {v}" for k, v in spreads.items()), flush=True)
     if args.save:
-        print(save("host_memory", figures))
+        print(save("huge_pages", figures))
 
 
 if __name__ == "__main__":
