@@ -30,7 +30,8 @@ model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)).to("tpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(2):
     for _ in range(3):
-        model(torch.randn({shape}, device="tpu")).sum().backward()
+        total = model(torch.randn({shape}, device="tpu")).sum()
+        (total.view(1, 1) @ torch.ones(1, 2, device="tpu")).sum().backward()
     optimizer.step()
 """
 

@@ -160,7 +160,7 @@ def samples_of(name: str, inputs: Sequence[torch.Tensor]) -> int:
     if name not in ("mm", "addmm"):
         return 0
     rows = source = inputs[-2]
-    if rows._base is not None and rows._base.numel() == rows.numel():
+    if rows._base is not None and rows._base.numel() == rows.numel() and rows._base.ndim:
         source = rows._base  # in which samples may have several rows
     return 0 if isinstance(source, torch.nn.Parameter) else source.shape[0]
 
