@@ -4,12 +4,19 @@
 
 #include "mixed.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/Operators.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/result_type.h>
 
+#include <algorithm>
 #include <mutex>
+#include <optional>
+#include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -35,10 +42,72 @@ at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1, const at::Tenso
   return result;
 }
 
+at::Tensor like(const at::Tensor& tensor, at::ScalarType dtype) {
+  return at::Tensor(at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), dtype));
+}
+
+at::Tensor rsub(const at::Tensor& self, const at::Scalar& other, const at::Scalar& alpha) {
+  at::ScalarType type = other.isFloatingPoint() ? at::kDouble : other.isBoolean() ? at::kBool : at::kLong;
+  at::Tensor number(at::detail::empty_strided_meta({}, {}, type));
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return at::meta::sub(number, self, alpha);
+}
+
+at::Tensor relu(const at::Tensor& self) { return at::meta::neg(self); }
+
+at::Tensor abs(const at::Tensor& self) {
+  return like(at::meta::neg(self), c10::toRealValueType(self.scalar_type()));
+}
+
+at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
+  TORCH_CHECK(condition.scalar_type() == at::kBool, "where: not a mask");
+  auto places = at::TensorIteratorConfig()
+                    .check_all_same_dtype(false)
+                    .declare_static_dtype(at::result_type(self, other))
+                    .add_owned_output(at::Tensor())
+                    .add_const_input(condition)
+                    .add_const_input(self)
+                    .add_const_input(other)
+                    .build();
+  return places.output();
+}
+
+at::Tensor mean(const at::Tensor& self, std::optional<at::ScalarType> dtype) {
+  return at::meta::mean(self, at::OptionalIntArrayRef(), false, dtype);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> plain_layer_norm(const at::Tensor& input, c10::SymIntArrayRef shape,
+                                                          const std::optional<at::Tensor>& weight,
+                                                          const std::optional<at::Tensor>& bias, double) {
+  auto first = static_cast<size_t>(input.dim()) - shape.size();
+  auto matches = [&](const std::optional<at::Tensor>& tensor) {
+    return !tensor || !tensor->defined() || tensor->sym_sizes() == shape;
+  };
+  bool wide = input.scalar_type() == at::kFloat || input.scalar_type() == at::kDouble;
+  TORCH_CHECK(wide && input.is_contiguous() && input.numel() > 0 && !shape.empty() &&
+                  shape.size() <= static_cast<size_t>(input.dim()) &&
+                  input.sym_sizes().slice(first) == shape && matches(weight) && matches(bias),
+              "layer_norm: not of the plain kind");
+  std::vector<int64_t> sizes = input.sizes().vec();
+  std::fill(sizes.begin() + static_cast<int64_t>(first), sizes.end(), 1);
+  auto made = [&](at::IntArrayRef of) { return at::Tensor(at::detail::empty_meta(of, input.scalar_type())); };
+  return {made(input.sizes()), made(sizes), made(sizes)};
+}
+
+at::Tensor gelu(const at::Tensor& self, std::string_view approximate) {
+  TORCH_CHECK(approximate == "none" || approximate == "tanh", "gelu: neither of its forms");
+  return at::meta::gelu(self, approximate);
+}
+
+at::Tensor& normal_(at::Tensor& self, double, double std, std::optional<at::Generator>) {
+  TORCH_CHECK(std >= 0, "normal_: a negative deviation");
+  return self;
+}
+
 #define META(overload, function) entry<at::_ops::overload>(&at::meta::function)
 
-const auto* const kMetas = new Metas{
-    // arithmetic
+// What CPU's kernels take of all real numbers and masks, mixed or not.
+const auto* const kNumeric = new Metas{
     META(add_Tensor, add),
     META(sub_Tensor, sub),
     META(mul_Tensor, mul),
@@ -47,25 +116,8 @@ const auto* const kMetas = new Metas{
     META(sub__Tensor, sub_),
     META(mul__Tensor, mul_),
     META(div__Tensor, div_),
-    META(pow_Tensor_Scalar, pow),
-    META(pow_Tensor_Tensor, pow),
-    META(pow_Scalar, pow),
-    META(remainder_Tensor, remainder),
-    META(fmod_Tensor, fmod),
-    META(addcmul, addcmul),
-    META(addcdiv, addcdiv),
-    META(lerp_Scalar, lerp),
-    META(lerp_Tensor, lerp),
     META(maximum, maximum),
     META(minimum, minimum),
-    META(clamp, clamp),
-    META(clamp_min, clamp_min),
-    META(clamp_max, clamp_max),
-    META(clamp_Tensor, clamp),
-    META(clamp_min_Tensor, clamp_min),
-    META(clamp_max_Tensor, clamp_max),
-    META(atan2, atan2),
-    // comparisons
     META(eq_Tensor, eq),
     META(ne_Tensor, ne),
     META(lt_Tensor, lt),
@@ -78,12 +130,43 @@ const auto* const kMetas = new Metas{
     META(le_Scalar, le),
     META(gt_Scalar, gt),
     META(ge_Scalar, ge),
+    META(neg, neg),
+    META(sum_dim_IntList, sum),
+    entry<at::_ops::rsub_Scalar>(&rsub),
+    entry<at::_ops::relu>(&relu),
+    entry<at::_ops::abs>(&abs),
+    entry<at::_ops::where_self>(&where),
+};
+
+// What they take of whole numbers and masks.
+const auto* const kBitwise = new Metas{
     META(bitwise_and_Tensor, bitwise_and),
     META(bitwise_or_Tensor, bitwise_or),
     META(bitwise_xor_Tensor, bitwise_xor),
     META(bitwise_not, bitwise_not),
+};
+
+// What they take of numbers of one floating type.
+
+const auto* const kArithmetic = new Metas{
+    META(pow_Tensor_Scalar, pow),
+    META(pow_Tensor_Tensor, pow),
+    META(pow_Scalar, pow),
+    META(remainder_Tensor, remainder),
+    META(fmod_Tensor, fmod),
+    META(addcmul, addcmul),
+    META(addcdiv, addcdiv),
+    META(lerp_Scalar, lerp),
+    META(lerp_Tensor, lerp),
+    META(clamp, clamp),
+    META(clamp_min, clamp_min),
+    META(clamp_max, clamp_max),
+    META(clamp_Tensor, clamp),
+    META(clamp_min_Tensor, clamp_min),
+    META(clamp_max_Tensor, clamp_max),
+    META(atan2, atan2),
+    // comparisons
     // functions
-    META(neg, neg),
     META(sgn, sgn),
     META(sign, sign),
     META(exp, exp),
@@ -108,7 +191,7 @@ const auto* const kMetas = new Metas{
     META(trunc, trunc),
     META(frac, frac),
     // activations
-    META(gelu, gelu),
+    entry<at::_ops::gelu>(&gelu),
     META(silu, silu),
     META(mish, mish),
     META(hardsigmoid, hardsigmoid),
@@ -126,7 +209,7 @@ const auto* const kMetas = new Metas{
     META(softplus_backward, softplus_backward),
     META(hardsigmoid_backward, hardsigmoid_backward),
     // reductions
-    META(sum_dim_IntList, sum),
+    entry<at::_ops::mean>(&mean),
     META(mean_dim, mean),
     META(amax, amax),
     META(amin, amin),
@@ -153,9 +236,17 @@ const auto* const kMetas = new Metas{
     META(_log_softmax, _log_softmax),
     META(_softmax_backward_data, _softmax_backward_data),
     META(_log_softmax_backward_data, _log_softmax_backward_data),
+    entry<at::_ops::native_layer_norm>(&plain_layer_norm),
     // losses
     META(mse_loss, mse_loss),
     META(smooth_l1_loss, smooth_l1_loss),
+    // random
+    entry<at::_ops::normal_>(&normal_),
+};
+
+// What they do not all take.
+const auto* const kOthers = new Metas{
+    // losses
     META(nll_loss_forward, nll_loss_forward_symint),
     META(nll_loss_backward, nll_loss_backward_symint),
     // moving
@@ -210,6 +301,40 @@ uint64_t kinds_of(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
   return kinds;
 }
 
+bool is_floating(at::ScalarType type) {
+  return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
+}
+
+// Whether CPU's kernel takes the dtypes of a call, so that Python's need not be asked, of which the
+// elementwise ones import Dynamo at their first call: a second.
+bool is_plain(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  bool numeric = kNumeric->count(op.name) != 0;
+  bool mixed = numeric || kBitwise->count(op.name) != 0;
+  if (!mixed && kArithmetic->count(op.name) == 0) {
+    return false;
+  }
+  std::optional<at::ScalarType> dtype;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const c10::IValue& value = args[i];
+    if (value.isTensor() && value.toTensor().defined()) {
+      const at::Tensor& tensor = value.toTensor();
+      at::ScalarType type = tensor.scalar_type();
+      bool whole = type == at::kLong || type == at::kInt || (mixed && type == at::kBool);
+      if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && (whole || (type == at::kDouble && (numeric || !mixed)))) {
+        continue;
+      }
+      bool fits = mixed ? whole || (numeric && is_floating(type)) : is_floating(type) && type == dtype.value_or(type);
+      if (!fits) {
+        return false;
+      }
+      dtype = type;
+    } else if (value.isTensorList() || value.isComplexDouble() || (op.args[i].dtype && value.isInt())) {
+      return false;
+    }
+  }
+  return dtype.has_value();
+}
+
 // Of the calls that Python's meta kernels have accepted.
 class Kinds {
  public:
@@ -230,8 +355,12 @@ class Kinds {
 }  // namespace
 
 const c10::KernelFunction* native_meta(const std::string& overload) {
-  auto found = kMetas->find(overload);
-  return found == kMetas->end() ? nullptr : &found->second;
+  for (const Metas* metas : {kNumeric, kBitwise, kArithmetic, kOthers}) {
+    if (auto found = metas->find(overload); found != metas->end()) {
+      return &found->second;
+    }
+  }
+  return nullptr;
 }
 
 void call_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::Stack& stack) {
@@ -241,10 +370,11 @@ void call_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::St
     return;
   }
   uint64_t kinds = kinds_of(op, args);
-  if (accepted->has(kinds)) {
+  if (accepted->has(kinds) || is_plain(op, args)) {
     torch::jit::Stack given = stack;
     try {
       op.native_meta->callBoxed(*op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+      accepted->add(kinds);
       return;
     } catch (const c10::Error&) {
       stack = std::move(given);  // Python's decide: a C++ one may refuse what the CPU does

@@ -4,8 +4,8 @@
 torch 2.13 registers an interface and a code generator of its own for the name `tpu`.
 Ours replace them through torch's registration functions: Dynamo then sees the real
 devices and streams, and Inductor, the default backend, hands its graphs to us
-(`inductor`). Importing Dynamo takes seconds, so nothing here imports it before the user
-does.
+(`inductor`). Importing Dynamo or sympy takes seconds, so nothing here imports them before
+the user does.
 """
 
 from __future__ import annotations
@@ -21,17 +21,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-
-from torchtpu_compile import (
-    flex_attention,
-    image_layouts,
-    inductor,
-    margin_losses,
-    meta_kernels,
-    open_composites,
-    recurrent_notice,
-    resampling,
-)
 
 log = logging.getLogger("torchtpu")
 
@@ -60,7 +49,7 @@ def hook_compiler() -> None:
 
 #: What to do as soon as a module of torch is there.
 _AFTER_IMPORT: Mapping[str, Callable[[ModuleType], None]] = {
-    "torch._inductor.codegen.common": inductor.register,
+    "torch._inductor.codegen.common": lambda module: _prepare_inductor(module),
     "torch._dynamo": lambda module: _prepare_dynamo(),
 }
 
@@ -86,8 +75,24 @@ _KERNELS = (
 )
 
 
+def _prepare_inductor(registry: ModuleType) -> None:
+    from torchtpu_compile import inductor
+
+    inductor.register(registry)
+
+
 def _prepare_dynamo() -> None:
     from torch._dynamo import trace_rules
+
+    from torchtpu_compile import (
+        flex_attention,
+        image_layouts,
+        margin_losses,
+        meta_kernels,
+        open_composites,
+        recurrent_notice,
+        resampling,
+    )
 
     flex_attention.admit_device()
     meta_kernels.register()

@@ -30,6 +30,18 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     ),
     "nothing added": lambda x: x.index_add(0, x[:0, 0].long(), x[:0]),  # C++'s refuses it
     "loss": lambda x: F.nll_loss(x, x.argmax(1).clamp(max=x.shape[1] - 1)),
+    "numbers and masks": lambda x: (
+        *(1 - x, 2 - x.int(), x.t().relu(), x.int().abs(), x.t()[1:].abs(), x.int() + x.half()),
+        *(x * (x > 0), (x > 0) + (x < 1), (x > 0) & (x < 1), ~(x > 0), x.int() | x.int(), x.mean()),
+    ),
+    "chosen": lambda x: (
+        *(torch.where(x > 0, x, 0.5), torch.where(x[:, :1] > 0, 1, x.int())),
+        *(torch.where(x.t() > 0, x.t(), 0), torch.where(x[0, 0] > 0, x.t().half(), x.t())),
+    ),
+    "normalised": lambda x: (
+        F.layer_norm(x, x.shape[1:]),
+        F.layer_norm(x.t(), x.shape[:1], x[:, 0]),
+    ),
 }
 
 
@@ -52,7 +64,29 @@ def test_call_of_a_new_size_has_the_form_of_cpus(name: str) -> None:
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["cat", "in place", "softmax", "product", "reduced"])
+def test_complex_numbers_have_real_magnitudes() -> None:
+    for size in (next(_SIZES), next(_SIZES)):
+        assert torch.ones(size, dtype=torch.complex64, device="tpu").abs().dtype == torch.float32
+
+
+def test_inference_does_not_import_dynamo(run_python: Callable[..., Any]) -> None:
+    assert run_python(_INFERENCE).stdout.strip() == "False"
+
+
+_INFERENCE = """
+import sys, torch
+x = torch.randn(2, 4, 8).to("tpu")
+layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).to("tpu").eval()
+with torch.no_grad():
+    y = layer(x).relu().mean() + (torch.arange(3, device="tpu") * 2 + 1).sum()
+y.item()
+print("torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["cat", "in place", "softmax", "product", "reduced", "numbers and masks", "chosen"]
+)
 def test_call_of_a_new_size_asks_no_python_of_pytorchs(name: str) -> None:
     CALLS[name](torch.randn(next(_SIZES), 5).to("tpu"))
     x = torch.randn(next(_SIZES), 5).to("tpu")
