@@ -20,6 +20,18 @@ from torchtpu_distributed.group import Group
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.stacks import main_line
 
+_INTEGERS = frozenset({torch.bool, torch.int8, torch.uint8, torch.int32, torch.int64})
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_COMPLEX = frozenset({torch.complex64, torch.complex128})
+_BITS = ("band", "bor", "bxor")
+#: What gloo reduces by name; what it does not, it finds out on a thread of its own, too late.
+_REDUCED = {
+    **dict.fromkeys(_BITS, _INTEGERS),
+    **dict.fromkeys(("product", "min", "max"), _INTEGERS | _FLOATS),
+    "sum": _INTEGERS | _FLOATS | _COMPLEX,
+    "avg": _FLOATS | _COMPLEX,
+}
+
 #: Calls remembered, each of one kind and size: objects come in ever new sizes.
 MOST_KNOWN = 1024
 
@@ -56,7 +68,9 @@ class CpuTensors:
 
         Raises:
             CollectiveMismatchError: another rank calls something else.
+            RuntimeError: gloo has no such reduction of these dtypes.
         """
+        _check_reduction(op, tensors)
         group = self.group
         call = self._know(kind, op, root, tensors, pieces is None)
         pending = group.come(call, user_line() or main_line(), timeout_s)
@@ -84,3 +98,20 @@ class CpuTensors:
                 words.append(f"{dtype}[{tensor.numel()}]" if is_sized else dtype)
             self._known[key] = _C.Call(", ".join(words), kind, sizes, (), 0)
         return self._known[key]
+
+
+def _check_reduction(op: str, tensors: Sequence[torch.Tensor]) -> None:
+    if not op:
+        return
+    dtypes = _REDUCED.get(op)
+    if dtypes is None:
+        raise RuntimeError(
+            f"Cannot use ReduceOp.{op.upper()} with Gloo, which reduces CPU tensors: use SUM of "
+            "what you have multiplied, or tensors of the device."
+        )
+    for dtype in {tensor.dtype for tensor in tensors} - dtypes:
+        kind = "non-integral " if op in _BITS else ""
+        raise RuntimeError(
+            f"Cannot use ReduceOp.{op.upper()} with {kind}dtype {dtype} of CPU tensors: convert to "
+            f"one of {', '.join(sorted(map(str, dtypes)))}."
+        )
