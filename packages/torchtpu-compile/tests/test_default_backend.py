@@ -109,6 +109,19 @@ def test_embedding_of_open_length_trains_in_programs_that_lengths_share(options)
     assert bounded_program.reasons == refused
 
 
+def test_operators_that_inductor_leaves_whole_run_at_padded_sizes() -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        return [F.glu(x), *torch._foreach_mul([x, x.cos()], 2.0)]
+
+    compiled = torch.compile(function, dynamic=True, fullgraph=True)
+    bounded_program.reasons.clear()
+    for n in (5, 7):
+        x = torch.randn(n, 4)
+        for actual, expected in zip(compiled(x.to("tpu")), function(x), strict=True):
+            torch.testing.assert_close(actual.cpu(), expected)
+    assert not bounded_program.reasons
+
+
 def test_gradient_of_reflection_at_open_sizes_equals_cpus() -> None:
     """Inductor takes it apart to lookups under a mask."""
 

@@ -78,8 +78,29 @@ def _flattened_table(x: Tensor) -> Tensor:
     return F.embedding(torch.arange(x.shape[0], device=x.device) + x.shape[0], table)
 
 
+def _segments(x: Tensor) -> tuple[Tensor, ...]:
+    """`(n, 4)` -> `(3, 4)` and `(n, 2)`, of segments that differ in size and of two each."""
+    lengths = torch.tensor([2, 0, 4], device=x.device)
+    places = torch.arange(x.shape[0] + 1, device=x.device) * 2
+    return (
+        torch.segment_reduce(x[:6], "max", lengths=lengths, axis=0),
+        torch.segment_reduce(x.flatten(), "mean", lengths=torch.full_like(places[1:], 4), axis=0),
+        torch.segment_reduce(x[:, :2].flatten(), "sum", offsets=places, axis=0, initial=1.0),
+        torch.segment_reduce(x / 9, "prod", lengths=torch.full_like(x[:, :2], 2).long(), axis=1),
+    )
+
+
 Case = tuple[Callable[[Tensor], Any], Callable[[int], Tensor]]
 CASES: dict[str, Case] = {
+    "segments": (_segments, _rows),
+    "lists": (
+        lambda x: (
+            torch._foreach_addcmul([x, x.cos()], [x.cos(), x], [x, x], [0.5, 2.0]),
+            torch._foreach_add([x, x.sin()], [x, x], alpha=2),
+            torch._foreach_norm([x, x.t()]),
+        ),
+        _rows,
+    ),
     "writes in flattened order": (_written_at, _rows),
     "multi-label margin": (_multilabel, _rows),
     "losses of flattened rows": (_losses_of_flattened_rows, _rows),
@@ -335,6 +356,7 @@ GRADIENTS: dict[str, Case] = {
         lambda n: torch.randn(n, 4),
     ),
     "masked attention": (lambda x: _masked_attention(x).square().sum() * 1e-3, _rows),
+    "segments": (lambda x: sum(v.cos().sum() for v in _segments(x)), _rows),
     "scattered": (
         lambda x: (
             torch.zeros(3, 4, device=x.device).index_add(0, _chosen(x), x.sin()).square().sum()

@@ -13,7 +13,7 @@ from torchtpu_core.lowering import memory_formats
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering, operator
 
-from torchtpu_compile import encoder_layers, open_numbers
+from torchtpu_compile import encoder_layers, open_numbers, tensor_lists
 
 #: Composites of torch ops whose results have sizes that do not depend on values.
 _SIZED = ("aten::_linalg_det", "aten::_linalg_slogdet")
@@ -56,6 +56,7 @@ def _collect(tables: Mapping[str, Lowering], open_sizes: bool) -> dict[Any, Call
     if open_sizes:
         found |= {op: decomposition_table[op] for op in _ALSO_APART}
         found |= encoder_layers.DECOMPOSITIONS
+        found |= tensor_lists.decompositions(tables)
     return {op: _laid_out(op, function) for op, function in found.items()}
 
 

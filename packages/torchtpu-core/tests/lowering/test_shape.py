@@ -56,6 +56,7 @@ CASES: list[tuple[Any, ...]] = [
     ("as_strided_scatter", X, torch.full((2, 2), 9.0), [2, 2], [12, 3], 1),
     ("unfold_backward", torch.ones(2, 3, 2, 3), [2, 3, 4], 2, 3, 1),
     ("unfold_backward", torch.ones(2, 3, 2, 2), [2, 3, 5], 2, 2, 3),
+    ("unfold_backward", torch.ones(1, 2, 2), [3, 4], 1, 2, 2),
     ("block_diag", [X[0], SCALAR, X[0, 0], torch.zeros(1, 0)]),
     ("linalg_cross", torch.randn(2, 3), torch.randn(1, 3)),
 ]

@@ -27,6 +27,7 @@ from torchtpu_compile.bounded_rules import (
     reductions,
     sampling,
     scattering,
+    segments,
     sequences,
     views,
 )
@@ -55,4 +56,5 @@ RULES: Mapping[str, Rule] = {
     **batches.RULES,
     **scattering.RULES,
     **sampling.RULES,
+    **segments.RULES,
 }

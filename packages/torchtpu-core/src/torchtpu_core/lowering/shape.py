@@ -245,7 +245,10 @@ def _unfold_backward(
         return view_ops.unfold(x, dim, size, step)
 
     shape = jax.ShapeDtypeStruct(tuple(input_sizes), compute)
-    (grad,) = jax.linear_transpose(forward, shape)(grad_in.astype(compute))
+    windows = jax.eval_shape(forward, shape).shape
+    # istft gives one window for all of a batch.
+    given = jnp.broadcast_to(grad_in, windows).astype(compute)
+    (grad,) = jax.linear_transpose(forward, shape)(given)
     return grad
 
 
