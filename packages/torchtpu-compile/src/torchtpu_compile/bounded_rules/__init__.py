@@ -25,6 +25,7 @@ from torchtpu_compile.bounded_rules import (
     pooling,
     recurrent,
     reductions,
+    resizing,
     sampling,
     scattering,
     segments,
@@ -57,4 +58,5 @@ RULES: Mapping[str, Rule] = {
     **scattering.RULES,
     **sampling.RULES,
     **segments.RULES,
+    **resizing.RULES,
 }
