@@ -5,7 +5,7 @@ The compiler says what is fused, what lies in VMEM, which copies and collectives
 the core and where the core waits for them. It has no times: those are the simulator's, by
 the same rates as everywhere. The core works in the order of the schedule; copies use HBM,
 collectives the links. Not modelled: HBM shared by copies and the core at once.
-Imports neither torch nor JAX.
+Imports neither torch nor, but for a Pallas kernel's program, JAX.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torchtpu_core.simulator.collective_pricing import start_s
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.xla_tpu.device_groups import groups_of
 from torchtpu_core.xla_tpu.hlo import Array, Instruction, Module, bits_of, read
+from torchtpu_core.xla_tpu.kernels import work_of
 from torchtpu_core.xla_tpu.products import product_of
 
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
@@ -263,14 +264,27 @@ class _Walker:
         matrix, flops = self._matrix(inside)
         vector = self._vector(one, inside)
         if one.opcode == "custom-call":
-            # A kernel says what it costs, or nothing is known of it but its operands.
-            stated = _STATED.search(one.text)
-            flops = float(stated[1]) if stated else 0.0
-            matrix = flops / (self.rates.flops_per_s["bf16"] * self.rates.fill)
-            run.unknown["Pallas kernel"] = run.unknown.get("Pallas kernel", 0) + runs
+            matrix, vector, flops = self._kernel(one, run, runs)
         parts = {"matrix unit": matrix, "HBM": memory, "vector unit": vector}
         bound = max(parts, key=parts.__getitem__)
         return Span(one, CORE, 0.0, parts[bound], bound, flops, moved, runs)
+
+    def _kernel(self, one: Instruction, run: Run, runs: int) -> tuple[float, float, float]:
+        """Seconds of the matrix and of the vector unit of a Pallas kernel, and its flops.
+
+        By its program, else as it states; else nothing is known of it but its operands.
+        """
+        work = work_of(one.text)
+        if work is None:
+            stated = _STATED.search(one.text)
+            flops = float(stated[1]) if stated else 0.0
+            run.unknown["Pallas kernel"] = run.unknown.get("Pallas kernel", 0) + runs
+            return flops / (self.rates.flops_per_s["bf16"] * self.rates.fill), 0.0, flops
+        matrix = sum(
+            times * passes * self.rates.fused_matmul_s(m, k, n, dtype)
+            for times, m, k, n, dtype, passes in work.products
+        )
+        return matrix, work.vector_operations / self.rates.vector_ops_per_s, work.flops
 
     def _inside(self, one: Instruction) -> list[Instruction]:
         """The instructions of a fusion, nested ones too; of others, itself."""
