@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from torch import Tensor
+from torchtpu_core.lowering import convolution, mxu
 from torchtpu_core.lowering.convolution import TABLE
 from torchtpu_core.testing.lowering import assert_close, check, lower
 
@@ -105,6 +108,29 @@ def test_convolution_backward_equals_cpu(case: str) -> None:
     grad = rand(*torch.ops.aten.convolution(x, weight, None, *c.rest).shape)
     arguments = (grad, x, weight, [c.channels], *c.rest, [True, True, True])
     check("aten::convolution_backward", *arguments, table=TABLE)
+
+
+@pytest.mark.parametrize("case", [name for name, c in CASES.items() if c.groups > 1])
+def test_grouped_convolution_for_xla_cpu_equals_cpu(case: str) -> None:
+    c = CASES[case]
+    x, weight = rand(*c.x), rand(*c.weight)
+    grad = rand(*torch.ops.aten.convolution(x, weight, None, *c.rest).shape)
+    with mxu.for_platform("cpu"):  # elsewhere they are XLA's own
+        check("aten::convolution", x, weight, None, *c.rest, table=TABLE)
+        arguments = (grad, x, weight, [c.channels], *c.rest, [True, True, False])
+        check("aten::convolution_backward", *arguments, table=TABLE)
+
+
+def test_depthwise_convolution_is_one_operation_but_for_xla_cpu() -> None:
+    """A TPU's compiler keeps the shifted copies of a sum of products."""
+    c = CASES["depthwise"]
+    x, weight = (jnp.ones(shape) for shape in (c.x, c.weight))
+    geometry = convolution.Geometry(
+        stride=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1), groups=c.groups
+    )
+    made = str(jax.make_jaxpr(lambda a, b: convolution.forward(a, b, geometry))(x, weight))
+    assert "feature_group_count=4" in made
+    assert "slice" not in made
 
 
 @pytest.mark.parametrize("mask", [[True, False, False], [False, True, False]])

@@ -132,20 +132,17 @@ def test_product_read_in_another_shape_is_kept_in_float32_for_who_takes_it(reade
         assert _passing(memory)[1] - 2 * MIB == size
 
 
-@pytest.mark.parametrize(
-    ("groups", "dtype", "size"), [(1, "bf16", MIB), (64, "bf16", 2 * MIB), (64, "f32", MIB)]
-)
-def test_bfloat16_operand_of_a_grouped_convolution_is_kept_in_float32(groups, dtype, size) -> None:
-    products = ((groups, 4096, 9, 64 // groups),)
-    more = {"products": products, "dtype": dtype}
+@pytest.mark.parametrize("groups", [1, 64])
+def test_operand_of_a_convolution_is_kept_as_it_is_whatever_its_groups(groups) -> None:
+    more = {"products": ((groups, 4096, 9, 64 // groups),), "dtype": "bf16"}
     ops = [
-        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE, dtype=dtype),
-        op("convolution", Work.MATMUL, (2,), (3,), **more),
-        op("convolution_backward", Work.MATMUL, (2, 3), (4,), BACK, **more),
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE, dtype="bf16"),
+        op("silu", Work.ELEMENTWISE, (2,), (6,)),
+        op("convolution", Work.MATMUL, (6,), (3,), **more),
+        op("convolution_backward", Work.MATMUL, (6, 3), (4,), BACK, **more),
     ]
-    result = MIB  # 4, which is there throughout
-    gradient = size  # 3, which the backward convolution reads
-    assert _passing(_memory(ops, {2: 3, 3: 3}))[1] - result == size + gradient
+    # 4, which is there throughout, 2, from which 6 is computed again, and 3.
+    assert _passing(_memory(ops, {2: 4, 3: 4, 6: 4}))[2] == MIB + 2 * MIB
 
 
 def test_tensors_that_are_joined_are_kept_in_their_parts() -> None:
@@ -268,3 +265,39 @@ def test_product_that_is_compared_or_moved_for_another_is_kept_rounded(reader, s
     ops[0].dtype = "bf16"
     memory = _memory(ops, {2: 4, 3: 4}, shapes={2: (64, 32), 3: (8, 8, 32)})
     assert _passing(memory)[1] - 2 * MIB == size
+
+
+@pytest.mark.parametrize(("factor", "then", "wide"), [(1, "sum", 2), (1, "mm", 1), (64, "mm", 2)])
+def test_product_that_is_multiplied_is_kept_rounded_but_for_sums_and_broadcasts(
+    factor, then, wide
+) -> None:
+    work = Work.MATMUL if then == "mm" else Work.ELEMENTWISE
+    ops = [
+        _mm(1, 2),
+        op("mul", Work.ELEMENTWISE, (2, 9), (3,), read_bytes=(MIB, MIB // factor)),
+        op(then, work, (3,), (4,), products=SQUARE if then == "mm" else ()),
+    ]
+    ops[0].dtype = "bf16"
+    memory = _memory(ops, {2: 3, 3: 3}, shapes={2: (64, 32), 3: (8, 8, 32)})
+    assert memory.curves[Category.TEMPORARIES][0] - memory.holes_bytes == wide * MIB
+
+
+@pytest.mark.parametrize(("dtype", "kept"), [("bf16", MIB), ("f32", 0)])
+def test_norm_that_is_moved_for_a_product_is_kept_unless_its_operands_are_split(
+    dtype, kept
+) -> None:
+    ops = [
+        _mm(1, 2),
+        op("native_layer_norm", Work.ELEMENTWISE, (2,), (3,)),
+        op("clone", Work.MOVE, (3,), (4,)),
+        op("mm", Work.MATMUL, (4,), (5,), products=SQUARE, dtype=dtype),
+        op("mm", Work.MATMUL, (4, 2), (6,), BACK, products=SQUARE, dtype=dtype),
+    ]
+    # 5 and 6, which are there throughout, and 2.
+    assert _passing(_memory(ops, dict.fromkeys((2, 3, 4), 5)))[3] == 3 * MIB + kept
+
+
+@pytest.mark.parametrize(("width", "size"), [(128, MIB), (96, MIB * 128 / 96), (32, MIB)])
+def test_products_of_many_features_take_whole_lanes(width, size) -> None:
+    memory = _memory([_mm(1, 2), _mm(2, 3)], {2: 2}, shapes={2: (4096, width)})
+    assert _passing(memory)[0] - MIB == round(size)

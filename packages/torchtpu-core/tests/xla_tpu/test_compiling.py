@@ -69,6 +69,20 @@ def test_compiler_that_does_not_end_is_stopped(monkeypatch) -> None:
         compiling.compile_for(b"", V5E, timeout_s=0.3)
 
 
+@pytest.mark.parametrize(
+    ("written", "whole"),
+    [
+        ("HloModule a\n\n%b () -> f32[] {\n}\n\nENTRY %c () -> f32[] {\n}\n", True),
+        ("HloModule a\n\n%b () -> f32[] {\n}\n", False),
+        ("HloModule a\n\nENTRY %c () -> f32[] {\n  %d = f32[] e(), metadata={}", False),
+    ],
+)
+def test_schedule_counts_as_written_with_the_end_of_its_entry(tmp_path, written, whole) -> None:
+    (tmp_path / f"module_1.{compiling._SCHEDULED}").write_text(written)
+    (tmp_path / f"module_1.{compiling._BUFFERS}").write_text("BufferAssignment:")
+    assert compiling._is_scheduled(tmp_path) is whole
+
+
 def test_compiler_that_dies_is_an_error_with_its_last_words(monkeypatch) -> None:
     dying = "import os; print('check failed', flush=True); os.abort()"
     monkeypatch.setattr(compiling, "libtpu_installed", lambda: True)

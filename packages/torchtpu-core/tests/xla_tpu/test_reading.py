@@ -12,6 +12,7 @@ from torchtpu_core.ici.model import network_model
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.simulator import calibration as cal
+from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.xla_tpu import hlo, timing
 from torchtpu_core.xla_tpu.buffers import read_buffers, totals
 from torchtpu_core.xla_tpu.compiling import Compiled
@@ -40,6 +41,14 @@ def test_fusion_without_a_line_has_that_of_its_inner_instruction(programs) -> No
 @pytest.mark.parametrize(
     ("text", "left", "right", "flops"),
     [
+        (
+            # The weights' gradient of a depthwise convolution: 13 pairs of place and tap.
+            "f32[4,1,3]{2,1,0} convolution(%a, %b), window={size=5 pad=1_1}, "
+            "dim_labels=fb0_io0->fb0, batch_group_count=4",
+            "f32[2,4,5]",
+            "f32[2,4,5]",
+            2 * 4 * 2 * 13,
+        ),
         ("f32[8,4]{1,0} convolution(%a, %b), dim_labels=bf_io->bf", "f32[8,3]", "f32[3,4]", 192),
         ("f32[8,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}", "f32[8,3]", "f32[3,4]", 192),
         (
@@ -101,6 +110,21 @@ def test_time_of_a_product_is_its_copy_and_then_its_matrix_or_memory_time(progra
     assert run.step_s == pytest.approx(copy + memory, rel=1e-3)
     assert sum(span.flops for span in run.spans) == 2 * 1024 * 512 * 256
     assert run.waited_s == {"copy": pytest.approx(copy, rel=1e-3)}
+
+
+def test_depthwise_convolution_takes_the_vector_unit_less_time_than_the_matrix_unit() -> None:
+    shape = "f32[8,64,64,128]{3,2,1,0:T(8,128)S(1)}"
+    text = f"""ENTRY %main (x: f32[8,64,64,128], w: f32[7,7,1,128]) -> f32[8,64,64,128] {{
+  %x = {shape} parameter(0)
+  %w = f32[7,7,1,128]{{3,2,1,0:T(1,128)S(1)}} parameter(1)
+  ROOT %c = {shape} convolution(%x, %w), window={{size=7x7 pad=3_3x3_3}}, \
+dim_labels=b01f_01io->b01f, feature_group_count=128
+}}
+"""
+    (span,) = timing.time_of(text, V5E).spans
+    rates = Rates.of(V5E.chip)
+    assert span.end_s == pytest.approx(span.flops / rates.vector_ops_per_s)
+    assert span.end_s < rates.fused_matmul_s(8 * 64 * 64 * 128, 49, 1, "f32") / 4
 
 
 def test_loop_takes_its_body_as_often_as_it_runs(programs) -> None:

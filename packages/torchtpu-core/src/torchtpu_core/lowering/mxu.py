@@ -71,6 +71,11 @@ def for_platform(platform: str) -> AbstractContextManager[None]:
     return _set("platform", platform)
 
 
+def on_cpu() -> bool:
+    """Whether what is lowered now is for XLA:CPU."""
+    return getattr(_local, "platform", None) == "cpu"
+
+
 @contextlib.contextmanager
 def _set(setting: str, value: str | None) -> Iterator[None]:
     """A setting of this thread, as it was after the block."""
@@ -89,7 +94,7 @@ def first_operand(x: jax.Array) -> jax.Array:
     before it merges a transpose of the first operand into the product. A product for which
     there was a kernel and then is none fails when it runs (jaxlib 0.10.2).
     """
-    if x.dtype.itemsize == 2 and getattr(_local, "platform", None) == "cpu":
+    if x.dtype.itemsize == 2 and on_cpu():
         return lax.optimization_barrier(x)
     return x
 

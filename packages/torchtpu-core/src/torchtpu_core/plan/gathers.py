@@ -12,11 +12,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from torchtpu_core.plan.op_work import GATHERS
-from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.simulator.calibration import SCOPED_VMEM_BYTES
 from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.units import ceil_div
 
+#: Norms over the last dimension.
+FEATURE_NORMS = frozenset(("native_layer_norm", "_fused_rms_norm"))
 _SUMS = frozenset(
     [
         "embedding_dense_backward",
@@ -55,15 +57,27 @@ def within_sums(op: Op, readers: Sequence[Op], size_of: Callable[[int], float]) 
 
 
 def row_sizes(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, int]:
-    """Bytes of the rows that are gathered or added, by storage, padded to whole lanes."""
+    """Bytes of the rows that are gathered or added, by storage, padded to whole lanes.
+
+    So are those of products and of norms over features, unless they are narrow.
+    """
     sizes = {}
     for op in ops:
-        rows = op.writes if is_gather(op) else op.reads if is_sum(op) else ()
+        rows = op.writes if is_gather(op) or _has_wide_rows(op, blocks) else ()
+        rows = op.reads if is_sum(op) else rows
         for storage in rows:
             block = blocks.get(storage)
             if block is not None and block.category is None:
                 sizes[storage] = round(block.size_bytes * padding(block.shape))
     return sizes
+
+
+def _has_wide_rows(op: Op, blocks: dict[int, Block]) -> bool:
+    product = op.work is Work.MATMUL and not op.name.startswith("convolution")
+    if not op.writes or not (product or op.name in FEATURE_NORMS):
+        return False
+    shape = blocks[op.writes[0]].shape
+    return len(shape) > 1 and shape[-1] > LANES // 2
 
 
 def padding(shape: Sequence[int]) -> float:

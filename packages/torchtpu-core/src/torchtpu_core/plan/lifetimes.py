@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives
 from torchtpu_core.plan.gathers import row_sizes
-from torchtpu_core.plan.recomputed import is_elementwise, is_grouped_convolution, sources_of
+from torchtpu_core.plan.recomputed import is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.tiles import image_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
@@ -80,25 +80,11 @@ class _Sizes:
     def __init__(self, ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> None:
         self._padded = {**image_sizes(ops, blocks), **row_sizes(ops, blocks)}
         self._blocks = blocks
-        self._wide = {
-            s
-            for s in uses.passing
-            if _keeps_sums(ops, blocks, uses, s) or _feeds_groups(ops, uses, s)
-        }
+        self._wide = {s for s in uses.passing if _keeps_sums(ops, blocks, uses, s)}
 
     def __call__(self, storage: int) -> int:
         size = self._padded.get(storage, self._blocks[storage].size_bytes)
         return 2 * size if storage in self._wide else size
-
-
-def _feeds_groups(ops: Sequence[Op], uses: Uses, storage: int) -> bool:
-    """Whether a bfloat16 value is an operand of a grouped convolution, kept as float32.
-
-    XLA convolves groups, and depthwise, in float32, and has the forward and the backward pass share
-    what it converted.
-    """
-    readers = (ops[index] for index in uses.readers[storage])
-    return any(op.dtype == "bf16" and is_grouped_convolution(op) for op in readers)
 
 
 def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> bool:
@@ -120,12 +106,16 @@ def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage
 def _takes_float32(op: Op, ops: Sequence[Op], uses: Uses) -> bool:
     """Whether an operator computes in float32.
 
-    What multiplies or compares takes rounded values, and so does a product what is moved for it.
+    What compares takes rounded values, and so does what multiplies whole tensors, unless that is
+    summed, and what moves them for products.
     """
-    if not is_elementwise(op) or op.name in ("mul", "relu"):
+    if not is_elementwise(op) or op.name == "relu":
         return False
     users = [ops[i] for storage in op.writes for i in uses.readers[storage]]
-    return not (op.name == "clone" and users and all(u.work is Work.MATMUL for u in users))
+    if op.name == "mul" and min(op.read_bytes, default=0) >= op.write_bytes[0]:
+        return bool(users) and all(user.name == "sum" for user in users)
+    moved = op.name == "clone" and bool(users)
+    return not (moved and all(user.work is Work.MATMUL for user in users))
 
 
 def _lives(

@@ -4,7 +4,8 @@
 XLA fuses elementwise work into those who read it, products and convolutions included, and
 does so once for each reader where that moves fewer bytes than to write the result and read it:
 a ReLU of one operand is never kept, a sum of two that many read is. What depends on random bits
-is computed once, and so is a norm over features before a product, whose operand it would be.
+is computed once, and so is a norm over features before a product, whose operand it would be; one
+that is moved for the product, too, unless the product is of float32, whose operands are split anew.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def sources_of(
     """
     found: dict[int, frozenset[int]] = {}
     scaled = _scaled_by_reductions(ops)
+    normed = {storage for op in ops if op.name in _NORMS for storage in op.writes}
     for storage in uses.passing:
         readers, writers = uses.readers[storage], uses.writers[storage]
         op = ops[writers[0]]
@@ -50,9 +52,12 @@ def sources_of(
         sources = frozenset(s for read in op.reads for s in found.get(read, {read}))
         if len(sources) > MOST_OPERANDS:
             continue
-        if storage in scaled and any(_is_product(ops[i]) for i in readers):
+        if storage in scaled and _feeds_product(ops, readers):
             continue
         if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
+            continue
+        moved_norm = op.name == "clone" and normed.issuperset(op.reads)
+        if moved_norm and any(_is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers):
             continue
         folded = op.name == "constant_pad_nd" and all(is_convolution(ops[i]) for i in readers)
         if folded or _pays(ops, storage, writers[0], readers, sources, size_of):
@@ -86,6 +91,10 @@ def reduces(op: Op) -> bool:
     return _shrinks(op) or "norm" in op.name or "softmax" in op.name
 
 
+def _feeds_product(ops: Sequence[Op], readers: Sequence[int]) -> bool:
+    return any(_is_product(ops[i]) for i in readers)
+
+
 def _is_product(op: Op) -> bool:
     return op.work is Work.MATMUL and not is_convolution(op)
 
@@ -100,11 +109,6 @@ def is_convolution(op: Op) -> bool:
     return op.name.startswith("convolution")
 
 
-def is_grouped_convolution(op: Op) -> bool:
-    """Whether an operator is a convolution of several groups, or its gradient."""
-    return is_convolution(op) and any(row[0] > 1 for row in op.products)
-
-
 def _fuses(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
     """Whether an operator can be part of each of those who read it."""
     if not is_elementwise(op):
@@ -113,9 +117,8 @@ def _fuses(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
 
 
 def _takes_fused(op: Op) -> bool:
-    """Whether XLA computes operands within an operator: no grouped convolution, nor a loop."""
-    loops = op.name.startswith("recurrent_layer")
-    return op.work is Work.MATMUL and not loops and not is_grouped_convolution(op)
+    """Whether XLA computes operands within an operator: a product, but not in a loop."""
+    return op.work is Work.MATMUL and not op.name.startswith("recurrent_layer")
 
 
 def _passes(op: Op) -> int:

@@ -176,11 +176,14 @@ def _run(
             cwd=directory,
         )
         started = told = time.monotonic()
+        written = -1
         try:
             while child.poll() is None:
                 now = time.monotonic()
                 if schedule_only and _is_scheduled(directory / "dump"):
-                    break
+                    before, written = written, len(_text(directory / "dump", _BUFFERS))
+                    if before == written:  # nothing marks the end of the buffers
+                        break
                 if now - started > timeout_s:
                     raise CompilerTimeoutError.after(timeout_s, target)
                 if now - told > _PROGRESS_EVERY_S:
@@ -196,8 +199,13 @@ def _run(
 
 
 def _is_scheduled(dump: Path) -> bool:
-    """Whether the scheduled program and its buffers are written to their ends."""
-    return _text(dump, _SCHEDULED).rstrip().endswith("}") and bool(_text(dump, _BUFFERS))
+    """Whether the scheduled program is written to its end, and its buffers are there.
+
+    The entry comes last; what is half written may end with another computation, or within a line.
+    """
+    text = _text(dump, _SCHEDULED)
+    whole = text.rstrip().endswith("\n}") and "\nENTRY " in text
+    return whole and bool(_text(dump, _BUFFERS))
 
 
 def _end(child: subprocess.Popen[Any]) -> None:

@@ -86,7 +86,7 @@ def product_of(instruction: Instruction, operands: list[Array]) -> Product | Non
             _part(window, "lhs_dilate", place, "1"),
             _part(window, "rhs_dilate", place, "1"),
         ) / max(1, result.dims[out_labels.index(label)])
-    return Product(rows, max(1, round(depth * taps / batches)), columns, left.dtype, passes)
+    return Product(rows, max(1, round(depth * taps)), columns, left.dtype, passes)
 
 
 def _part(window: dict[str, str], key: str, place: int, default: str) -> str:

@@ -349,7 +349,10 @@ class _Walker:
             found = product_of(one, self._operand_arrays(one))
             if found is not None:
                 kind = _rate_of(found.dtype)
-                seconds += found.passes * self.rates.fused_matmul_s(found.m, found.k, found.n, kind)
+                once = self.rates.fused_matmul_s(found.m, found.k, found.n, kind)
+                # As in `plan.schedule`: the vector unit does what it has done sooner.
+                vector = self.rates.vector_product_s(found.m, found.k, found.n)
+                seconds += min(found.passes * once, vector)
                 flops += found.flops
         return seconds, flops
 
