@@ -301,3 +301,31 @@ def test_norm_that_is_moved_for_a_product_is_kept_unless_its_operands_are_split(
 def test_products_of_many_features_take_whole_lanes(width, size) -> None:
     memory = _memory([_mm(1, 2), _mm(2, 3)], {2: 2}, shapes={2: (4096, width)})
     assert _passing(memory)[0] - MIB == round(size)
+
+
+@pytest.mark.parametrize(("then", "kept"), [("sub_", 1), ("index_put_", 2)])
+def test_value_that_is_changed_in_place_is_computed_again_like_any_other(then, kept) -> None:
+    work = Work.ELEMENTWISE if then == "sub_" else Work.MOVE
+    ops = [
+        _mm(1, 2),
+        op("fill_", Work.ELEMENTWISE, (), (3,)),
+        op(then, work, (3, 2), (3,)),
+        op("mul", Work.ELEMENTWISE, (3, 2), (4,)),
+        _mm(4, 5),
+    ]
+    # 5, which is there throughout, 2, and what is no chain of elementwise work.
+    assert _passing(_memory(ops, dict.fromkeys((2, 3, 4), 5)))[3] == MIB + kept * MIB
+
+
+@pytest.mark.parametrize(("reader", "kept"), [("cat", 1), ("neg", 0)])
+def test_elementwise_result_that_is_joined_for_a_product_is_kept(reader, kept) -> None:
+    work = Work.MOVE if reader == "cat" else Work.ELEMENTWISE
+    ops = [
+        _mm(1, 2),
+        op("silu", Work.ELEMENTWISE, (2,), (3,)),
+        op(reader, work, (3,), (4,)),
+        _mm(4, 5),
+        op("mm", Work.MATMUL, (4, 2), (6,), BACK, products=SQUARE),
+    ]
+    # 5 and 6, which are there throughout, and 2.
+    assert _passing(_memory(ops, dict.fromkeys((2, 3, 4), 5)))[3] == 3 * MIB + kept * MIB

@@ -41,18 +41,23 @@ def sources_of(
     found: dict[int, frozenset[int]] = {}
     scaled = _scaled_by_reductions(ops)
     normed = {storage for op in ops if op.name in _NORMS for storage in op.writes}
-    for storage in uses.passing:
-        readers, writers = uses.readers[storage], uses.writers[storage]
-        op = ops[writers[0]]
-        if len(writers) > 1 or not readers:
+    # In the order of their last writers, so that what these read has been looked at.
+    for storage in sorted(uses.passing, key=lambda one: uses.writers[one][-1]):
+        writers = uses.writers[storage]
+        readers = [index for index in uses.readers[storage] if index not in writers]
+        op = ops[writers[-1]]
+        if not readers or (len(writers) > 1 and not _is_chain(ops, writers, readers)):
             continue
         gathered = within_sums(op, [ops[i] for i in readers], size_of)
         if not gathered and not _fuses(ops, op, readers):
             continue
-        sources = frozenset(s for read in op.reads for s in found.get(read, {read}))
+        reads = {read for index in writers for read in ops[index].reads} - {storage}
+        sources = frozenset(s for read in reads for s in found.get(read, {read}))
         if len(sources) > MOST_OPERANDS:
             continue
         if storage in scaled and _feeds_product(ops, readers):
+            continue
+        if any(_joins_for_products(ops, uses, i) for i in readers):
             continue
         if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
             continue
@@ -60,9 +65,23 @@ def sources_of(
         if moved_norm and any(_is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers):
             continue
         folded = op.name == "constant_pad_nd" and all(is_convolution(ops[i]) for i in readers)
-        if folded or _pays(ops, storage, writers[0], readers, sources, size_of):
+        if folded or _pays(ops, storage, writers[-1], readers, sources, size_of):
             found[storage] = sources
     return found
+
+
+def _is_chain(ops: Sequence[Op], writers: Sequence[int], readers: Sequence[int]) -> bool:
+    """Whether a value is only changed in place before it is read: to XLA, value after value."""
+    whole = max(sum(ops[index].write_bytes) for index in writers)
+    return readers[0] > writers[-1] and all(
+        is_elementwise(ops[index]) and sum(ops[index].write_bytes) == whole for index in writers
+    )
+
+
+def _joins_for_products(ops: Sequence[Op], uses: Uses, index: int) -> bool:
+    """Whether an operator joins tensors for a product, which reads them in their parts."""
+    joined = ops[index].writes if ops[index].name == "cat" else ()
+    return any(ops[i].work is Work.MATMUL for storage in joined for i in uses.readers[storage])
 
 
 def _scaled_by_reductions(ops: Sequence[Op]) -> set[int]:
