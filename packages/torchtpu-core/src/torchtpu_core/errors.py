@@ -14,22 +14,34 @@ as ``torch.OutOfMemoryError``, which training loops catch to retry a smaller bat
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 
 def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
     """The known names most similar to `name`, best first, at most `count`.
 
-    Half of its letters are not enough: v9 is not near v7.
+    Half of its letters are not enough: v9 is not near v7. Of equals, those that begin alike are
+    first: v5x is nearer to v5e than to v7x.
 
     >>> nearest("TORCH_TPU_TARGTE", ["TORCH_TPU_LOG", "TORCH_TPU_TARGET"])
     ['TORCH_TPU_TARGET']
+    >>> nearest("v5x", ["v7x", "v5p", "v5e", "v4"], count=2)
+    ['v5p', 'v5e']
     """
     import difflib
+    import itertools
 
     spelled = {candidate.lower(): candidate for candidate in known}
-    matches = difflib.get_close_matches(name.lower(), spelled, n=count, cutoff=0.55)
-    return [spelled[match] for match in matches]
+    compared = difflib.SequenceMatcher(b=name.lower())
+    ranks: list[tuple[float, int, str]] = []
+    for candidate in spelled:
+        compared.set_seq1(candidate)
+        pairs = zip(candidate, name.lower(), strict=False)
+        begins_alike = sum(1 for _ in itertools.takewhile(lambda two: two[0] == two[1], pairs))
+        ranks.append((compared.ratio(), begins_alike, candidate))
+    best = sorted((one for one in ranks if one[0] >= 0.55), key=lambda one: (-one[0], -one[1]))
+    return [spelled[candidate] for _, _, candidate in best[:count]]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -238,6 +250,14 @@ class PlanError(TorchTPUError):
 
     Fix: see the message: it says what the script or the mesh lacks.
     """
+
+    @classmethod
+    def no_script(cls, script: Path) -> Self:
+        """The error for a script that is not there, with the nearest one beside it."""
+        beside = {path.stem: path for path in script.parent.glob("*.py")}
+        meant = nearest(script.stem, beside)
+        near = f" Did you mean {beside[meant[0]]}?" if meant else ""
+        return cls(f"{script} is not a file.{near} Pass the script that you would run.")
 
 
 class CompilerTargetError(TorchTPUError, ValueError):

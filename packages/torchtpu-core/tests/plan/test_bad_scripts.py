@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torchtpu_core.errors import PlanError
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.records import Work
@@ -190,6 +191,13 @@ def test_unusual_script_is_recorded(done, name) -> None:
     assert ("allreduce_" in said) is (name in ("spawned", "started"))
     assert any("process (feed)" in str(note) for note in said) is (name == "helped")
     assert any("is outside the figures" in str(note) for note in said) is (name == "rollout")
+
+
+def test_script_that_is_not_there_is_answered_with_the_one_beside_it(tmp_path) -> None:
+    (tmp_path / "train.py").touch()
+    error = PlanError.no_script(tmp_path / "trian.py")
+    assert f"Did you mean {tmp_path / 'train.py'}?" in str(error)
+    assert "Did you mean" not in str(PlanError.no_script(tmp_path / "other.py"))
 
 
 def test_clock_is_silent_once_the_script_has_ended() -> None:

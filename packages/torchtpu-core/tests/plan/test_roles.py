@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from subprocess import TimeoutExpired
+
 import numpy as np
 import pytest
 from torchtpu_core.errors import PlanError
@@ -12,7 +14,7 @@ from torchtpu_core.plan.figures import cores
 from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.ranks import Branches, Rank
 from torchtpu_core.plan.records import Phase, Work
-from torchtpu_core.plan.roles import _alike, _declared
+from torchtpu_core.plan.roles import _alike, _declared, _wait_for
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.testing.recordings import MIB, op, recording
 
@@ -316,3 +318,25 @@ def test_rank_of_the_environment_is_followed(planned, tmp_path) -> None:
     # All eight are on one host.
     assert ranks == {(0, 2, 4, 6), (1, 5, 7), (3,)}
     assert "was read from the environment" not in plan["said"]
+
+
+def test_ranks_that_take_long_to_record_are_told_of() -> None:
+    class Slow:
+        """A process that has not ended when it is first waited for."""
+
+        ended = False
+
+        def wait(self, seconds: float) -> None:
+            if not self.ended:
+                self.ended = True
+                raise TimeoutExpired("rank", seconds)
+
+        def poll(self) -> int | None:
+            return 0 if self.ended else None
+
+    said: list[str] = []
+    _wait_for([Slow(), Slow()], "train.py", said.append)  # type: ignore[list-item]
+    assert said == [
+        "train.py: 0 s, 1 of 2 ranks are still being recorded",
+        "train.py: 0 s, 0 of 2 ranks are still being recorded",
+    ]

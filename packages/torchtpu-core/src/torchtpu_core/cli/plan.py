@@ -227,7 +227,7 @@ def _slice(script: Path, target: str, fault_texts: Sequence[str]) -> tuple[Slice
     from torchtpu_core.targets import parse_target
 
     if not script.is_file():
-        raise PlanError(f"{script} is not a file. Pass the script that you would run.")
+        raise PlanError.no_script(script)
     slice_ = parse_target(target).slice_
     if slice_ is None:
         raise PlanError(f"{target!r} is not a simulated slice. Pass one, such as v5p:4x4x8.")

@@ -305,7 +305,7 @@ def _larger_batch(step: Step) -> Iterator[Found]:
     yield (
         "Double the batch of each rank",
         f"HBM has room: {format_bytes(grown)} more of {format_bytes(room)} free; the gain is for "
-        "the same tokens",
+        "the same work",
         (),
         step.seconds_of(ops, moved) / 2,
     )

@@ -48,7 +48,7 @@ def advise_pipeline(
         Advice(
             title="Run twice the microbatches in a step",
             why=f"{1 - busy_s[busiest] / step_s:.0%} of the step is the pipeline filling and "
-            "emptying, however many microbatches there are; the gain is for the same tokens",
+            "emptying, however many microbatches there are; the gain is for the same work",
             lines=(),
             gain_s=(step_s - busy_s[busiest]) / 2,
             part=0.0,

@@ -246,12 +246,13 @@ class Plan:
         return sum(op.sent) - op.sent[op.group.index(self.recording.rank)]
 
     def slowest_lines(self, count: int = 12) -> list[tuple[str, float]]:
-        """The user's lines that take most of the core's time."""
+        """The user's lines that take most of the core's time, a thousandth of the step at least."""
         seconds: dict[str, float] = defaultdict(float)
         for item in self.schedule.placed:
             if item.unit is Unit.CORE:
                 seconds[item.op.line] += item.seconds
-        return sorted(seconds.items(), key=lambda item: -item[1])[:count]
+        ranked = sorted(seconds.items(), key=lambda item: -item[1])[:count]
+        return [(line, spent) for line, spent in ranked if spent >= self.step_s / 1000]
 
     @property
     def notes(self) -> list[str]:

@@ -13,10 +13,11 @@ import os
 import pickle
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from subprocess import DEVNULL
+from subprocess import DEVNULL, TimeoutExpired
 from typing import Any
 
 from torchtpu_core.child_processes import Child
@@ -26,6 +27,7 @@ from torchtpu_core.ici.slices import Slice, parse_slice
 from torchtpu_core.plan.exchange import FAILED, Alone, Mailbox, NeedsOthers
 from torchtpu_core.plan.ranks import Branches
 from torchtpu_core.plan.records import Recording
+from torchtpu_core.plan.script_process import TICK_S
 from torchtpu_core.plan.session import record
 
 #: Roles that are recorded at most.
@@ -72,7 +74,7 @@ def record_roles(
         ranks: ranks to record, each standing for those up to the next; found out if None.
         keep_calls: also keep each operator's arguments, to make programs of the steps.
         limit_s: seconds that each rank may run, 0 for any.
-        say: is told now and then how far the first rank is.
+        say: is told now and then how far the first rank is, or how long all have taken.
 
     Raises:
         PlanError: the script failed, or its ranks have too many roles.
@@ -80,7 +82,7 @@ def record_roles(
     world = where.devices * slices
     job = _Job(str(script), tuple(arguments), where.name, slices, 0, [], "", limit_s, keep_calls)
     if ranks:
-        return _alike(_recorded(job, _declared(ranks, world))[0])
+        return _alike(_recorded(job, _declared(ranks, world), say)[0])
     branches = Branches(world)
     try:
         first = record(
@@ -108,7 +110,7 @@ def record_roles(
             )
         return [first]
     for _ in range(MOST_ROUNDS):
-        found, rows = _recorded(job, classes)
+        found, rows = _recorded(job, classes, say)
         branches.add(rows)
         if len(branches.classes()) == len(classes):
             break
@@ -126,7 +128,9 @@ def _declared(ranks: Sequence[int], world: int) -> Classes:
     return classes
 
 
-def _recorded(job: _Job, classes: Classes) -> tuple[list[Recording], list[Ints]]:
+def _recorded(
+    job: _Job, classes: Classes, say: Callable[[str], None] | None
+) -> tuple[list[Recording], list[Ints]]:
     """The recordings of the first rank of each class, and what they were told."""
     if len(classes) > MOST_ROLES:
         raise PlanError(
@@ -138,8 +142,7 @@ def _recorded(job: _Job, classes: Classes) -> tuple[list[Recording], list[Ints]]
         with contextlib.ExitStack() as stack:
             jobs = [replace(job, rank=r[0], classes=classes, folder=folder) for r in classes]
             children = [stack.enter_context(_start(one)) for one in jobs]
-            for child in children:
-                child.wait()
+            _wait_for(children, job.script, say)
         if any(child.returncode for child in children):
             raise PlanError(_first_failure(Path(folder), classes))
         answers = [
@@ -150,6 +153,23 @@ def _recorded(job: _Job, classes: Classes) -> tuple[list[Recording], list[Ints]]
         recording.ranks = ranks
         recordings.append(recording)
     return recordings, [row for _, rows in answers for row in rows]
+
+
+def _wait_for(children: Sequence[Child], script: str, say: Callable[[str], None] | None) -> None:
+    """Waits until each process has ended, and says now and then that they still run."""
+    start = time.monotonic()
+    for child in children:
+        while True:
+            try:
+                child.wait(TICK_S)
+                break
+            except TimeoutExpired:
+                if say is not None:
+                    running = sum(one.poll() is None for one in children)
+                    say(
+                        f"{script}: {time.monotonic() - start:.0f} s, {running} of "
+                        f"{len(children)} ranks are still being recorded"
+                    )
 
 
 def _first_failure(folder: Path, classes: Classes) -> str:

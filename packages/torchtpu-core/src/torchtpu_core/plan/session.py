@@ -87,7 +87,7 @@ def record(
         PlanError: the script failed, or did nothing on the device.
     """
     if not script.is_file():
-        raise PlanError(f"{script} is not a file. Pass the script that you would run.")
+        raise PlanError.no_script(script)
     recording = Recording(world_size=where.devices * slices, rank=rank, script=str(script))
     recorder = Recorder(recording, keep_calls=keep_calls)
     module_calls = ModuleCalls(recording)

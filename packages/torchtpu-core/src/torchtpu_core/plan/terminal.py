@@ -118,7 +118,7 @@ def _memory(plan: Plan) -> RenderableType:
         share = size / max(plan.memory.peak_bytes, 1)
         table.add_row(str(category), format_bytes(size), f"{share:.0%}")
     for category, line, size in plan.memory.lines[:LINES]:
-        if line and not line.startswith("("):
+        if line and not line.startswith("(") and size >= plan.memory.peak_bytes / 1000:
             table.add_row(f"  {relative(line)} ({category})", format_bytes(size), "")
     return table
 

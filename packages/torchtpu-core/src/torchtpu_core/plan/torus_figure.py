@@ -118,10 +118,11 @@ def _cables(plan: Plan) -> list[_Cable]:
 
 
 def _box(shape: tuple[int, ...]) -> dict[str, float]:
-    """The sides of the box that the torus is drawn in; the longest is one."""
+    """The sides of the box that the torus is drawn in: the longest is one, a flat one is thin."""
     lengths = (*shape, 1, 1)[:3]
     return {
-        name: max(length / max(lengths), 0.1) for name, length in zip("xyz", lengths, strict=True)
+        name: max(length / max(lengths), 0.1 if length > 1 else 0.01)
+        for name, length in zip("xyz", lengths, strict=True)
     }
 
 
