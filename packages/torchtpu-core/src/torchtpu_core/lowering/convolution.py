@@ -82,7 +82,8 @@ def _sums_taps(kernel: Sequence[int]) -> bool:
     A TPU's compiler would keep the shifted copies: it convolves by itself. With the MXU's numerics
     the sums would not be rounded as the MXU's are.
     """
-    return mxu.on_cpu() and not mxu.simulated() and math.prod(kernel) <= _MAX_TAPS
+    plain = not mxu.lowers_for("tpu") and not mxu.simulated()
+    return plain and math.prod(kernel) <= _MAX_TAPS
 
 
 def _taps(x: jax.Array, kernel: Sequence[int], out: Sequence[int], g: Geometry) -> list[jax.Array]:
@@ -245,7 +246,7 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
         pads.append((low, reach + spread - 1 - x.shape[2 + i] - low))
     if g.groups == 1:
         swapped = jnp.swapaxes(x, 0, 1)
-    elif not mxu.on_cpu():
+    elif mxu.lowers_for("tpu"):
         return _grouped_weight_gradient(grad, x, pads, g)
     else:
         grouped = jnp.swapaxes(x.reshape((n, g.groups, c // g.groups, *sizes)), 0, 2)

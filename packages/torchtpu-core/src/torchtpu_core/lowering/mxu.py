@@ -71,9 +71,9 @@ def for_platform(platform: str) -> AbstractContextManager[None]:
     return _set("platform", platform)
 
 
-def on_cpu() -> bool:
-    """Whether what is lowered now is for XLA:CPU."""
-    return getattr(_local, "platform", None) == "cpu"
+def lowers_for(platform: str) -> bool:
+    """Whether what is lowered now is known to be for a platform of XLA."""
+    return getattr(_local, "platform", None) == platform
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def first_operand(x: jax.Array) -> jax.Array:
     before it merges a transpose of the first operand into the product. A product for which
     there was a kernel and then is none fails when it runs (jaxlib 0.10.2).
     """
-    if x.dtype.itemsize == 2 and on_cpu():
+    if x.dtype.itemsize == 2 and lowers_for("cpu"):
         return lax.optimization_barrier(x)
     return x
 

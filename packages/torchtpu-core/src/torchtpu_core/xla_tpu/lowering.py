@@ -27,9 +27,12 @@ def target() -> Target | None:
 @contextlib.contextmanager
 def for_tpu(chosen: Target) -> Iterator[None]:
     """Lower for the real compiler inside the block."""
+    from torchtpu_core.lowering import mxu
+
     outer, _local.target = target(), chosen
     try:
-        yield
+        with mxu.for_platform("tpu"):
+            yield
     finally:
         _local.target = outer
 
