@@ -180,3 +180,13 @@ def test_sweep_of_a_script_says_what_failed_and_ends_with_a_code(
     assert shown.exit_code == code
     assert said in shown.output
     assert ("failed: bad.py: no a" in shown.output) is (None in choices_)
+
+
+@pytest.mark.parametrize(("gib", "limit", "unit"), [(8.0, True, "GiB"), (0.008, False, "MiB")])
+def test_page_of_small_choices_has_their_scale_and_no_limit_far_off(gib, limit, unit) -> None:
+    from torchtpu_core.reports.choices import Point, _figure
+
+    point = Point(name="a", step_s=1e-5, rate=5.0, hbm_bytes=gib * 2**30, fits=True, on_front=True)
+    figure = _figure([point], [], "samples/s", 16 * 2**30)
+    assert ("limit of a device" in [trace["name"] for trace in figure["data"]]) is limit
+    assert figure["layout"]["xaxis"]["title"]["text"].startswith(unit)

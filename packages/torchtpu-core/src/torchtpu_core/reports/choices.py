@@ -10,10 +10,12 @@ from typing import Any
 
 from torchtpu_core.reports import page
 from torchtpu_core.reports.page import BLUE, GREEN, GREY, Card, Drawing, Figure, Page, Table
-from torchtpu_core.units import GIB, format_bytes, format_seconds
+from torchtpu_core.units import GIB, MIB, format_bytes, format_seconds
 
 #: From this ratio of the largest memory to the smallest on, its axis is logarithmic.
 _WIDE = 12
+#: A limit more than so many times the largest choice is not drawn: all points would be at 0.
+_FAR = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +123,10 @@ def _cards(
 def _figure(
     front: Sequence[Point], others: Sequence[Point], unit: str, limit_bytes: float
 ) -> Figure:
-    """Points by memory and rate, the front joined, the device's limit a line."""
+    """Points by memory and rate, the front joined, the device's limit a line unless far off."""
     sizes = [point.hbm_bytes for point in (*front, *others)]
+    largest = max(sizes, default=0.0)
+    scale = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
     highest = max((point.rate for point in (*front, *others)), default=1.0)
     wide = bool(sizes) and max(sizes) > _WIDE * max(min(sizes), 1.0)
     groups = (
@@ -135,7 +139,7 @@ def _figure(
         ("on the front", front, {"color": GREEN, "symbol": "circle", "size": 13}),
     )
     data: list[dict[str, Any]] = [
-        _trace(name, shown, unit, marker) for name, shown, marker in groups if shown
+        _trace(name, shown, unit, marker, scale) for name, shown, marker in groups if shown
     ]
     if front:
         data[-1] |= {
@@ -144,18 +148,21 @@ def _figure(
             "textposition": "top center",
             "line": {"color": GREEN, "width": 1, "dash": "dot"},
         }
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "limit of a device",
-            "x": [limit_bytes / GIB] * 2,
-            "y": [0, highest * 1.08],
-            "line": {"color": "#CC0000", "dash": "dash"},
-            "hoverinfo": "skip",
-        }
-    )
-    x_axis: dict[str, Any] = {"title": {"text": "GiB of HBM of a device at the peak (simulated)"}}
+    if limit_bytes <= _FAR * largest:
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": "limit of a device",
+                "x": [limit_bytes / scale[0]] * 2,
+                "y": [0, highest * 1.08],
+                "line": {"color": "#CC0000", "dash": "dash"},
+                "hoverinfo": "skip",
+            }
+        )
+    x_axis: dict[str, Any] = {
+        "title": {"text": f"{scale[1]} of HBM of a device at the peak (simulated)"}
+    }
     x_axis |= {"type": "log", "dtick": "D2"} if wide else {"rangemode": "tozero"}
     return {
         "data": data,
@@ -169,16 +176,24 @@ def _figure(
     }
 
 
-def _trace(name: str, points: Sequence[Point], unit: str, marker: dict[str, Any]) -> dict[str, Any]:
+def _trace(
+    name: str,
+    points: Sequence[Point],
+    unit: str,
+    marker: dict[str, Any],
+    scale: tuple[int, str],
+) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
         "name": name,
-        "x": [point.hbm_bytes / GIB for point in points],
+        "x": [point.hbm_bytes / scale[0] for point in points],
         "y": [point.rate for point in points],
         "customdata": [[point.name, format_seconds(point.step_s)] for point in points],
         "hovertemplate": "%{customdata[0]}<br>%{y:,.4g} "
         + unit
-        + ", step %{customdata[1]}<br>%{x:.2f} GiB<extra></extra>",
+        + ", step %{customdata[1]}<br>%{x:.2f} "
+        + scale[1]
+        + "<extra></extra>",
         "marker": {**marker, "opacity": 0.8},
     }
