@@ -17,4 +17,10 @@ py::object bridge(const char* name) {
   return it->second;
 }
 
+void drop(const py::error_already_set& error) {
+  if (error.matches(PyExc_KeyboardInterrupt)) {
+    PyErr_SetInterrupt();
+  }
+}
+
 }  // namespace torchtpu

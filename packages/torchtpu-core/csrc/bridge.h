@@ -12,4 +12,7 @@ namespace py = pybind11;
 // A function of torchtpu_core.runtime.bridge, looked up once. The GIL is held.
 py::object bridge(const char* name);
 
+// Lets go of an error that the caller can do without. Ctrl-C is raised later, where the script goes on.
+void drop(const py::error_already_set& error);
+
 }  // namespace torchtpu

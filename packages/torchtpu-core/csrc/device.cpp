@@ -131,7 +131,7 @@ bool is_over(const py::object& array) {
   }
   PyObject* done = PyObject_CallMethod(array.ptr(), "block_until_ready", nullptr);
   if (done == nullptr) {
-    PyErr_Clear();
+    drop(py::error_already_set());
     return false;
   }
   Py_DECREF(done);

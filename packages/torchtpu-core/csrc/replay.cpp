@@ -88,7 +88,8 @@ std::shared_ptr<Program> load_or_request(Trace& trace, const TraceLayout& layout
 bool run_as_one(Trace& trace, TraceLayout& layout, Program& program) {
   try {
     run_program(trace, layout, program);
-  } catch (py::error_already_set&) {
+  } catch (py::error_already_set& error) {
+    drop(error);
     return false;
   }
   return true;

@@ -117,3 +117,41 @@ def test_end_of_a_process_runs_nothing_that_is_pending_on_any_device(run_python)
         TORCH_TPU_LOG="flushes",
     )
     assert done.stderr == ""
+
+
+def test_ctrl_c_while_a_program_starts_is_raised_though_its_ops_run_one_by_one(run_python):
+    done = run_python(
+        """
+        import torch
+        from torchtpu_core.runtime import transfers
+
+        put, armed = transfers.put, False
+
+        def interrupted(*args):
+            global armed
+            if armed:
+                armed = False
+                raise KeyboardInterrupt
+            return put(*args)
+
+        transfers.put = interrupted  # what is called as a program starts, if its numbers repeat
+
+        def step(number):
+            x = torch.ones(64, device="tpu")
+            return ((x * number + 2.5).sin() * 0.5).sum().item()
+
+        for _ in range(12):
+            step(1.5)
+        torch.tpu.wait_for_compiles()
+        right = [step(n) for n in (1.5, 1.5, 1.5, 2.0)][-1]
+        armed = True
+        try:
+            step(2.0)
+            for _ in range(1000):
+                pass
+        except KeyboardInterrupt:
+            print("raised", armed, abs(step(2.0) - right) < 1e-4)
+        """,
+        TORCH_TPU_CACHE_DIR="",
+    )
+    assert done.stdout == "raised False True\n"
