@@ -40,7 +40,7 @@ def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
         pairs = zip(candidate, name.lower(), strict=False)
         begins_alike = sum(1 for _ in itertools.takewhile(lambda two: two[0] == two[1], pairs))
         ranks.append((compared.ratio(), begins_alike, candidate))
-    best = sorted((one for one in ranks if one[0] >= 0.55), key=lambda one: (-one[0], -one[1]))
+    best = sorted((one for one in ranks if one[0] >= 0.55), reverse=True)
     return [spelled[candidate] for _, _, candidate in best[:count]]
 
 
