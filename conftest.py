@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +22,14 @@ os.environ["TORCH_TPU_CACHE_DIR"] = _CACHE
 def _cache_of_this_run() -> Iterator[None]:
     yield
     shutil.rmtree(_CACHE, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the long cases of sweeps: tools/slow_cases.py."""
+    slow = set(
+        Path(__file__).with_name("tools").joinpath("slow_cases.txt").read_text().splitlines()
+    )
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of slow cases: every line names a test that is there, and leaves it other cases."""
+
+from __future__ import annotations
+
+import doctest
+
+import slow_cases
+from sources import ROOT
+
+
+def test_longest_half_of_a_sweep_is_chosen() -> None:
+    assert doctest.testmod(slow_cases).failed == 0
+
+
+def test_short_sweeps_and_short_cases_stay() -> None:
+    short = {f"t.py::test_x[{n}]": 1.9 for n in range(4)}
+    few = {f"t.py::test_y[{n}]": 9.0 for n in range(3)}
+    many = {f"t.py::test_z[{n}]": 0.9 for n in range(99)}
+    assert slow_cases.chosen(short | few | many) == set()
+
+
+def test_every_listed_case_is_of_a_test_that_is_there() -> None:
+    for case in slow_cases.listed():
+        file, _, name = case.partition("::")
+        text = (ROOT / file).read_text()
+        assert f"def {name.partition('[')[0]}(" in text, case
+        assert "[" in name, f"{case} is no case of a sweep: mark it in its file"
