@@ -143,12 +143,11 @@ def test_ctrl_c_while_a_program_starts_is_raised_though_its_ops_run_one_by_one(r
         for _ in range(12):
             step(1.5)
         torch.tpu.wait_for_compiles()
-        right = [step(n) for n in (1.5, 1.5, 1.5, 2.0)][-1]
+        right = [step(number) for number in (1.5, 1.5, 1.5, 2.0)][-1]
         armed = True
         try:
-            step(2.0)
-            for _ in range(1000):
-                pass
+            for number in range(3, 99):
+                step(float(number)), step(float(number))
         except KeyboardInterrupt:
             print("raised", armed, abs(step(2.0) - right) < 1e-4)
         """,
