@@ -370,11 +370,14 @@ void call_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::St
     return;
   }
   uint64_t kinds = kinds_of(op, args);
-  if (accepted->has(kinds) || is_plain(op, args)) {
+  bool known = accepted->has(kinds);
+  if (known || is_plain(op, args)) {
     torch::jit::Stack given = stack;
     try {
       op.native_meta->callBoxed(*op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
-      accepted->add(kinds);
+      if (!known) {
+        accepted->add(kinds);
+      }
       return;
     } catch (const c10::Error&) {
       stack = std::move(given);  // Python's decide: a C++ one may refuse what the CPU does

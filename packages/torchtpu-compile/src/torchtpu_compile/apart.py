@@ -75,8 +75,7 @@ def _traced(node: Node, sources: list[Node], forms: Mapping[Any, Callable[..., A
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
-    table = dict(forms)
-    traced: GraphModule = make_fx(call, decomposition_table=table)(
+    traced: GraphModule = make_fx(call, decomposition_table=dict(forms))(
         *(source.meta["val"] for source in sources)
     )
     return traced.graph
