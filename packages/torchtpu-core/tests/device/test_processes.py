@@ -148,6 +148,7 @@ def test_ctrl_c_while_a_program_starts_is_raised_though_its_ops_run_one_by_one(r
         try:
             for number in range(3, 99):
                 step(float(number)), step(float(number))
+                torch.tpu.wait_for_compiles()
         except KeyboardInterrupt:
             print("raised", armed, abs(step(2.0) - right) < 1e-4)
         """,

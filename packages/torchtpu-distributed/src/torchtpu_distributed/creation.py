@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import default_pg_timeout
 from torchtpu_core.calls import user_line
 from torchtpu_core.env_vars import settings
 
-from torchtpu_distributed import _C, active, world
+from torchtpu_distributed import _C, active, gloo_backends, world
 from torchtpu_distributed.backend import Backend
 from torchtpu_distributed.cpu_tensors import CpuTensors
 from torchtpu_distributed.errors import ProcessGroupError
@@ -111,8 +111,7 @@ def make(
         # need the connection.
         with of.connections.one() as store:
             prefixed = dist.PrefixStore(f"gloo/{name}/{purpose}", store)
-            limit = timedelta(seconds=patience_s)
-            return dist.ProcessGroupGloo(prefixed, group.rank, group.size, limit)
+            return gloo_backends.backend(prefixed, group.rank, group.size, patience_s)
 
     def meet() -> tuple[dist.ProcessGroupGloo, _C.Mailbox | None]:
         return connect("host", timeout_s + PATIENCE_S), of_cpu.share_memory()

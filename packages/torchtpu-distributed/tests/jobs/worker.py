@@ -38,8 +38,17 @@ def main(address: tuple[str, int], key: str) -> None:
             module, _, function = job.partition(".")
             try:
                 result = getattr(importlib.import_module(module), function)(*args)
+                leave_groups()
                 answer = (True, result)
             except Exception:
                 answer = (False, traceback.format_exc())
             send(connection, answer)
     dist.destroy_process_group()
+
+
+def leave_groups() -> None:
+    """Destroy what groups the job has made: each costs an idle rank threads and time."""
+    default = dist.group.WORLD
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group is not default:
+            dist.destroy_process_group(group)

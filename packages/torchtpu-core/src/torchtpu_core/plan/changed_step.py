@@ -25,12 +25,23 @@ class Step:
     memory: Memory
     recording: Recording
 
-    def seconds_of(self, ops: Sequence[Op], moved: Sequence[float] | None = None) -> float:
-        """Simulated seconds of a step with other operators in the same places."""
-        fusion = Fusion(
+    def seconds_of(
+        self,
+        ops: Sequence[Op],
+        moved: Sequence[float] | None = None,
+        within: Sequence[float] | None = None,
+    ) -> float:
+        """Simulated seconds of a step with other operators in the same places.
+
+        Args:
+            ops: the operators.
+            moved: what each moves through HBM, if not as before.
+            within: what each reads and writes in VMEM, likewise.
+        """
+        fusion = replace(
+            self.fusion,
             moved_bytes=list(self.fusion.moved_bytes if moved is None else moved),
-            inside=self.fusion.inside,
-            staged=self.fusion.staged,
+            vmem_bytes=list(self.fusion.vmem_bytes if within is None else within),
         )
         return schedule(ops, fusion, self.pricer).step_s
 
@@ -55,5 +66,8 @@ def without(step: Step, chosen: Sequence[int]) -> float:
         replace(op, work=Work.ELEMENTWISE, host_bytes=0) if i in free else op
         for i, op in enumerate(step.ops)
     ]
-    moved = [0.0 if i in free else size for i, size in enumerate(step.fusion.moved_bytes)]
-    return step.seconds_of(ops, moved)
+    moved, within = (
+        [0.0 if i in free else size for i, size in enumerate(sizes)]
+        for sizes in (step.fusion.moved_bytes, step.fusion.vmem_bytes)
+    )
+    return step.seconds_of(ops, moved, within)

@@ -7,14 +7,15 @@ given memory. What XLA computes again where it is read (`plan.recomputed`), as t
 weight, is not written either; its readers read what it is made of. Elementwise operators between
 the same products are one fusion of several results: it reads each of its operands once, and
 none of its own results, as in an optimizer's update of a parameter. What products, attention,
-collectives and moves read is otherwise written.
+collectives and moves read is otherwise written. What stays in VMEM throughout (`plan.vmem`) is
+written and read there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from torchtpu_core.plan.fused_updates import fusions
 from torchtpu_core.plan.recomputed import WINDOW, is_elementwise, sources_of
@@ -28,13 +29,30 @@ class Fusion:
 
     Attributes:
         moved_bytes: reads and writes of each operator, by its index in the step.
+        vmem_bytes: likewise what it reads and writes of values that stay in VMEM.
         inside: blocks that are never materialised.
         staged: operators whose results only collectives use.
+        again: what is computed again for its readers, with what it is made of.
+        elided: results, as (operator, storage), that never leave their fusion.
     """
 
     moved_bytes: list[float] = field(default_factory=list)
+    vmem_bytes: list[float] = field(default_factory=list)
     inside: set[int] = field(default_factory=set)
     staged: set[int] = field(default_factory=set)
+    again: dict[int, frozenset[int]] = field(default_factory=dict)
+    elided: set[tuple[int, int]] = field(default_factory=set)
+
+    def staying(self, ops: Sequence[Op], blocks: dict[int, Block], resident: set[int]) -> Fusion:
+        """The same fusions, where some storages stay in VMEM.
+
+        Args:
+            ops: the operators.
+            blocks: storages by identifier.
+            resident: which stay.
+        """
+        moved, within = _Traffic(ops, blocks, self.again, self.elided, resident).counted()
+        return replace(self, moved_bytes=moved, vmem_bytes=within)
 
 
 def fuse(ops: Sequence[Op], blocks: dict[int, Block], offset: int) -> Fusion:
@@ -54,10 +72,11 @@ def fuse(ops: Sequence[Op], blocks: dict[int, Block], offset: int) -> Fusion:
         for storage in op.writes:
             made[storage].append((index, storage) in elided or storage in again)
     return Fusion(
-        moved_bytes=_Traffic(ops, blocks, again, elided).moved_bytes(),
         inside={storage for storage, all_ in made.items() if all(all_)},
         staged=_staged(ops, readers),
-    )
+        again=again,
+        elided=elided,
+    ).staying(ops, blocks, set())
 
 
 def _elided(
@@ -94,40 +113,46 @@ class _Traffic:
         blocks: dict[int, Block],
         again: dict[int, frozenset[int]],
         elided: set[tuple[int, int]],
+        resident: set[int],
     ) -> None:
         self._ops, self._blocks, self._again, self._elided = ops, blocks, again, elided
+        self._resident = resident
         self._fusion_of = fusions(ops, blocks)
         self._writer: dict[int, int] = {}
         self._loaded: dict[tuple[int, int | None, int], float] = defaultdict(float)
 
-    def moved_bytes(self) -> list[float]:
-        """Bytes of each operator; those of one that is computed again are its readers'."""
-        moved = []
+    def counted(self) -> tuple[list[float], list[float]]:
+        """Bytes of HBM and of VMEM by operator; one that is computed again leaves them to readers."""
+        moved, within = [], []
         for index, op in enumerate(self._ops):
-            if op.writes and self._again.keys() >= set(op.writes):
-                size = 0.0
-            else:
-                size = max(self._read(index, op) + self._written(index, op), op.kernel_bytes)
-            moved.append(size)
+            hbm = vmem = 0.0
+            if not op.writes or not self._again.keys() >= set(op.writes):
+                for storage, size in (*self._read(index, op), *self._written(index, op)):
+                    if storage in self._resident:
+                        vmem += size
+                    else:
+                        hbm += size
+                hbm = max(hbm, op.kernel_bytes - vmem)
+            moved.append(hbm)
+            within.append(vmem)
             self._writer.update(dict.fromkeys(op.writes, index))
-        return moved
+        return moved, within
 
-    def _read(self, index: int, op: Op) -> float:
+    def _read(self, index: int, op: Op) -> Iterator[tuple[int, float]]:
+        """Storages, and the bytes of each that the operator reads."""
         sizes: dict[int, int] = defaultdict(int)
         for storage, size in zip(op.reads, op.read_bytes, strict=True):
             sizes[storage] += size
-        total = 0.0
         for storage, size in sizes.items():
-            if storage in self._again:
-                part = min(1.0, size / max(self._blocks[storage].size_bytes, 1))
-                for source in self._again[storage]:
-                    total += self._load(index, source, part * self._blocks[source].size_bytes)
-            else:
-                total += self._load(index, storage, size)
-        return total
+            if storage not in self._again:
+                yield storage, self._load(index, storage, size)
+                continue
+            part = min(1.0, size / max(self._blocks[storage].size_bytes, 1))
+            for source in self._again[storage]:
+                yield source, self._load(index, source, part * self._blocks[source].size_bytes)
 
     def _load(self, index: int, storage: int, size: float) -> float:
-        """Bytes of an operand that come from HBM: what its fusion has not read yet."""
+        """Bytes of an operand that its fusion has not read yet."""
         writer, fusion = self._writer.get(storage), self._fusion_of[index]
         if writer is not None and (writer, storage) in self._elided:
             return 0.0
@@ -139,12 +164,11 @@ class _Traffic:
         self._loaded[key] += min(size, rest)
         return min(size, rest)
 
-    def _written(self, index: int, op: Op) -> float:
-        return sum(
-            size
-            for storage, size in zip(op.writes, op.write_bytes, strict=True)
-            if (index, storage) not in self._elided and storage not in self._again
-        )
+    def _written(self, index: int, op: Op) -> Iterator[tuple[int, float]]:
+        """Storages, and the bytes of each that the operator writes."""
+        for storage, size in zip(op.writes, op.write_bytes, strict=True):
+            if (index, storage) not in self._elided and storage not in self._again:
+                yield storage, size
 
 
 def _readers(ops: Sequence[Op]) -> dict[tuple[int, int], list[int]]:

@@ -31,10 +31,12 @@ class Lifetimes:
     Attributes:
         fixed: bytes of storages that take it throughout.
         lives: values that take it for a part of the step.
+        resident: storages that take none, as they stay in VMEM.
     """
 
     fixed: dict[int, int] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
+    resident: set[int] = field(default_factory=set)
 
 
 def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: Vmem) -> Lifetimes:
@@ -60,7 +62,9 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
             points = (max(0, index - 1), index) if index in read else (index,)
             passing.append(Life(storage, size, points, index + 1))
     held = list(_held(blocks, uses, start, len(ops)))
-    return Lifetimes(fixed, [*in_hbm(lives, passing, vmem), *held])
+    out = in_hbm(lives, passing, vmem)
+    resident = {life.storage for life in lives} - {life.storage for life in out}
+    return Lifetimes(fixed, [*out, *held], resident)
 
 
 def _held(blocks: dict[int, Block], uses: Uses, start: int, count: int) -> Iterator[Life]:

@@ -35,6 +35,7 @@ class Memory:
         lines: bytes at the peak by category and line, largest first.
         limit_bytes: what a device may allocate.
         holes_bytes: of the temporaries, what is taken beyond what lives at the peak.
+        resident: storages of values that stay in VMEM.
     """
 
     curves: dict[Category, list[int]] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Memory:
     lines: list[tuple[Category, str, int]] = field(default_factory=list)
     limit_bytes: int = 0
     holes_bytes: int = 0
+    resident: set[int] = field(default_factory=set)
 
     @property
     def fits(self) -> bool:
@@ -121,6 +123,7 @@ def memory_of(
         at_peak={category: curve[peak] for category, curve in curves.items()},
         limit_bytes=limit_bytes,
         holes_bytes=holes,
+        resident=found.resident,
     )
     by_line: dict[tuple[Category, str], int] = defaultdict(int)
     for category, first, last, size, storage in living:

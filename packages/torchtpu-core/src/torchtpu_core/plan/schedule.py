@@ -58,10 +58,12 @@ class Pricer:
         self._passes = {"f32": passes, "f64": F64_PRODUCTS * passes}
         self._times: dict[tuple[str, int | Parts, int], CollectiveTime] = {}
 
-    def core(self, op: Op, moved_bytes: float) -> tuple[float, str, float]:
+    def core(self, op: Op, moved_bytes: float, vmem_bytes: float) -> tuple[float, str, float]:
         """Seconds on the core, what bounds them, and matrix operations."""
         memory = self.rates.hbm_s(moved_bytes)
         matrix, vector, flops = self._products(op)
+        if not matrix:  # the products' rates hold for operands and results in VMEM
+            vector = max(vector, self.rates.vmem_s(vmem_bytes))
         if matrix + vector > memory:
             return matrix + vector, "matrix unit" if matrix > vector else "vector unit", flops
         return memory, "HBM", flops
@@ -224,7 +226,7 @@ def placing(ops: Sequence[Op], fusion: Fusion, pricer: Pricer, pace: float = 1.0
             total, driven = total + seconds, driven + drive
             critical[f"driving {op.collective}"] += drive
             continue
-        seconds, bound, flops = pricer.core(op, fusion.moved_bytes[index])
+        seconds, bound, flops = pricer.core(op, fusion.moved_bytes[index], fusion.vmem_bytes[index])
         seconds *= pace
         ready = max((units.ready.get(storage, 0.0) for storage in op.reads), default=0.0)
         if index in fusion.staged:

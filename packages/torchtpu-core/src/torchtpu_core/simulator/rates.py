@@ -22,6 +22,7 @@ from torchtpu_core.units import ceil_div
 SUBLANES = 8
 LANES = 128
 VECTOR_SLOTS = 4
+WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,13 @@ class Rates:
     def hbm_s(self, moved_bytes: float) -> float:
         """Seconds to read or write bytes in long transfers."""
         return moved_bytes / (self.hbm_bytes_per_s * cal.HBM_ACHIEVED.value)
+
+    def vmem_s(self, moved_bytes: float) -> float:
+        """Seconds of the vector unit to go through values in VMEM: as much is read as stored.
+
+        A core stores one register of `SUBLANES` times `LANES` words in each cycle.
+        """
+        return moved_bytes / (2 * WORD_BYTES * self.stores_per_s)
 
     def copy_s(self, array_bytes: float) -> float:
         """Seconds to copy an array within HBM, from its start."""
