@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).with_name("tools")))  # for `warm_python`
 
 _CACHE = tempfile.mkdtemp(prefix="torchtpu-tests-")
 os.environ["TORCH_TPU_CACHE_DIR"] = _CACHE

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import warm_python
 
 
 @pytest.fixture
@@ -25,21 +27,28 @@ def strict_on_device_0() -> Iterator[None]:
     torch.tpu.set_device(0)
 
 
-@pytest.fixture
-def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a program text in a fresh interpreter and returns what it printed."""
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
+
+@pytest.fixture
+def run_python() -> Run:
+    """Runs a program text in a process of its own and returns what it printed."""
+    return _runner(warm_python.run)
+
+
+@pytest.fixture
+def fresh_python() -> Run:
+    """The same in a new interpreter, for tests of what is imported when."""
+    return _runner(functools.partial(subprocess.run, capture_output=True, text=True))
+
+
+def _runner(start: Run) -> Run:
     def run(
         code: str, *flags: str, check: bool = True, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        done = subprocess.run(
-            [sys.executable, *flags, "-c", textwrap.dedent(code)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=variables,
-        )
+        command = [sys.executable, *flags, "-c", textwrap.dedent(code)]
+        done = start(command, timeout=120, env=variables)
         if check and done.returncode != 0:
             raise AssertionError(f"exit code {done.returncode}:\n{done.stderr}")
         return done

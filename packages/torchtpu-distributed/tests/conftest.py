@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_python
 
 JOBS = Path(__file__).parent / "jobs"
 sys.path.insert(0, str(JOBS))
@@ -59,7 +60,7 @@ class Ranks:
         with Listener(("127.0.0.1", 0), authkey=key) as listener:
             address = listener.address
             self._processes = [
-                subprocess.Popen(
+                warm_python.Popen(
                     [sys.executable, "-c", _RUN, str(address), key.hex()],
                     env=rank_environment(rank, self.size, port, PYTHONPATH=path, **self._extra),
                 )
@@ -184,7 +185,7 @@ def run_scripts() -> Callable[..., list[subprocess.CompletedProcess[str]]]:
         """Outcomes by rank; rank `kill_after` is killed when the ranks before it have ended."""
         port = free_port()
         processes = [
-            subprocess.Popen(
+            warm_python.Popen(
                 [sys.executable, str(JOBS / script), *args],
                 env=rank_environment(rank, size, port, **(environment or {})),
                 stdout=subprocess.PIPE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 
 import pytest
 import torch
@@ -281,6 +282,11 @@ def test_four_ranks_sum_as_one(four):
     each = operands(torch.float32, 3, count=4)
     for found in four("collectives.all_reduce", "SUM", each=each):
         assert same_bits(found, functools.reduce(torch.add, each))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in /proc")
+def test_all_groups_of_a_process_share_the_thread_that_waits_for_messages(pair):
+    assert pair("collectives.threads_of_groups") == [(1, 1), (1, 1)]
 
 
 def test_subgroups_reduce_apart(four):

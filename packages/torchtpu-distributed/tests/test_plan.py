@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+
+import warm_python
 
 SCRIPT = """
 import torch
@@ -34,7 +35,7 @@ def test_attention_along_the_sequence_sends_keys_and_values(tmp_path: Path) -> N
     code = "from torchtpu_core.cli.app import main; main()"
     options = ("--target", "v5p:2x2x1", "--json", "plan.json")
     command = [sys.executable, "-c", code, "plan", "script.py", *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = warm_python.run(command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "read from the environment" not in done.stdout  # not by the script
     collectives = json.loads((tmp_path / "plan.json").read_text())["communication"]["collectives"]

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+import warm_python
 
 SCRIPT = """
 from types import SimpleNamespace
@@ -22,9 +22,7 @@ print(price(0, 1), price(0, 2), price(0, 1, 2, 3), price(0, 4, 8, 12), price(*ra
 
 def prices(target: str) -> list[int]:
     environment = {**os.environ, "TORCH_TPU_TARGET": target}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
-    )
+    done = warm_python.run([sys.executable, "-c", SCRIPT], env=environment)
     return [int(word) for word in done.stdout.split()]
 
 

@@ -29,8 +29,8 @@ def test_backend_of_torch_compile_is_the_plugins() -> None:
 
 
 @pytest.mark.parametrize("backend", ["tpu", "tpu_dist", None])
-def test_process_group_without_torchtpu_distributed_names_the_extra(run_python, backend) -> None:
-    done = run_python(
+def test_process_group_without_torchtpu_distributed_names_the_extra(fresh_python, backend) -> None:
+    done = fresh_python(
         f"""
         import sys
         sys.modules["torchtpu_distributed"] = None  # as if it were not installed
@@ -48,8 +48,8 @@ def test_process_group_without_torchtpu_distributed_names_the_extra(run_python, 
     assert "pip install 'torchtpu-core[distributed]'" in done.stdout
 
 
-def test_group_of_gloo_needs_no_torchtpu_distributed(run_python) -> None:
-    done = run_python(
+def test_group_of_gloo_needs_no_torchtpu_distributed(fresh_python) -> None:
+    done = fresh_python(
         """
         import sys
         sys.modules["torchtpu_distributed"] = None

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 
-def test_import_torch_imports_neither_jax_nor_plugins(run_python):
-    done = run_python(
+def test_import_torch_imports_neither_jax_nor_plugins(fresh_python):
+    done = fresh_python(
         """
         import sys, torch
         assert torch.tpu is sys.modules["torch.tpu"]
@@ -19,15 +19,15 @@ def test_import_torch_imports_neither_jax_nor_plugins(run_python):
     assert done.stdout == "[]\n"
 
 
-def test_import_times_show_the_extension_and_no_jax(run_python):
-    done = run_python("import torch", "-X", "importtime")
+def test_import_times_show_the_extension_and_no_jax(fresh_python):
+    done = fresh_python("import torch", "-X", "importtime")
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "torchtpu_core._C" in imported
     assert not any(name.partition(".")[0] in {"jax", "jaxlib"} for name in imported)
 
 
-def test_asking_for_the_device_count_does_not_import_jax(run_python):
-    done = run_python(
+def test_asking_for_the_device_count_does_not_import_jax(fresh_python):
+    done = fresh_python(
         """
         import sys, torch
         print(torch.tpu.device_count(), torch.tpu.is_available(), "jax" in sys.modules)
@@ -36,19 +36,19 @@ def test_asking_for_the_device_count_does_not_import_jax(run_python):
     assert done.stdout == "4 True False\n"
 
 
-def test_backend_imported_before_torch_works(run_python):
-    done = run_python("import torchtpu_core, torch; print(torch.ones(2, device='tpu').tolist())")
+def test_backend_imported_before_torch_works(fresh_python):
+    done = fresh_python("import torchtpu_core, torch; print(torch.ones(2, device='tpu').tolist())")
     assert done.stdout == "[1.0, 1.0]\n"
 
 
-def test_autoload_can_be_turned_off(run_python):
+def test_autoload_can_be_turned_off(fresh_python):
     code = "import torch; print(hasattr(torch, 'tpu'))"
-    assert run_python(code, TORCH_TPU_DISABLE_AUTOLOAD="1").stdout == "False\n"
-    assert run_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout == "False\n"
+    assert fresh_python(code, TORCH_TPU_DISABLE_AUTOLOAD="1").stdout == "False\n"
+    assert fresh_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout == "False\n"
 
 
-def test_autoload_that_fails_is_a_warning(run_python):
-    done = run_python(
+def test_autoload_that_fails_is_a_warning(fresh_python):
+    done = fresh_python(
         """
         import sys
         sys.modules["torchtpu_core._C"] = None  # as if the extension were broken
@@ -61,14 +61,14 @@ def test_autoload_that_fails_is_a_warning(run_python):
     assert "torchtpu doctor" in done.stderr
 
 
-def test_bad_autoload_value_is_a_warning(run_python):
-    done = run_python("import torch; print(1)", TORCH_TPU_DISABLE_AUTOLOAD="maybe")
+def test_bad_autoload_value_is_a_warning(fresh_python):
+    done = fresh_python("import torch; print(1)", TORCH_TPU_DISABLE_AUTOLOAD="maybe")
     assert done.stdout == "1\n"
     assert "TORCH_TPU_DISABLE_AUTOLOAD='maybe' is not allowed" in done.stderr
 
 
-def test_users_jax_keeps_its_defaults(run_python):
-    done = run_python(
+def test_users_jax_keeps_its_defaults(fresh_python):
+    done = fresh_python(
         """
         import torch
         torch.ones(2, dtype=torch.float64, device="tpu").add_(1)
@@ -79,8 +79,8 @@ def test_users_jax_keeps_its_defaults(run_python):
     assert done.stdout == "float32 False 1\n"
 
 
-def test_cpu_users_see_nothing(run_python):
-    done = run_python(
+def test_cpu_users_see_nothing(fresh_python):
+    done = fresh_python(
         """
         import sys, torch
         model = torch.nn.Linear(2, 2)

@@ -69,8 +69,8 @@ def test_complex_numbers_have_real_magnitudes() -> None:
         assert torch.ones(size, dtype=torch.complex64, device="tpu").abs().dtype == torch.float32
 
 
-def test_inference_does_not_import_dynamo(run_python: Callable[..., Any]) -> None:
-    assert run_python(_INFERENCE).stdout.strip() == "False"
+def test_inference_does_not_import_dynamo(fresh_python: Callable[..., Any]) -> None:
+    assert fresh_python(_INFERENCE).stdout.strip() == "False"
 
 
 _INFERENCE = """

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import warm_python
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def planned(tmp_path: Path) -> Callable[..., dict]:
         code = "from torchtpu_core.cli.app import main; main()"
         command = [sys.executable, "-c", code, "plan", str(script), "--json", "plan.json"]
         command += ["--target", "v5e:2x2", *options]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        done = warm_python.run(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
         assert done.returncode == 0, done.stdout + done.stderr
         made = json.loads((tmp_path / "plan.json").read_text())
         made["said"] = done.stdout

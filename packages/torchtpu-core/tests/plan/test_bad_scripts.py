@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_python
 from torchtpu_core.errors import PlanError
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.plan.making import make_plan
@@ -160,9 +161,7 @@ def done(tmp_path_factory) -> subprocess.CompletedProcess[str]:
         paths.append(folder / f"{name}.py")
         paths[-1].write_text(text)
     command = [sys.executable, "-c", DRIVER, *map(str, paths)]
-    found = subprocess.run(
-        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
-    )
+    found = warm_python.run(command, stdin=subprocess.DEVNULL)
     assert found.returncode == 0, found.stderr
     return found
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_python
 
 MODEL = """
 import torch
@@ -93,13 +94,10 @@ def _run(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
     script.write_text(text)
     code = "from torchtpu_core.cli.app import main; main()"
     options = ("--target", "v5e:1x1", "--json", "plan.json")
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, "-c", code, "plan", str(script), *options],
-        capture_output=True,
-        text=True,
         cwd=tmp_path,
         timeout=300,
-        check=False,
     )
 
 

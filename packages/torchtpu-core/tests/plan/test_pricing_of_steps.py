@@ -51,6 +51,30 @@ def test_result_that_is_kept_for_later_is_written() -> None:
     assert _moved(ops, {}).moved_bytes == [2 * MIB, MIB]  # and not read again
 
 
+def test_what_stays_in_vmem_moves_nothing_through_hbm() -> None:
+    ops = [op("mm", Work.MATMUL, (1,), (2,)), op("mm", Work.MATMUL, (2,), (3,))]
+    made = _whole(ops, {2: 2})
+    fusion = fuse(made.ops, made.blocks, 0)
+    assert fusion.moved_bytes == [2 * MIB, 2 * MIB] and fusion.vmem_bytes == [0, 0]
+    staying = fusion.staying(made.ops, made.blocks, {2})
+    assert staying.moved_bytes == [MIB, MIB] and staying.vmem_bytes == [MIB, MIB]
+
+
+def test_elementwise_work_in_vmem_takes_the_vector_unit_its_time() -> None:
+    pricer = Pricer(V5P, 1)
+    work = op("add", Work.ELEMENTWISE, (1,), (2,))
+    inside, bound, _ = pricer.core(work, 0.0, 64 * MIB)
+    outside, _, _ = pricer.core(work, 64 * MIB, 0.0)
+    assert bound == "vector unit" and 0 < inside < outside / 2
+
+
+def test_small_step_is_planned_with_its_values_in_vmem() -> None:
+    ops = [op("mm", Work.MATMUL, (1,), (2,)), op("mm", Work.MATMUL, (2,), (3,))]
+    plan = make_plan(_whole(ops, {2: 2}), V5P, 1, "highest")
+    assert plan.memory.resident == {2}
+    assert plan.fusion.moved_bytes == [MIB, MIB]
+
+
 def test_elementwise_work_around_a_product_reads_what_it_kept() -> None:
     ops = [
         op("add", Work.ELEMENTWISE, (1,), (2,)),

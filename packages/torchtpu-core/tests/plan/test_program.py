@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import warm_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchtpu_core.errors import PlanError
@@ -87,7 +87,7 @@ def test_program_of_a_step_computes_what_cpu_computes(tmp_path: Path) -> None:
     script = tmp_path / "step.py"
     script.write_text(STEP)
     command = [sys.executable, "-c", CHECK, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = warm_python.run(command, timeout=300)
     assert done.stdout.strip().endswith("the same"), done.stderr[-2000:]
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_python
 from torchtpu_core.ici.slices import parse_slice
 
 FSDP = """
@@ -144,7 +145,7 @@ def _run(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProces
     script.write_text(text)
     code = "from torchtpu_core.cli.app import main; main()"
     command = [sys.executable, "-c", code, "plan", str(script), *options]
-    return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    return warm_python.run(command, cwd=tmp_path)
 
 
 def test_fsdp_script_is_planned_with_reports(tmp_path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -243,6 +244,21 @@ def groups_others_do_not_know(mine: Tensor) -> list[Tensor]:
         dist.all_reduce(sums[-1], group=group)
         dist.destroy_process_group(group)
     return [x.cpu() for x in sums]
+
+
+def threads_of_groups() -> tuple[int, int]:
+    """Threads that wait for messages of gloo, with one group and with four more."""
+
+    def count() -> int:
+        return sum(each.read_text() == "gloo_tcp_loop\n" for each in tasks.glob("*/comm"))
+
+    tasks = Path("/proc/self/task")
+    before = count()
+    groups = [dist.new_group() for _ in range(4)]
+    for group in groups:
+        dist.all_reduce(torch.ones(3), group=group)
+        dist.all_reduce(torch.ones(3, device="tpu"), group=group)
+    return before, count()
 
 
 def mesh_of_a_bound_group(mine: Tensor) -> Tensor:

@@ -104,19 +104,23 @@ def from_any(device: str) -> tuple[list[Tensor], list[int], str]:
 
 
 def reshaped(device: str) -> tuple[list[float], list[str]]:
-    """A message from rank 1 into another shape: what arrives, and the warnings."""
-    rank = dist.get_rank()
+    """A message from rank 1 into another shape: what arrives, and the warnings.
+
+    Its tag is that of no other job: messages of one that was received from any rank and from a
+    certain one are not compared any more.
+    """
+    rank, tag = dist.get_rank(), 31
     x = torch.arange(8.0, device=device).view(2, 4) * rank
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
         if rank == 1:
-            sent = dist.isend(x, 0)
+            sent = dist.isend(x, 0, tag=tag)
             dist.barrier()
             _wait(sent)
         else:
             dist.barrier()
             x = torch.zeros(8, device=device)
-            dist.recv(x, 1)
+            dist.recv(x, 1, tag=tag)
     dist.barrier()
     return x.flatten().tolist(), [str(each.message) for each in noted]
 

@@ -122,7 +122,7 @@ class _Traffic:
         self._loaded: dict[tuple[int, int | None, int], float] = defaultdict(float)
 
     def counted(self) -> tuple[list[float], list[float]]:
-        """Bytes of HBM and of VMEM by operator; one that is computed again leaves them to readers."""
+        """Bytes of HBM and of VMEM by operator; of what is computed again they are its readers'."""
         moved, within = [], []
         for index, op in enumerate(self._ops):
             hbm = vmem = 0.0
