@@ -15,9 +15,10 @@ def test_longest_half_of_a_sweep_is_chosen() -> None:
 
 def test_short_sweeps_and_short_cases_stay() -> None:
     short = {f"t.py::test_x[{n}]": 1.9 for n in range(4)}
-    few = {f"t.py::test_y[{n}]": 9.0 for n in range(3)}
+    few = {f"t.py::test_y[{n}]": 9.0 for n in range(2)}
     many = {f"t.py::test_z[{n}]": 0.9 for n in range(99)}
-    assert slow_cases.chosen(short | few | many) == set()
+    pages = {f"docs/tests/t.py::test_page[{n}]": 9.0 for n in range(9)}
+    assert slow_cases.chosen(short | few | many | pages) == set()
 
 
 def test_every_listed_case_is_of_a_test_that_is_there() -> None:
