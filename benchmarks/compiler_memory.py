@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulator's HBM peak against that of XLA's own TPU compiler, for the same steps.
 
-    python benchmarks/compiler_memory.py
+    python benchmarks/compiler_memory.py [ROW ...]
 
-Needs libtpu (``pip install 'torchtpu-core[tpu]'``) and no TPU. Each step of `steps/` is planned
-twice, with and without ``--compiler xla-tpu``; both figures are for one device.
+Named rows alone are compiled anew; of the others only the simulator's figures are new. Needs libtpu
+(``pip install 'torchtpu-core[tpu]'``) and no TPU. Each step of `steps/` is planned twice, with and
+without ``--compiler xla-tpu``; both figures are for one device.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -71,14 +74,35 @@ def plan(script: Path, target: str, compiler: str, own: str) -> dict[str, Any]:
     return found
 
 
+def _compiled(script: Path, target: str, own: str) -> dict[str, Any]:
+    """The compiler's figures of a row."""
+    found = plan(script, target, "xla-tpu", own)
+    return {
+        "compiler_peak_bytes": found["hbm"]["peak_bytes"],
+        "compiler_schedule_step_s": found["step_s"],
+        "compile_s": found["compiler_report"]["compile_s"],
+    }
+
+
 def main() -> None:
     """Plan every step twice and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows to compile anew; default: all")
+    chosen = parser.parse_args().rows or list(STEPS)
+    if unknown := set(chosen) - STEPS.keys():
+        parser.error(f"no rows {sorted(unknown)}; there are {', '.join(STEPS)}")
+    packages = ("libtpu", "jax", "jaxlib", "torch", "torchtpu-core")
+    versions = {name: version(name) for name in packages}
+    path = HERE / "results" / "compiler_memory.json"
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    if len(set(chosen)) < len(STEPS) and stored["versions"]["libtpu"] != versions["libtpu"]:
+        parser.error("the stored rows are of another libtpu: compile them all")
     rows = {}
     for name, (script_name, target, own) in STEPS.items():
         script = HERE / "steps" / f"{script_name}.py"
         simulated = plan(script, target, "simulator", own)
-        compiled = plan(script, target, "xla-tpu", own)
-        ours, theirs = (one["hbm"]["peak_bytes"] for one in (simulated, compiled))
+        compiled = _compiled(script, target, own) if name in chosen else stored["steps"][name]
+        ours, theirs = simulated["hbm"]["peak_bytes"], compiled["compiler_peak_bytes"]
         rows[name] = {
             "target": target,
             "options": own,
@@ -86,24 +110,26 @@ def main() -> None:
             "compiler_peak_bytes": theirs,
             "difference": round(ours / theirs - 1, 4),
             "simulator_step_s": simulated["step_s"],
-            "compiler_schedule_step_s": compiled["step_s"],
-            "compile_s": compiled["compiler_report"]["compile_s"],
+            "compiler_schedule_step_s": compiled["compiler_schedule_step_s"],
+            "compile_s": compiled["compile_s"],
         }
-        print(name, rows[name])
+        print(name, rows[name], flush=True)
     errors = sorted(abs(row["difference"]) for row in rows.values())
-    packages = ("libtpu", "jax", "jaxlib", "torch", "torchtpu-core")
+    ratios = [row["simulator_step_s"] / row["compiler_schedule_step_s"] for row in rows.values()]
     result = {
         "what": "HBM peak of a training step on one device: simulator against XLA's TPU compiler",
         "command": "python benchmarks/compiler_memory.py",
         "hardware": f"none (compiled ahead of time on {platform.machine()}, 2 cores, shared)",
         "simulated": True,
-        "versions": {name: version(name) for name in packages},
+        "compiled_by_this_run": "all" if set(chosen) == STEPS.keys() else chosen,
+        "versions": versions,
         "median_difference": errors[len(errors) // 2],
         "within_10_percent": sum(error <= 0.1 for error in errors),
         "of": len(errors),
+        "median_ratio_of_step_times": round(statistics.median(ratios), 3),
+        "step_times_within_20_percent": sum(1 / 1.2 <= ratio <= 1.2 for ratio in ratios),
         "steps": rows,
     }
-    path = HERE / "results" / "compiler_memory.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
