@@ -33,7 +33,7 @@ _TAKE_LONG = ("torch", "jax", "torch._dynamo", "torch.distributed.pipelining", "
 #: Variables that the interpreter, torch, JAX or their libraries read when they are loaded.
 _EARLY = ("PYTHON", "JAX_", "XLA_", "TF_", "TORCH_", "OMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_")
 #: But for these.
-_LATE = ("PYTHONPATH", "TORCH_TPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_DISTRIBUTED_DEBUG")
+_LATE = ("PYTHONPATH", "TORCH_TPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 _SUBREAPER = 36
 _MESSAGE_BYTES = 1 << 17
 

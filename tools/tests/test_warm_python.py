@@ -60,9 +60,17 @@ def test_a_script_finds_its_neighbours_and_is_main(tmp_path):
     assert done.stdout == f"found __main__ {script}\n"
 
 
-@pytest.mark.parametrize("variable", ["JAX_PLATFORMS", "OMP_NUM_THREADS", "PYTHONHASHSEED"])
-def test_what_is_read_early_starts_a_new_interpreter(variable):
-    assert _run(WARM, env={variable: "7"}).stdout == "False\n"
+@pytest.mark.parametrize(
+    "variable, value",
+    [
+        ("JAX_PLATFORMS", "cpu"),
+        ("OMP_NUM_THREADS", "7"),
+        ("PYTHONHASHSEED", "7"),
+        ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
+    ],
+)
+def test_what_is_read_early_starts_a_new_interpreter(variable, value):
+    assert _run(WARM, env={variable: value}).stdout == "False\n"
 
 
 def test_flags_and_modules_start_a_new_interpreter():
