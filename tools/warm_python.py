@@ -31,7 +31,10 @@ from typing import Any
 #: What processes of tests import, and takes long.
 _TAKE_LONG = ("torch", "jax", "torch._dynamo", "torch.distributed.pipelining", "typer", "rich")
 #: Variables that the interpreter, torch, JAX or their libraries read when they are loaded.
-_EARLY = ("PYTHON", "JAX_", "XLA_", "TF_", "TORCH_", "OMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_")
+_EARLY = (
+    *("PYTHON", "PYTORCH_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "JAX_", "XLA_", "TF_"),
+    *("OMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_"),
+)
 #: But for these.
 _LATE = ("PYTHONPATH", "TORCH_TPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 _SUBREAPER = 36
@@ -57,7 +60,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             "session": bool(new_session),
         }
         streams = [
-            own if own != -1 else usual for usual, own in enumerate((read_in, write_out, write_err))
+            pipe if pipe != -1 else own for own, pipe in enumerate((read_in, write_out, write_err))
         ]
         self.pid = _SERVER.fork(request, streams)
         self._child_created = True
@@ -65,8 +68,9 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def run(args: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run` of text, with captured output, by `Popen`."""
+    """`subprocess.run` of text, with captured output and one thread, by `Popen`."""
     timeout_s = options.pop("timeout", None)
+    options.setdefault("env", {**os.environ, "OMP_NUM_THREADS": "1"})
     pipe = subprocess.PIPE
     with Popen(args, stdout=pipe, stderr=pipe, text=True, **options) as process:
         try:
@@ -117,9 +121,12 @@ class _Server:
             _adopt_orphans(True)
             try:
                 socket.send_fds(self._control, [json.dumps(request).encode()], list(streams))
-                return int(self._control.recv(64))
+                answer = self._control.recv(64)
             finally:
                 _adopt_orphans(False)
+        if not answer:
+            raise RuntimeError("the process that forks has ended: its stderr, above, says why")
+        return int(answer)
 
     def _start(self) -> None:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

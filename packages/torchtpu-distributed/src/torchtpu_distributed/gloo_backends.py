@@ -29,15 +29,18 @@ def backend(store: dist.Store, rank: int, size: int, limit_s: float) -> dist.Pro
         limit_s: seconds that a collective may take.
     """
     options: Any = dist.ProcessGroupGloo._Options()
-    options._devices = _devices(os.environ.get("GLOO_SOCKET_IFNAME", ""))
+    options._devices = _devices(os.environ.get("GLOO_SOCKET_IFNAME", ""), os.getpid())
     options._threads = _THREADS * len(options._devices)
     options._timeout = timedelta(seconds=limit_s)
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 @functools.cache
-def _devices(interfaces: str) -> list[Any]:
-    """One for each network interface; of no names, for the one that the host's name belongs to."""
+def _devices(interfaces: str, process: int) -> list[Any]:
+    """One for each network interface; of no names, for the one that the host's name belongs to.
+
+    A process that was forked has others than its parent, whose threads it lacks.
+    """
     gloo: Any = dist.ProcessGroupGloo
     names = [name for name in interfaces.split(",") if name]
     if not names:
