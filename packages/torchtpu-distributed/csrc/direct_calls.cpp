@@ -18,6 +18,9 @@ using End = Direct::End;
 constexpr std::chrono::seconds kPatienceOfGloo{60};
 // Above this, an all-gather is a broadcast of each rank, which needs no second copy.
 constexpr size_t kGatherByCopyBytes = 1 << 16;
+// Up to as many bytes of copies on each rank, an all-reduce is one exchange of all operands, and not
+// gloo's ring of two rounds. As in Python's host_collectives.
+constexpr int64_t kReduceByExchangeBytes = 2 << 20;
 
 // As Python's calls.Collective names it; null where the long way prepares the operands.
 const char* name_of(const c10d::ReduceOp& op, const at::Tensor& tensor) {
@@ -62,27 +65,51 @@ WorkPtr broadcast_of(c10d::Backend& gloo, const at::Tensor& view, int root) {
   return gloo.broadcast(tensors, opts);
 }
 
-void fold(const at::Tensor& pieces, Op op, const at::Tensor& target) {
-  at::Tensor out = target;
-  out.copy_(pieces[0]);
-  for (int64_t i = 1; i < pieces.size(0); ++i) {
+// Reduces what the ranks brought, in their order. `out` may be one of the first two.
+void fold(const Tensors& rows, Op op, const at::Tensor& out) {
+  at::Tensor result = out;
+  if (rows.size() == 1) {
+    result.copy_(rows[0]);
+  }
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const at::Tensor& left = i == 1 ? rows[0] : out;
     switch (op) {
       case Op::PRODUCT:
-        at::mul_out(out, out, pieces[i]);
+        at::mul_out(result, left, rows[i]);
         break;
       case Op::MIN:
-        at::minimum_out(out, out, pieces[i]);
+        at::minimum_out(result, left, rows[i]);
         break;
       case Op::MAX:
-        at::maximum_out(out, out, pieces[i]);
+        at::maximum_out(result, left, rows[i]);
         break;
       default:
-        at::add_out(out, out, pieces[i]);
+        at::add_out(result, left, rows[i]);
     }
   }
   if (op == Op::AVG) {
-    out.div_(pieces.size(0));
+    result.div_(static_cast<int64_t>(rows.size()));
   }
+}
+
+bool is_reduced_by_exchange(const at::Tensor& operand, int size) {
+  int64_t bytes = static_cast<int64_t>(operand.nbytes()) * (size - 1) * (size == 2 ? 1 : 2);
+  return size > 1 && operand.numel() >= size && bytes <= kReduceByExchangeBytes;
+}
+
+// Every rank sends its operand to every other one; `end` reduces them all.
+WorkPtr reduce_by_exchange(c10d::Backend& gloo, const at::Tensor& target, Op op, int rank, int size, End& end) {
+  at::Tensor sent = size == 2 ? target : target.repeat({size - 1});
+  at::Tensor received = at::empty_like(sent);
+  Tensors rows = received.view({size - 1, -1}).unbind();
+  rows.insert(rows.begin() + rank, sent.slice(0, 0, target.numel()));
+  end = [rows = std::move(rows), op, target] { fold(rows, op, target); };
+  std::vector<int64_t> counts(size, static_cast<int64_t>(target.nbytes()));
+  counts[rank] = 0;
+  std::vector<int64_t> same = counts;  // gloo moves from both
+  at::Tensor output = as_bytes(received);
+  at::Tensor input = as_bytes(sent);
+  return gloo.alltoall_base(output, input, counts, same);
 }
 
 // Without a source it is this rank's row of the target already.
@@ -138,8 +165,11 @@ WorkPtr all_reduce(Direct& direct, const Tensors& tensors, const c10d::Allreduce
   request.later = opts.asyncOp;
   request.timeout = opts.timeout;
   Op reduction = opts.reduceOp.op_;
-  return direct.run(request, [reduction, size = direct.size()](c10d::Backend& gloo, const at::Tensor&,
-                                                               const at::Tensor& target, End& end) {
+  return direct.run(request, [reduction, rank = direct.rank(), size = direct.size()](
+                                 c10d::Backend& gloo, const at::Tensor&, const at::Tensor& target, End& end) {
+    if (is_reduced_by_exchange(target, size)) {
+      return std::vector<WorkPtr>{reduce_by_exchange(gloo, target, reduction, rank, size, end)};
+    }
     c10d::AllreduceOptions summing;
     summing.reduceOp = reduction == Op::AVG ? Op::SUM : reduction;
     if (reduction == Op::AVG) {
@@ -202,7 +232,7 @@ WorkPtr reduce_scatter(Direct& direct, const at::Tensor& output, const at::Tenso
   return direct.run(request, [reduction = opts.reduceOp.op_, size = direct.size()](
                                  c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End& end) {
     at::Tensor pieces = at::empty_like(source);
-    end = [pieces, target, reduction, size] { fold(pieces.view({size, -1}), reduction, target); };
+    end = [pieces, target, reduction, size] { fold(pieces.view({size, -1}).unbind(), reduction, target); };
     return std::vector<WorkPtr>{exchange(gloo, source, pieces)};
   });
 }

@@ -81,6 +81,23 @@ def test_ranks_may_go_different_ways(pair):
     assert all(torch.equal(x, (each[0] + each[1])[:, :2]) for x, _ in found)
 
 
+@pytest.mark.parametrize("length", [3, 1000, 200_000])  # gloo's ring, an exchange, the ring
+def test_small_reductions_are_the_same_on_every_rank_whichever_way(four, length):
+    each = list(torch.randn(4, length, generator=torch.Generator().manual_seed(2)))
+    total, product = each[0], each[0]
+    for x in each[1:]:
+        total, product = total + x, product * x
+    stacked = torch.stack(each)
+    wanted = [total, total / 4, product, stacked.amin(0), stacked.amax(0)]
+    found = four("short_way.reduced_in_every_way", each=each)
+    assert [long_ways for _, long_ways in found] == [0, 5, 0, 5]
+    for results, _ in found:
+        assert all(torch.equal(*pair) for pair in zip(results, found[0][0], strict=True))
+        torch.testing.assert_close(results, wanted)
+        if length == 1000:  # in the order of the ranks
+            assert all(torch.equal(*pair) for pair in zip(results, wanted, strict=True))
+
+
 @pytest.mark.parametrize("fixture", ["pair", "xla_pair"])
 def test_messages_arrive_whichever_way_they_are_asked_for(request, fixture):
     each = drawn(4, 3)

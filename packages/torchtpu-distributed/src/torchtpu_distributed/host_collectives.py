@@ -24,6 +24,9 @@ Begun = tuple[list[Any], Callable[[], None]]
 
 #: Above this, an all-gather is a broadcast of each rank, which needs no second copy.
 _GATHER_BY_COPY_BYTES = 1 << 16
+#: Up to as many bytes of copies on each rank, an all-reduce is one exchange of all operands, and
+#: not gloo's ring of two rounds. As in `csrc/direct_calls.cpp`: ranks may go different ways.
+_REDUCE_BY_EXCHANGE_BYTES = 2 << 20
 _REDUCED = frozenset(
     {torch.float32, torch.float64, torch.float16, torch.bfloat16}
     | {torch.int8, torch.uint8, torch.int32, torch.int64}
@@ -121,7 +124,7 @@ class Gloo:
         begun: list[Begun] = []
         for source, target in zip(sources, targets, strict=True):
             pieces = torch.empty_like(source)
-            end = _folding(pieces.view(self.size, -1), call.op, target)
+            end = _folding(list(pieces.view(self.size, -1)), call.op, target)
             begun.append(([self._all_to_all(source, pieces)], end))
         return _together(begun)
 
@@ -133,7 +136,9 @@ class Gloo:
         view, op = _countable(view, op)
         if op not in _OPS or view.dtype not in _REDUCED:
             gathered = view.new_empty((self.size, view.numel()))
-            return self._gather(view, list(gathered)), _folding(gathered, op, view)
+            return self._gather(view, list(gathered)), _folding(list(gathered), op, view)
+        if root < 0 and self._is_exchanged(view):
+            return self._reduce_by_exchange(view, op)
         options = dist.AllreduceOptions() if root < 0 else dist.ReduceOptions()
         options.reduceOp = _OPS[op]
         if root < 0:
@@ -142,6 +147,21 @@ class Gloo:
             options.rootRank = root
             work = self.backend.reduce([view], options)
         return [work], (lambda: _divide(view, self.size)) if op == "avg" else _nothing
+
+    def _is_exchanged(self, view: Tensor) -> bool:
+        copies = (self.size - 1) * (1 if self.size == 2 else 2) * view.nbytes
+        return 1 < self.size <= view.numel() and copies <= _REDUCE_BY_EXCHANGE_BYTES
+
+    def _reduce_by_exchange(self, view: Tensor, op: str) -> Begun:
+        """Every rank sends its operand to every other one, and reduces them all."""
+        sent = view if self.size == 2 else view.repeat(self.size - 1)
+        received = torch.empty_like(sent)
+        rows = list(received.view(self.size - 1, -1))
+        rows.insert(self.rank, sent[: view.numel()])
+        counts = [view.nbytes] * self.size
+        counts[self.rank] = 0
+        work = self._all_to_all(sent, received, counts)
+        return [work], _folding(rows, op, view)
 
     def _broadcast(self, view: Tensor, root: int) -> Any:
         options = dist.BroadcastOptions()
@@ -155,9 +175,10 @@ class Gloo:
         pieces[self.rank].copy_(source)
         return [self._broadcast(piece, rank) for rank, piece in enumerate(pieces)]
 
-    def _all_to_all(self, source: Tensor, target: Tensor) -> Any:
+    def _all_to_all(self, source: Tensor, target: Tensor, counts: Sequence[int] = ()) -> Any:
+        """Bytes by rank, the same both ways; none given: even ones."""
         return self.backend.alltoall_base(
-            _as_bytes(target), _as_bytes(source), [], [], dist.AllToAllOptions()
+            _as_bytes(target), _as_bytes(source), counts, counts, dist.AllToAllOptions()
         )
 
 
@@ -186,10 +207,10 @@ def _countable(view: Tensor, op: str) -> tuple[Tensor, str]:
     return view, op
 
 
-def _folding(pieces: Tensor, op: str, target: Tensor) -> Callable[[], None]:
-    """Reduces the rows of `(n, length)` into `(length,)`, in order of the ranks."""
-    wide, of_numbers = _countable(pieces.view(-1), op)
-    rows, out = wide.view(pieces.shape[0], -1), _countable(target, op)[0]
+def _folding(pieces: Tensors, op: str, target: Tensor) -> Callable[[], None]:
+    """Reduces what the ranks brought, in their order. The target may be one of the first two."""
+    of_numbers = _countable(target, op)[1]
+    rows, out = [_countable(piece, op)[0] for piece in pieces], _countable(target, op)[0]
 
     def end() -> None:
         function = _PAIRWISE[of_numbers]

@@ -102,6 +102,19 @@ def reduced_by_different_ways(mine: Tensor) -> tuple[Tensor, int]:
     return x.cpu(), long.count
 
 
+def reduced_in_every_way(mine: Tensor) -> tuple[list[Tensor], int]:
+    """What each op of gloo's makes of the rows; every second rank brings them not in a row."""
+    columns, results = torch.empty(*mine.shape, 2, device="tpu"), []
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    with LongWays() as long:
+        for op in ("SUM", "AVG", "PRODUCT", "MIN", "MAX"):
+            x = columns[..., 0] if dist.get_rank() % 2 else mine.to("tpu")
+            x.copy_(mine)
+            dist.all_reduce(x, getattr(dist.ReduceOp, op))
+            results.append(x.cpu())
+    return results, long.count
+
+
 def messages(mine: Tensor) -> list[Tensor]:
     """Between two ranks: in turn, at once, from whoever sends, into a part, in a batch."""
     x, rank, other = mine.to("tpu"), dist.get_rank(), dist.get_rank() ^ 1
