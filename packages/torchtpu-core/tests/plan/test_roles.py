@@ -14,7 +14,7 @@ from torchtpu_core.plan.figures import cores
 from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.ranks import Branches, Rank
 from torchtpu_core.plan.records import Phase, Work
-from torchtpu_core.plan.roles import _alike, _declared, _wait_for
+from torchtpu_core.plan.roles import _alike, _declared, _wait_for, record_roles
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.testing.recordings import MIB, op, recording
 
@@ -59,6 +59,8 @@ def test_mailbox_brings_objects_in_order_to_who_stands_for_a_rank(tmp_path) -> N
     one.send(3, ["a"])
     one.send(2, ["b"])
     assert [other.receive(1), other.receive(0)] == [["a"], ["b"]]
+    with pytest.raises(PlanError, match=r"stands itself.*--ranks 1,0"):
+        one.receive(1)
     (tmp_path / "failed").touch()
     with pytest.raises(PlanError, match="which failed"):
         other.receive(0)
@@ -320,7 +322,7 @@ def test_rank_of_the_environment_is_followed(planned, tmp_path) -> None:
     assert "was read from the environment" not in plan["said"]
 
 
-def test_ranks_that_take_long_to_record_are_told_of() -> None:
+def test_ranks_that_take_long_to_record_are_told_of(tmp_path) -> None:
     class Slow:
         """A process that has not ended when it is first waited for."""
 
@@ -329,14 +331,27 @@ def test_ranks_that_take_long_to_record_are_told_of() -> None:
         def wait(self, seconds: float) -> None:
             if not self.ended:
                 self.ended = True
-                raise TimeoutExpired("rank", seconds)
-
-        def poll(self) -> int | None:
-            return 0 if self.ended else None
+                raise TimeoutExpired("ranks", seconds)
 
     said: list[str] = []
-    _wait_for([Slow(), Slow()], "train.py", said.append)  # type: ignore[list-item]
-    assert said == [
-        "train.py: 0 s, 1 of 2 ranks are still being recorded",
-        "train.py: 0 s, 0 of 2 ranks are still being recorded",
-    ]
+    (tmp_path / "recorded-4").touch()
+    _wait_for(Slow(), "train.py", 2, tmp_path, said.append)
+    assert said == ["train.py: 0 s, 1 of 2 ranks are still being recorded"]
+
+
+KILLED = """
+import os, torch
+import torch.distributed as dist
+dist.init_process_group()
+if dist.get_rank() == 2:
+    os.kill(os.getpid(), 9)
+if dist.get_rank() == 0:
+    dist.recv_object_list([None], src=2)
+"""
+
+
+def test_rank_whose_process_is_killed_is_named_and_nobody_waits_for_it(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(KILLED)
+    with pytest.raises(PlanError, match="records rank 2 ended without a word"):
+        record_roles(script, [], parse_slice("v5e:2x2"), 1, [0, 2])

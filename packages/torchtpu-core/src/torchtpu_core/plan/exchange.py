@@ -61,9 +61,15 @@ class Mailbox:
         """Waits for the next object from a rank.
 
         Raises:
-            PlanError: another rank failed, or nothing came.
+            PlanError: another rank failed, nothing came, or the rank stands for the sender too.
         """
         path = self._next(self.stands_for(source), self.rank)
+        if self.stands_for(source) == self.rank and not path.exists():
+            raise PlanError(
+                f"rank {self.rank} waits for an object of rank {source}, for which it stands "
+                f"itself. Record that one as well, --ranks {source},{self.rank}, or leave --ranks "
+                "out: then the ranks are found."
+            )
         until = time.monotonic() + TIMEOUT_S
         while not path.exists():
             if (self.folder / FAILED).exists():

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtpu_core.errors import PlanError
@@ -32,6 +32,7 @@ from torchtpu_core.plan import (
 from torchtpu_core.plan.arguments import DEVICE
 from torchtpu_core.plan.attention_kernels import attention_of
 from torchtpu_core.plan.records import LOOK_UPS, HostRead, Op, Phase, Recording, Work
+from torchtpu_core.plan.shapes import Shapes
 from torchtpu_core.plan.storages import Storages
 from torchtpu_core.plan.user_lines import UserLines
 from torchtpu_core.runtime import tables
@@ -44,6 +45,7 @@ MOST_OPERATORS = 2_000_000
 MOST_READS = 10_000
 _DESUGARED = ("DTensor", "AsyncCollectiveTensor")
 _aten = torch.ops.aten
+_DEVICE_OF = torch.ops.prim.device.default
 #: What functional collectives do with their results, whose fake kernels make new storages.
 _WAITS = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
 
@@ -55,7 +57,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.recording = recording
         self.keep_calls = keep_calls
-        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.shapes = Shapes()
+        self.fake = self.shapes.mode
         self.storages = Storages(recording)
         self.lines = UserLines()
         self.in_optimizer = False
@@ -71,6 +74,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if func is _DEVICE_OF and type(args[0]) is FakeTensor:  # views ask for it, each
+            return args[0].fake_device
         kwargs = kwargs or {}
         if any(kind.__name__ in _DESUGARED for kind in types):
             return foreach.on_local_parts(func, args, kwargs, self._run)
@@ -90,15 +95,33 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if special is not _RUN:
             return special
         try:
-            with self.fake:
-                out = _uploaded(func, args, kwargs)
-                if out is None:
-                    out = _counted(func, args, kwargs)
-                if out is None:
-                    out = sparse_shapes.filled(func, inputs, func(*args, **kwargs))
+            out = self._made(func, types, args, kwargs, inputs)
         except torch._subclasses.fake_tensor.DynamicOutputShapeException as error:
             raise self._dynamic(func) from error
         self._record(func, args, kwargs, flat, inputs, out)
+        return out
+
+    def _made(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: list[Any],
+    ) -> Any:
+        """The result of an operator, without values."""
+        if func is _aten._to_copy.default and not isinstance(args[0], FakeTensor):
+            with self.fake:
+                return _uploaded(args[0], kwargs)
+        if func is _aten.bincount.default:
+            with self.fake:
+                counts = _counted(args, kwargs)
+            if counts is not None:
+                return counts
+        out = self.shapes.run(func, types, args, kwargs)
+        if any(map(sparse_shapes.is_sparse, inputs)):
+            with self.fake:
+                return sparse_shapes.filled(func, inputs, out)
         return out
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -356,15 +379,12 @@ def _to_small_host(tensor: Any, target: Any) -> bool:
     )
 
 
-def _uploaded(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The fake copy of a host tensor with values; None for other operators.
+def _uploaded(source: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
+    """The fake copy of a host tensor with values.
 
     Made by hand: PyTorch's conversion keeps a weak reference to the host tensor, and then it
     can no longer be swapped for the copy, as moving a module does.
     """
-    if func is not _aten._to_copy.default or isinstance(args[0], FakeTensor):
-        return None
-    source = args[0]
     return torch.empty_strided(
         source.shape,
         source.stride(),
@@ -373,13 +393,11 @@ def _uploaded(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     )
 
 
-def _counted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The fake counts of a bincount that states its bins; None for other operators.
+def _counted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The fake counts of a bincount that states its bins; None if it does not.
 
     Values beyond `minlength` would add bins; scripts that state it have none.
     """
-    if func is not _aten.bincount.default:
-        return None
     weights, bins = [*args[1:], None, 0][:2]
     weights, bins = kwargs.get("weights", weights), kwargs.get("minlength", bins)
     if not bins:

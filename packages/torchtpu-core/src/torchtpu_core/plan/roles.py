@@ -9,6 +9,8 @@ recorded alike are one role after all, as where rank 0 only prints.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import os
 import pickle
 import sys
@@ -17,10 +19,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from subprocess import DEVNULL, TimeoutExpired
+from subprocess import TimeoutExpired
 from typing import Any
 
-from torchtpu_core.child_processes import Child
+from torchtpu_core.child_processes import Child, fork
 from torchtpu_core.errors import PlanError, TorchTPUError
 from torchtpu_core.ici.fabric import Ints
 from torchtpu_core.ici.slices import Slice, parse_slice
@@ -29,6 +31,7 @@ from torchtpu_core.plan.ranks import Branches
 from torchtpu_core.plan.records import Recording
 from torchtpu_core.plan.script_process import TICK_S
 from torchtpu_core.plan.session import record
+from torchtpu_core.runtime import tables
 
 #: Roles that are recorded at most.
 MOST_ROLES = 16
@@ -138,16 +141,19 @@ def _recorded(
             f"ranks have {len(classes)} roles; at most {MOST_ROLES} are recorded. Choose some: "
             f"--ranks {','.join(str(ranks[0]) for ranks in classes[:4])}."
         )
-    with tempfile.TemporaryDirectory(prefix="torchtpu-plan-") as folder:
-        with contextlib.ExitStack() as stack:
-            jobs = [replace(job, rank=r[0], classes=classes, folder=folder) for r in classes]
-            children = [stack.enter_context(_start(one)) for one in jobs]
-            _wait_for(children, job.script, say)
-        if any(child.returncode for child in children):
-            raise PlanError(_first_failure(Path(folder), classes))
-        answers = [
-            pickle.loads((Path(folder) / f"recorded-{ranks[0]}").read_bytes()) for ranks in classes
-        ]
+    with tempfile.TemporaryDirectory(prefix="torchtpu-plan-") as name:
+        folder = Path(name)
+        jobs = [replace(job, rank=r[0], classes=classes, folder=name) for r in classes]
+        (folder / "jobs").write_bytes(pickle.dumps((jobs, _imported())))
+        code = "import sys; from torchtpu_core.plan.roles import children; children(sys.argv[1])"
+        with (
+            (folder / "error").open("wb") as errors,
+            Child(code, [name], stderr=errors, env=os.environ) as child,
+        ):
+            _wait_for(child, job.script, len(jobs), folder, say)
+        if child.returncode:
+            raise PlanError(_first_failure(folder, classes))
+        answers = [pickle.loads((folder / f"recorded-{r[0]}").read_bytes()) for r in classes]
     recordings = []
     for (recording, _), ranks in zip(answers, classes, strict=True):
         recording.ranks = ranks
@@ -155,47 +161,79 @@ def _recorded(
     return recordings, [row for _, rows in answers for row in rows]
 
 
-def _wait_for(children: Sequence[Child], script: str, say: Callable[[str], None] | None) -> None:
-    """Waits until each process has ended, and says now and then that they still run."""
+def _wait_for(
+    child: Any, script: str, count: int, folder: Path, say: Callable[[str], None] | None
+) -> None:
+    """Waits until all ranks are recorded, and says now and then how many are not."""
     start = time.monotonic()
-    for child in children:
-        while True:
-            try:
-                child.wait(TICK_S)
-                break
-            except TimeoutExpired:
-                if say is not None:
-                    running = sum(one.poll() is None for one in children)
-                    say(
-                        f"{script}: {time.monotonic() - start:.0f} s, {running} of "
-                        f"{len(children)} ranks are still being recorded"
-                    )
+    while True:
+        try:
+            child.wait(TICK_S)
+            return
+        except TimeoutExpired:
+            if say is not None:
+                left = count - len(list(folder.glob("recorded-*")))
+                say(
+                    f"{script}: {time.monotonic() - start:.0f} s, {left} of {count} ranks are "
+                    "still being recorded"
+                )
 
 
 def _first_failure(folder: Path, classes: Classes) -> str:
     """What the rank said that failed first; others may have failed for want of it."""
     first = folder / FAILED
     ranks = [int(first.read_text())] if first.exists() else [ranks[0] for ranks in classes]
-    for rank in ranks:
-        said = (folder / f"error-{rank}").read_text(encoding="utf-8", errors="replace").strip()
+    for path in (*(folder / f"error-{rank}" for rank in ranks), folder / "error"):
+        said = path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
         if said:
-            return f"rank {rank} failed while it ran without values:\n{said[-3000:]}"
-    return "a process that records a rank ended without a word; is there enough memory?"
+            who = path.name.replace("error-", "rank ").replace("error", "the process of all ranks")
+            return f"{who} failed while it ran without values:\n{said[-3000:]}"
+    who = f"rank {ranks[0]}" if first.exists() else "a rank"
+    return f"the process that records {who} ended without a word; is there enough memory?"
 
 
-def _start(job: _Job) -> Child:
-    path = Path(job.folder) / f"job-{job.rank}"
-    path.write_bytes(pickle.dumps(job))
-    code = "import sys; from torchtpu_core.plan.roles import child; child(sys.argv[1])"
-    said = None if job.rank == 0 else DEVNULL
-    errors = (Path(job.folder) / f"error-{job.rank}").open("wb")
-    with errors:
-        return Child(code, [str(path)], stdout=said, stderr=errors, env=os.environ)
+def _imported() -> list[str]:
+    """PyTorch's public packages that the script imported when it ran as the first rank."""
+    return [
+        name
+        for name, module in list(sys.modules.items())
+        if name.startswith("torch.") and hasattr(module, "__path__") and "._" not in name
+    ]
 
 
-def child(path: str) -> None:
-    """Records one rank, in a process of its own."""
-    job: _Job = pickle.loads(Path(path).read_bytes())
+def children(folder: str) -> None:
+    """Records all ranks, each in a fork of this process; ends with 1 if one failed."""
+    jobs: list[_Job]
+    jobs, modules = pickle.loads((Path(folder) / "jobs").read_bytes())
+    for name in modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    tables.without_a_device()
+    ranks = {
+        fork(
+            functools.partial(_record, job),
+            output=None if job.rank == 0 else Path(os.devnull),
+            errors=Path(folder) / f"error-{job.rank}",
+        ): job.rank
+        for job in jobs
+    }
+    failed = False
+    for _ in jobs:
+        ended, status = os.wait()
+        failed |= bool(status)
+        if status:  # it may have been killed before it could say so
+            _tell_of_failure(Path(folder), ranks[ended])
+    sys.exit(failed)
+
+
+def _tell_of_failure(folder: Path, rank: int) -> None:
+    """Ends the waiting of the other ranks; the first failure is kept."""
+    with contextlib.suppress(FileExistsError), (folder / FAILED).open("x") as file:
+        file.write(str(rank))
+
+
+def _record(job: _Job) -> None:
+    """Records one rank."""
     folder, where = Path(job.folder), parse_slice(job.target)
     stands_for = {rank: ranks[0] for ranks in job.classes for rank in ranks}
     branches = Branches(where.devices * job.slices)
@@ -212,15 +250,16 @@ def child(path: str) -> None:
             limit_s=job.limit_s,
         )
     except BaseException as error:
-        with contextlib.suppress(FileExistsError), (folder / FAILED).open("x") as file:
-            file.write(str(job.rank))
+        _tell_of_failure(folder, job.rank)
         if not isinstance(error, TorchTPUError):
             raise
         sys.exit(str(error))
     start, end = recording.step()
     recording.calls = [call for call in recording.calls if start <= call.index < end]
     made = recording, list(branches.answers.values())
-    (folder / f"recorded-{job.rank}").write_bytes(pickle.dumps(made))
+    unfinished = folder / f"unfinished-{job.rank}"
+    unfinished.write_bytes(pickle.dumps(made))
+    unfinished.rename(folder / f"recorded-{job.rank}")
 
 
 def _alike(recordings: list[Recording]) -> list[Recording]:

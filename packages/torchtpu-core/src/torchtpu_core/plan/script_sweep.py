@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchtpu_core.child_processes import Child
+from torchtpu_core.child_processes import Child, fork
 from torchtpu_core.errors import PlanError
 
 
@@ -87,27 +89,46 @@ def try_all(command: Sequence[str], sweeps: Sequence[str]) -> Iterator[Tried]:
         command: ``torchtpu plan`` with its options, up to the script's own arguments.
         sweeps: the options to vary.
     """
-    for options in options_of(sweeps):
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "plan.json"
-            program = "from torchtpu_core.cli.app import main; main()"
-            arguments = [*_with_json(command, out), *options]
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-            with Child(program, arguments, **pipes) as child:
-                stdout, stderr = child.communicate()
-            if not out.exists():  # one that does not fit has its figures, and an exit code
-                lines = (stderr or stdout).strip().splitlines() or ["no message"]
-                # An argument parser says what is wrong a line before it ends the script.
-                ended_by_itself = "sys.exit" in lines[-1] and len(lines) > 1
-                said = lines[-2] if ended_by_itself else lines[-1]
-                yield Tried(options=options, plan={}, failure=said)
-                continue
-            yield Tried(options=options, plan=json.loads(out.read_text(encoding="utf-8")))
+    combinations = options_of(sweeps)
+    with tempfile.TemporaryDirectory(prefix="torchtpu-sweep-") as name:
+        folder = Path(name)
+        lines = [[*command, *options] for options in combinations]
+        (folder / "lines").write_text(json.dumps(lines), encoding="utf-8")
+        code = "import sys; from torchtpu_core.plan.script_sweep import plans; plans(sys.argv[1])"
+        with (
+            (folder / "errors").open("wb") as errors,
+            Child(code, [name], stdout=subprocess.PIPE, stderr=errors) as child,
+        ):
+            assert child.stdout is not None
+            for index, options in enumerate(combinations):
+                child.stdout.readline()  # one is over, or all are
+                yield _tried(folder, index, options)
 
 
-def _with_json(command: Sequence[str], out: Path) -> list[str]:
-    """The command with its figures written to a file."""
-    return ["plan", "--json", str(out), *command]
+def _tried(folder: Path, index: int, options: tuple[str, ...]) -> Tried:
+    """What came of a combination."""
+    out = folder / f"{index}.json"
+    if out.exists():  # one that does not fit has its figures, and an exit code
+        return Tried(options=options, plan=json.loads(out.read_text(encoding="utf-8")))
+    said = [folder / f"{index}.errors", folder / f"{index}.output", folder / "errors"]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in said if path.exists()]
+    lines = next(filter(None, map(str.strip, texts)), "no message").splitlines()
+    # An argument parser says what is wrong a line before it ends the script.
+    ended_by_itself = "sys.exit" in lines[-1] and len(lines) > 1
+    return Tried(options=options, plan={}, failure=lines[-2] if ended_by_itself else lines[-1])
+
+
+def plans(name: str) -> None:
+    """Plans every combination in a fork of this process, which has imported all that plans need."""
+    from torchtpu_core.cli.app import main
+    from torchtpu_core.plan import making, roles  # noqa: F401
+
+    folder = Path(name)
+    for index, line in enumerate(json.loads((folder / "lines").read_text(encoding="utf-8"))):
+        sys.argv = ["torchtpu", "plan", "--json", str(folder / f"{index}.json"), *line]
+        paths = {"output": folder / f"{index}.output", "errors": folder / f"{index}.errors"}
+        os.waitpid(fork(main, **paths), 0)
+        print(index, flush=True)
 
 
 def front(tried: Sequence[Tried]) -> list[Tried]:

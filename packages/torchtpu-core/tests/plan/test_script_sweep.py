@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script planned with several of its own options, for real."""
+
+from __future__ import annotations
+
+from torchtpu_core.plan.script_sweep import try_all
+
+SCRIPT = """
+import argparse, os, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--width", type=int)
+width = parser.parse_args().width
+print("width", width)
+model = torch.nn.Linear(width, 512).to("tpu")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2):
+    model(torch.randn(64, width, device="tpu")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_each_choice_is_planned_by_itself_and_a_failure_is_told(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = [str(script), "--target", "v5e:1x1", "--"]
+    planned, wrong = try_all(command, ["--width=256,x"])
+    assert not wrong.plan
+    assert wrong.failure.endswith("argument --width: invalid int value: 'x'")
+    lines = planned.plan["hbm"]["lines"]
+    parameters = [line["bytes"] for line in lines if line["category"] == "parameters"]
+    assert sum(parameters) == (256 + 1) * 512 * 4
+
+
+def test_process_that_cannot_start_is_told(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "torch.py").write_text("raise ImportError('torch is broken')")
+    (tried,) = try_all([str(tmp_path / "train.py")], ["--width=1"])
+    assert not tried.plan and "torch is broken" in tried.failure
