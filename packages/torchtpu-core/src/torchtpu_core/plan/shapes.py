@@ -136,6 +136,8 @@ def _makes(func: Any) -> _Makes | None:
         or not all(isinstance(one.type, (torch.TensorType, torch.ListType)) for one in results)
     ):
         return None
+    if func is torch.ops.aten._unsafe_view.default:  # a view that nobody shall know of
+        return _Makes.VIEW
     aliases = [one.alias_info for one in (*results, *arguments) if one.alias_info is not None]
     if not aliases:
         return _Makes.NEW
@@ -155,7 +157,7 @@ _DECIDED_OTHERWISE = {
 _SHARING = frozenset(
     f"aten::{name}"
     for name in (
-        *("_unsafe_view", "_reshape_alias", "contiguous", "reshape", "lift", "lift_fresh"),
+        *("_reshape_alias", "contiguous", "reshape", "lift", "lift_fresh"),
         *("resize_", "resize_as_", "set_"),
     )
 )
