@@ -321,6 +321,12 @@ GRADIENTS: dict[str, Case] = {
         ),
         _image,
     ),
+    "smoothed by cubes": (
+        lambda x: (
+            F.interpolate(x, (3, 4), None, "bicubic", True, None, antialias=True).square().mean()
+        ),
+        _image,
+    ),
     "transform of open length": (
         lambda x: (
             torch.fft.rfft(x, dim=0).abs().mean()

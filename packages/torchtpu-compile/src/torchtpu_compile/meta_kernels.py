@@ -5,7 +5,8 @@ PyTorch has no meta kernel of the fused GRU cell, which ``nn.GRUCell`` calls on 
 the CPU: a compiled one fails as soon as its batch has an open size. Of the CTC loss it says
 that a size depends on values, the longest target's; on the device that size is the room for
 targets. What it has no sizes for at all it runs, on zeros: a sampler then draws numbers while it
-is traced, and an open size is an error.
+is traced, and an open size is an error. Of the gradient of antialiased cubic resizing it has a
+kernel that takes no symbols.
 
 Legend: B batch, H hidden features.
 """
@@ -13,7 +14,7 @@ Legend: B batch, H hidden features.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,6 +77,12 @@ def _ctc_loss_backward(grad: Tensor, log_probs: Tensor, *others: Any) -> Tensor:
     return log_probs.new_empty(log_probs.shape)  # contiguous, as on CPU
 
 
+def _resized_gradient(
+    grad_output: Tensor, output_size: Any, input_size: Sequence[int | torch.SymInt], *others: Any
+) -> Tensor:
+    return grad_output.new_empty(tuple(input_size))
+
+
 #: The operand whose sizes and dtype the one result has.
 _LIKE = {
     "aten::_sample_dirichlet": 0,
@@ -113,6 +120,7 @@ _FAKE: Mapping[str, Callable[..., Any]] = {
     "aten::_ctc_loss.Tensor": _ctc_loss,
     "aten::_ctc_loss_backward.Tensor": _ctc_loss_backward,
     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _fake_quantized,
+    "aten::_upsample_bicubic2d_aa_backward": _resized_gradient,
 }
 _KERNELS = {
     "_thnn_fused_gru_cell": _gru_cell,
@@ -129,5 +137,5 @@ def register() -> torch.library.Library:
             library.impl(name, function, "Meta")
     likes = {name: _like(name, index) for name, index in _LIKE.items()}
     for name, fake in {**_FAKE, **likes}.items():
-        torch.library.register_fake(name, fake, lib=library)
+        torch.library.register_fake(name, fake, lib=library, allow_override=True)
     return library

@@ -8,7 +8,7 @@ sizes may need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,28 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 import sympy
 from torchtpu_core.lowering import dtypes
-from torchtpu_core.lowering.upsample import cubic_weight
+from torchtpu_core.lowering.upsample import SMOOTHINGS, Smoothing
 
 from torchtpu_compile.bounded import Call, Rule
 from torchtpu_compile.bounded_rules import batches
 from torchtpu_compile.bounded_rules.common import refuse
 from torchtpu_compile.padded import Padded, padded_size, true_size
 from torchtpu_compile.symbols import is_static
-
-Filter = Callable[[jax.Array], jax.Array]
-
-
-def _triangle(x: jax.Array) -> jax.Array:
-    return jnp.maximum(1 - jnp.abs(x), 0)
-
-
-def _keys(x: jax.Array) -> jax.Array:
-    near, far = cubic_weight(x, -0.5)
-    return jnp.where(jnp.abs(x) < 1, near, jnp.where(jnp.abs(x) < 2, far, 0))
-
-
-def _lanczos(x: jax.Array) -> jax.Array:
-    return jnp.where(jnp.abs(x) < 3, jnp.sinc(x) * jnp.sinc(x / 3), 0)
 
 
 class _Resizing:
@@ -60,11 +45,11 @@ class _Resizing:
         self.padded_out = padded_size(call.sizes.dim(out))
         self.least_out = int(out) if is_static(out) else 1
 
-    def _most_places(self, reach: float) -> int:
+    def _most_taps(self, smoothing: Smoothing) -> int:
         """How many places an output may need."""
         largest = self.padded_size / max(self.least_out - self.align, 1)
-        ratio = max(largest if self.scale is None else 1 / self.scale, 1)
-        return min(self.padded_size, int(2 * reach * ratio) + 2)
+        ratio = largest if self.scale is None else 1 / self.scale
+        return smoothing.most_taps(self.padded_size, ratio)
 
     def _ratio(self, dtype: np.dtype) -> jax.Array:
         if self.scale is not None:
@@ -74,38 +59,32 @@ class _Resizing:
             return jnp.where(out > 1, (size - 1) / jnp.maximum(out - 1, 1), 0)
         return size / out
 
-    def apply(self, x: jax.Array, dim: int, kernel: Filter, reach: float) -> jax.Array:
-        """`x` with dimension `dim` resized; `reach` is the filter's half width at ratio 1."""
-        ratio = self._ratio(np.dtype(x.dtype))
-        wide = jnp.maximum(ratio, 1)
-        centre = ratio * (jnp.arange(self.padded_out, dtype=x.dtype) + 0.5)
-        first = jnp.maximum((centre - reach * wide + 0.5).astype(np.int64), 0)
-        last = jnp.minimum((centre + reach * wide + 0.5).astype(np.int64), self.size)
-        places = first + jnp.arange(self._most_places(reach))[:, None]
-        weight = kernel(((places - centre + 0.5) / wide).astype(np.float64))
-        weight = jnp.where(places < last, weight, 0)
-        weight = (weight / weight.sum(axis=0)).astype(x.dtype)
-        index = jnp.clip(jnp.minimum(places, last - 1), 0, self.padded_size - 1)
+    def apply(self, x: jax.Array, dim: int, smoothing: Smoothing) -> jax.Array:
+        """`x` with dimension `dim` resized."""
+        dtype = np.dtype(x.dtype)
+        taps = self._most_taps(smoothing)
+        ratio = self._ratio(dtype)
+        index, weight = smoothing.taps(self.size, ratio, self.padded_out, taps, dtype, jnp)
         taken = jnp.take(x, index.reshape(-1), axis=dim)
         taken = taken.reshape((*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]))
         lane = (*index.shape, *(1,) * (x.ndim - dim - 1))
         return jnp.sum(taken * weight.reshape(lane), axis=dim)
 
 
-def _resized(call: Call, sizes: list[Any], outs: list[Any], how: tuple[Filter, float]) -> Any:
+def _resized(call: Call, sizes: list[Any], outs: list[Any], smoothing: Smoothing) -> Any:
     """The function `(N, C, H, W)` -> `(N, C, *outs)` of a call."""
     scales = (call.arg("scales_h"), call.arg("scales_w"))
     steps = [_Resizing(call, *each) for each in zip(sizes, outs, scales, strict=True)]
 
     def run(x: jax.Array) -> jax.Array:
         for i in (1, 0):
-            x = steps[i].apply(x, 2 + i, *how)
+            x = steps[i].apply(x, 2 + i, smoothing)
         return x
 
     return run
 
 
-def _forward(kernel: Filter, reach: float, member: Rule) -> Rule:
+def _forward(smoothing: Smoothing, member: Rule) -> Rule:
     def rule(call: Call) -> Any:
         x = call.sizes.compact(call.arg("self"))
         sizes, outs = [true_size(d) for d in x.dims[2:]], call.exprs()[2:]
@@ -113,20 +92,20 @@ def _forward(kernel: Filter, reach: float, member: Rule) -> Rule:
             return member(call)
         if not dtypes.is_floating(np.dtype(x.array.dtype)):
             raise refuse(call, "rounds 8-bit pixels by weights that depend on the size")
-        run = _resized(call, sizes, outs, (kernel, reach))
+        run = _resized(call, sizes, outs, smoothing)
         value = run(call.sizes.filled(x, 0).array.astype(dtypes.opmath(x.array.dtype)))
         return call.result(value.astype(x.array.dtype))
 
     return rule
 
 
-def _backward(kernel: Filter, reach: float, member: Rule) -> Rule:
+def _backward(smoothing: Smoothing, member: Rule) -> Rule:
     def rule(call: Call) -> Any:
         grad = call.sizes.compact(call.arg("grad_output"))
         sizes, outs = call.exprs()[2:], [true_size(d) for d in grad.dims[2:]]
         if all(map(is_static, (*sizes, *outs))):
             return member(call)
-        run = _resized(call, sizes, outs, (kernel, reach))
+        run = _resized(call, sizes, outs, smoothing)
         slope = call.sizes.filled(grad, 0).array.astype(dtypes.opmath(grad.array.dtype))
         shape = (*slope.shape[:2], *(padded_size(call.sizes.dim(n)) for n in sizes))
         (value,) = jax.linear_transpose(run, jax.ShapeDtypeStruct(shape, slope.dtype))(slope)
@@ -138,11 +117,9 @@ def _backward(kernel: Filter, reach: float, member: Rule) -> Rule:
     return rule
 
 
-_KINDS = (("bilinear", _triangle, 1.0), ("bicubic", _keys, 2.0), ("lanczos", _lanczos, 3.0))
-
 RULES: Mapping[str, Rule] = {
-    name: make(kernel, reach, batches.RULES[name])
-    for kind, kernel, reach in _KINDS
+    name: make(smoothing, batches.RULES[name])
+    for kind, smoothing in SMOOTHINGS.items()
     for name, make in (
         (f"aten::_upsample_{kind}2d_aa", _forward),
         (f"aten::_upsample_{kind}2d_aa_backward", _backward),

@@ -151,37 +151,76 @@ def _cubic(size: int, out: int, align: bool, scale: float | None, dtype: np.dtyp
     return Taps(index, np.stack(weight).astype(dtype), size)
 
 
-def _triangle(x: np.ndarray) -> np.ndarray:
-    return np.maximum(1 - np.abs(x), 0)
+def _triangle(x: Any, xp: Any) -> Any:
+    return xp.maximum(1 - abs(x), 0)
 
 
-def _keys(x: np.ndarray) -> np.ndarray:
+def _keys(x: Any, xp: Any) -> Any:
     near, far = cubic_weight(x, -0.5)
-    return np.where(np.abs(x) < 1, near, np.where(np.abs(x) < 2, far, 0))
+    return xp.where(abs(x) < 1, near, xp.where(abs(x) < 2, far, 0))
 
 
-def _lanczos(x: np.ndarray) -> np.ndarray:
-    return np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
+def _lanczos(x: Any, xp: Any) -> Any:
+    return xp.where(abs(x) < 3, xp.sinc(x) * xp.sinc(x / 3), 0)
 
 
-def _antialiased(filter_: Callable[[np.ndarray], np.ndarray], reach: float) -> Callable[..., Taps]:
-    """A table whose filter widens with the ratio; `reach` is its half width at ratio 1."""
+@dataclass(frozen=True, slots=True)
+class Smoothing:
+    """A filter that widens with the ratio of the sizes.
 
-    def build(size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> Taps:
+    Attributes:
+        kernel: the weights at distances, by numpy or jax.numpy, its second operand.
+        reach: half its width at ratio 1.
+    """
+
+    kernel: Callable[[Any, Any], Any]
+    reach: float
+
+    def most_taps(self, size: int, ratio: float) -> int:
+        """How many places of an input an output may be made of, at most."""
+        return min(size, int(2 * self.reach * max(ratio, 1)) + 2)
+
+    def taps(
+        self, size: Any, ratio: Any, out: int, taps: int, dtype: np.dtype, xp: Any = np
+    ) -> tuple[Any, Any]:
+        """Index and weight, each `(taps, out)`, of as many outputs.
+
+        Args:
+            size: length of the input.
+            ratio: input positions per output position, of `dtype`.
+            out: how many outputs.
+            taps: how many places each has room for.
+            dtype: in which positions are computed, and of the weights.
+            xp: numpy, or jax.numpy where only the program knows size and ratio.
+        """
+        wide, half = xp.maximum(ratio, dtype.type(1)), dtype.type(0.5)
+        support = dtype.type(self.reach) * wide
+        centre = ratio * (xp.arange(out, dtype=dtype) + half)
+        first = xp.maximum((centre - support + half).astype(np.int64), 0)
+        last = xp.minimum((centre + support + half).astype(np.int64), size)
+        places = first[None, :] + xp.arange(taps)[:, None]
+        weight = self.kernel(((places - centre + half) / wide).astype(np.float64), xp)
+        weight = xp.where(places < last, weight, 0)
+        total = weight.sum(axis=0, keepdims=True)
+        weight = weight / xp.where(total == 0, 1, total)  # an output may reach nothing
+        index = xp.clip(xp.minimum(places, last - 1), 0, size - 1)
+        return index, weight.astype(dtype)
+
+    def build(self, size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> Taps:
+        """The table of one dimension of known sizes."""
         ratio = _ratio(size, out, align, scale, dtype)
-        wide = max(ratio, dtype.type(1))
-        support, half = dtype.type(reach) * wide, dtype.type(0.5)
-        centre = ratio * (np.arange(out, dtype=dtype) + half)
-        first = np.maximum((centre - support + half).astype(np.int64), 0)
-        last = np.minimum((centre + support + half).astype(np.int64), size)
-        places = first[None, :] + np.arange(max(int((last - first).max()), 1))[:, None]
-        weight = filter_(((places - centre + half) / wide).astype(np.float64))
-        weight = np.where(places < last, weight, 0)
-        weight = weight / weight.sum(axis=0, keepdims=True)
-        index = np.minimum(places, np.maximum(last - 1, 0))
-        return Taps(np.minimum(index, size - 1), weight.astype(dtype), size)
+        most = self.most_taps(size, float(ratio))
+        index, weight = self.taps(size, ratio, out, most, dtype)
+        used = max(np.flatnonzero(weight.any(axis=1)), default=0) + 1
+        return Taps(index[:used], weight[:used], size)
 
-    return build
+
+#: The antialiased kinds.
+SMOOTHINGS = {
+    "bilinear": Smoothing(_triangle, 1.0),
+    "bicubic": Smoothing(_keys, 2.0),
+    "lanczos": Smoothing(_lanczos, 3.0),
+}
 
 
 Build = Callable[..., Taps]
@@ -261,9 +300,7 @@ _KINDS: tuple[tuple[str, Build, bool], ...] = (
     ("upsample_bilinear2d", _linear, True),
     ("upsample_trilinear3d", _linear, True),
     ("upsample_bicubic2d", _cubic, True),
-    ("_upsample_bilinear2d_aa", _antialiased(_triangle, 1.0), True),
-    ("_upsample_bicubic2d_aa", _antialiased(_keys, 2.0), True),
-    ("_upsample_lanczos2d_aa", _antialiased(_lanczos, 3.0), True),
+    *((f"_upsample_{name}2d_aa", s.build, True) for name, s in SMOOTHINGS.items()),
 )
 
 TABLE: tuple[Lowering, ...] = tuple(row for kind in _KINDS for row in _rows(*kind))
