@@ -86,3 +86,22 @@ def test_a_module_that_observes_channels_equals_the_cpu_without_the_host() -> No
     for e, a in zip(*found, strict=True):
         torch.testing.assert_close(a.cpu(), e)
     assert torch.tpu.counters().get("fallbacks", {}) == before
+
+
+def test_ranges_and_channels_that_do_not_fit_are_refused_as_on_the_cpu() -> None:
+    x, zero = FINITE.to("tpu"), torch.zeros(6, dtype=torch.int32, device="tpu")
+    by_one, by_channel = (
+        torch.fake_quantize_per_tensor_affine,
+        torch.fake_quantize_per_channel_affine,
+    )
+    scale = SCALES.to("tpu")
+    with pytest.raises(RuntimeError, match="`quant_min` should be less"):
+        by_one(x, 0.1, 0, 127, -128)
+    with pytest.raises(RuntimeError, match="`zero_point` must be between"):
+        by_one(x, 0.1, 300, -128, 127)
+    with pytest.raises(RuntimeError, match="not consistent with input"):
+        by_channel(x, scale, zero, 0, -128, 127)
+    with pytest.raises(RuntimeError, match="the same dimensions"):
+        by_channel(x, scale[:5], zero, 1, -128, 127)
+    with pytest.raises(RuntimeError, match="found Long"):
+        by_channel(x, scale, zero.long(), 1, -128, 127)

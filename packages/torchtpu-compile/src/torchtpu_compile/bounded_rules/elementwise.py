@@ -9,10 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from torchtpu_compile.bounded import Call, Rule, elementwise
+from torchtpu_compile.bounded_rules.common import refuse
 from torchtpu_compile.padded import Padded
 
 _NAMES = (
     "_conj",
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
     "_neg_view",
     "_prelu_kernel",
     "_prelu_kernel_backward",
@@ -62,7 +64,18 @@ def _divided(call: Call) -> Any:
     return elementwise(call)
 
 
+def _observed(call: Call) -> Any:
+    """Padding repeats a value of the tensor, so that it has no least or most of its own."""
+    x = call.sizes.compact(call.arg("self"))
+    if x.padded_dims and call.arg("per_row_fake_quant"):
+        raise refuse(call, "observes the range of each channel")
+    call.set("self", call.sizes.filled(x, x.array.reshape(-1)[0]))
+    value, within, *state = call.run()
+    return [Padded(value, x.dims), Padded(within, x.dims), *map(call.sizes.static, state)]
+
+
 RULES: Mapping[str, Rule] = {
     **{f"aten::{name}": elementwise for name in _NAMES},
     **{f"aten::{name}": _divided for name in _DIVISIONS},
+    "aten::_fused_moving_avg_obs_fq_helper_functional": _observed,
 }

@@ -219,6 +219,36 @@ def _attention(arguments: Arguments) -> None:
         )
 
 
+def _quantised_range(arguments: Arguments) -> None:
+    """The zero point, where the call gives it as a number, is a value of the range."""
+    low, high, zero = (arguments[n] for n in ("quant_min", "quant_max", "zero_point"))
+    if low > high:
+        raise RuntimeError("`quant_min` should be less than or equal to `quant_max`.")
+    if isinstance(zero, int) and not low <= zero <= high:
+        raise RuntimeError("`zero_point` must be between `quant_min` and `quant_max`.")
+
+
+def _quantised_channels(arguments: Arguments) -> None:
+    """There is one scale and one zero point for each channel."""
+    scale, zero = arguments["scale"], arguments["zero_point"]
+    if scale.dtype not in (torch.float32, torch.bfloat16):
+        found = dtype_name(scale.dtype)
+        raise RuntimeError(f"Scale must be Float or BFloat16, found {found}")
+    if zero.dtype not in (torch.int32, torch.float32, torch.float16):
+        found = dtype_name(zero.dtype)
+        raise RuntimeError(f"Zero-point must be Int32, Float or Half, found {found}")
+    if scale.ndim != 1 or zero.ndim != 1:
+        raise RuntimeError("scale and zero point need to be 1-D tensors")
+    if scale.shape != zero.shape:
+        raise RuntimeError("scale and zero-point need to have the same dimensions")
+    x, axis = arguments["self"], arguments["axis"]
+    if -x.ndim <= axis < x.ndim and x.shape[axis] != scale.shape[0]:
+        raise RuntimeError(
+            "dimensions of scale and zero-point are not consistent with input tensor"
+        )
+    _quantised_range(arguments)
+
+
 #: Checks by the op's name, for all its overloads.
 CHECKS: dict[str, Callable[[Arguments], None]] = {
     "aten::as_strided_scatter": _inside_storage,
@@ -228,6 +258,8 @@ CHECKS: dict[str, Callable[[Arguments], None]] = {
     "aten::convolution_overrideable": _convolution,
     "aten::_scaled_dot_product_fused_attention_overrideable": _attention,
     "aten::multilabel_margin_loss_forward": _multilabel_target,
+    "aten::fake_quantize_per_tensor_affine_cachemask": _quantised_range,
+    "aten::fake_quantize_per_channel_affine_cachemask": _quantised_channels,
     "aten::index_add": _index_add_source,
     "aten::multinomial": _multinomial,
     "aten::bucketize": _boundaries,
