@@ -91,7 +91,30 @@ def _segments(x: Tensor) -> tuple[Tensor, ...]:
 
 
 Case = tuple[Callable[[Tensor], Any], Callable[[int], Tensor]]
+
+
+def _quantised(x: Tensor) -> Tensor:
+    """By a range found in the tensor, and by one that a fused observer finds."""
+    point = torch.zeros((), dtype=torch.int32, device=x.device)
+    x = torch.fake_quantize_per_tensor_affine(x, x.detach().abs().amax() / 100, point, -128, 127)
+    on, scale = torch.ones(1, dtype=torch.int64, device=x.device), torch.ones(1, device=x.device)
+    state = (scale * float("inf"), -scale * float("inf"), scale, point.clone()[None])
+    return torch.fused_moving_avg_obs_fake_quant(x - 1, on, on, *state, 0.01, 0, 255, -1)
+
+
+def _factored(x: Tensor) -> Tensor:
+    """A Gaussian process's fit to as many points as `x` has rows."""
+    kernel = x @ x.t() / 8 + 2 * torch.eye(x.shape[0], device=x.device)
+    factor = torch.linalg.cholesky(kernel)
+    white = torch.triangular_solve(x, factor, upper=False)[0].square().sum()
+    return (
+        white + torch.cholesky_solve(x, factor).sin().sum() + torch.cholesky_inverse(factor).sum()
+    )
+
+
 CASES: dict[str, Case] = {
+    "fake quantisation": (_quantised, _rows),
+    "factors": (_factored, lambda n: torch.randn(n, 4)),
     "segments": (_segments, _rows),
     "lists": (
         lambda x: (
@@ -282,15 +305,6 @@ def test_one_program_is_right_at_every_size(name: str) -> None:
 
 
 #: Losses whose gradients have ops of their own.
-def _quantised(x: Tensor) -> Tensor:
-    """By a range found in the tensor, and by one that a fused observer finds."""
-    point = torch.zeros((), dtype=torch.int32, device=x.device)
-    x = torch.fake_quantize_per_tensor_affine(x, x.detach().abs().amax() / 100, point, -128, 127)
-    on, scale = torch.ones(1, dtype=torch.int64, device=x.device), torch.ones(1, device=x.device)
-    state = (scale * float("inf"), -scale * float("inf"), scale, point.clone()[None])
-    return torch.fused_moving_avg_obs_fake_quant(x - 1, on, on, *state, 0.01, 0, 255, -1)
-
-
 GRADIENTS: dict[str, Case] = {
     "losses of flattened rows": (_mean_of_flattened_rows, _rows),
     "multi-label margin": (_multilabel, _rows),
@@ -330,7 +344,6 @@ GRADIENTS: dict[str, Case] = {
         ),
         _image,
     ),
-    "fake quantisation": (lambda x: _quantised(x).sin().sum(), _rows),
     "smoothed by cubes": (
         lambda x: (
             F.interpolate(x, (3, 4), None, "bicubic", True, None, antialias=True).square().mean()

@@ -66,16 +66,22 @@ def _of_fixed_matrices(call: Call) -> Any:
     return _results(call, x, call.run())
 
 
-def _solve(call: Call) -> Any:
-    a, b = (call.sizes.compact(x) for x in call.args[:2])
+def _solve(call: Call, matrix: int = 0) -> Any:
+    """A system of equations; `matrix` is its place among the operands, 0 or 1."""
+    a, b = (call.sizes.compact(call.args[i]) for i in (matrix, 1 - matrix))
     if a.padded_dims and not same_dim(a.dims[-1], a.dims[-2]):
         raise refuse(call, "takes a matrix of open size that is not square")
     if len(a.dims) != len(b.dims) or not all(
         same_dim(x, y) for x, y in zip(a.dims[:-2], b.dims[:-2], strict=True)
     ):
         raise refuse(call, "has batches that differ")
-    call.args[:2] = [_continued(call, a), call.sizes.filled(b, 0)]
+    call.args[matrix], call.args[1 - matrix] = _continued(call, a), call.sizes.filled(b, 0)
     return _results(call, a, call.run())
+
+
+def _solve_for(call: Call) -> Any:
+    # the right-hand side comes first, as in aten::cholesky_solve(self, A)
+    return _solve(call, matrix=1)
 
 
 def _solve_factored(call: Call) -> Padded:
@@ -121,6 +127,7 @@ RULES: Mapping[str, Rule] = {
             "aten::linalg_inv_ex",
             "aten::linalg_cholesky_ex",
             "aten::cholesky",
+            "aten::cholesky_inverse",
             "aten::linalg_lu_factor_ex",
         ),
         _of_one_matrix,
@@ -130,6 +137,10 @@ RULES: Mapping[str, Rule] = {
     ),
     **dict.fromkeys(("aten::eye", "aten::eye.m"), _eye),
     **dict.fromkeys(("aten::_linalg_solve_ex", "aten::linalg_solve_triangular"), _solve),
+    **dict.fromkeys(
+        ("aten::cholesky_solve", "aten::_cholesky_solve_helper", "aten::triangular_solve"),
+        _solve_for,
+    ),
     "aten::linalg_matrix_exp": _exponential,
     "aten::linalg_lu_solve": _solve_factored,
     "aten::diag_embed": _diag_embed,
