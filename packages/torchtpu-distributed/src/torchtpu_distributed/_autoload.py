@@ -51,7 +51,10 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    from torchtpu_distributed.creation import create, serve_whole_group
+    from torchtpu_core.runtime.collector import uncollected
+
+    with uncollected():  # the import of JAX; as core does when it starts
+        from torchtpu_distributed.creation import create, serve_whole_group
 
     backend = create(options)
     serve_whole_group(sys._getframe(1).f_locals, backend)

@@ -14,6 +14,7 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import default_pg_timeout
 from torchtpu_core.calls import user_line
 from torchtpu_core.env_vars import settings
+from torchtpu_core.runtime.collector import uncollected
 
 from torchtpu_distributed import _C, active, gloo_backends, world
 from torchtpu_distributed.backend import Backend
@@ -44,7 +45,8 @@ def create(options: Any) -> Any:
     is_world = not ranks
     if is_world:
         _check_first()
-        serve_dtensors()
+        with uncollected():  # Ctrl-C in a callback of the collector, such as JAX's, is lost
+            serve_dtensors()
         return make(
             world.start(store, rank, size, timeout_s),
             options.group_id or "world",

@@ -104,8 +104,7 @@ class Watch:
         self._board.beat(self._ledger.positions(), now, self._ledger.failed_in)
         expired, self._expired = self._expired, []
         self._board.delete(expired)
-        for notice in self._board.new_notices():
-            self._take(notice)
+        self._hear()
         if self._ledger.failure is not None:
             self._stop_if_stuck()
             return
@@ -113,6 +112,10 @@ class Watch:
             self._look_after(pending)
             if self._ledger.failure is not None:
                 return
+
+    def _hear(self) -> None:
+        for notice in self._board.new_notices():
+            self._take(notice)
 
     def _take(self, notice: dict[str, Any]) -> None:
         if notice["rank"] == self._rank:
@@ -170,7 +173,12 @@ class Watch:
         running = processes.is_running(self._peers[rank])
         if running is None:
             return self._why_silent(rank)
-        return "" if running else "its process ended without a word, as one that is killed does"
+        if running:
+            return ""
+        self._hear()  # it may have spoken since the last time, and ended
+        if rank in self._gone:
+            return self._why_lost(rank, pending)
+        return "its process ended without a word, as one that is killed does"
 
     def _why_silent(self, rank: int) -> str:
         beat = self._board.beats([rank]).get(rank, 0)

@@ -12,6 +12,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any, NoReturn
 
+from torchtpu_core.runtime.collector import uncollected
 from torchtpu_core.runtime.untraced import untraced
 
 _HEAVY = {
@@ -66,10 +67,14 @@ def models_time() -> bool:
 
 
 def start() -> None:
-    """Start the runtime: client, plugins, tables, mode."""
-    from torchtpu_core.runtime import startup
+    """Start the runtime: client, plugins, tables, mode.
 
-    untraced(startup.start)()
+    JAX adds a callback to the collector, in which Ctrl-C is lost; and imports make many objects.
+    """
+    with uncollected():
+        from torchtpu_core.runtime import startup
+
+        untraced(startup.start)()
 
 
 def raise_no_such_device(device: int) -> NoReturn:
