@@ -56,6 +56,11 @@ bool is_reduced_by_gloo(c10::ScalarType type) {
   }
 }
 
+// gloo compares numbers: whether a NaN survives depends on the rank that has it.
+bool is_nan_lost_by_gloo(Op op, c10::ScalarType type) {
+  return (op == Op::MIN || op == Op::MAX) && at::isFloatingType(type);
+}
+
 at::Tensor as_bytes(const at::Tensor& view) { return view.view(at::kByte); }
 
 WorkPtr broadcast_of(c10d::Backend& gloo, const at::Tensor& view, int root) {
@@ -92,9 +97,10 @@ void fold(const Tensors& rows, Op op, const at::Tensor& out) {
   }
 }
 
-bool is_reduced_by_exchange(const at::Tensor& operand, int size) {
+bool is_reduced_by_exchange(const at::Tensor& operand, Op op, int size) {
   int64_t bytes = static_cast<int64_t>(operand.nbytes()) * (size - 1) * (size == 2 ? 1 : 2);
-  return size > 1 && operand.numel() >= size && bytes <= kReduceByExchangeBytes;
+  bool is_better = operand.numel() >= size || is_nan_lost_by_gloo(op, operand.scalar_type());
+  return size > 1 && is_better && bytes <= kReduceByExchangeBytes;
 }
 
 // Every rank sends its operand to every other one; `end` reduces them all.
@@ -161,13 +167,17 @@ WorkPtr all_reduce(Direct& direct, const Tensors& tensors, const c10d::Allreduce
   if (op == nullptr) {
     return nullptr;
   }
+  Op reduction = opts.reduceOp.op_;
+  if (is_nan_lost_by_gloo(reduction, tensors[0].scalar_type()) &&
+      !is_reduced_by_exchange(tensors[0], reduction, direct.size())) {
+    return nullptr;
+  }
   Request request{"all_reduce", op, -1, &tensors[0], &tensors[0], false, true};
   request.later = opts.asyncOp;
   request.timeout = opts.timeout;
-  Op reduction = opts.reduceOp.op_;
   return direct.run(request, [reduction, rank = direct.rank(), size = direct.size()](
                                  c10d::Backend& gloo, const at::Tensor&, const at::Tensor& target, End& end) {
-    if (is_reduced_by_exchange(target, size)) {
+    if (is_reduced_by_exchange(target, reduction, size)) {
       return std::vector<WorkPtr>{reduce_by_exchange(gloo, target, reduction, rank, size, end)};
     }
     c10d::AllreduceOptions summing;

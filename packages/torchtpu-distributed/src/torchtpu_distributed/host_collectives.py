@@ -134,11 +134,12 @@ class Gloo:
 
     def _reduce(self, view: Tensor, op: str, root: int = -1) -> Begun:
         view, op = _countable(view, op)
-        if op not in _OPS or view.dtype not in _REDUCED:
+        can_gloo = op in _OPS and view.dtype in _REDUCED
+        if can_gloo and root < 0 and self._is_exchanged(view, op):
+            return self._reduce_by_exchange(view, op)
+        if not can_gloo or _is_nan_lost_by_gloo(view, op):
             gathered = view.new_empty((self.size, view.numel()))
             return self._gather(view, list(gathered)), _folding(list(gathered), op, view)
-        if root < 0 and self._is_exchanged(view):
-            return self._reduce_by_exchange(view, op)
         options = dist.AllreduceOptions() if root < 0 else dist.ReduceOptions()
         options.reduceOp = _OPS[op]
         if root < 0:
@@ -148,9 +149,10 @@ class Gloo:
             work = self.backend.reduce([view], options)
         return [work], (lambda: _divide(view, self.size)) if op == "avg" else _nothing
 
-    def _is_exchanged(self, view: Tensor) -> bool:
+    def _is_exchanged(self, view: Tensor, op: str) -> bool:
         copies = (self.size - 1) * (1 if self.size == 2 else 2) * view.nbytes
-        return 1 < self.size <= view.numel() and copies <= _REDUCE_BY_EXCHANGE_BYTES
+        is_better = self.size <= view.numel() or _is_nan_lost_by_gloo(view, op)
+        return self.size > 1 and is_better and copies <= _REDUCE_BY_EXCHANGE_BYTES
 
     def _reduce_by_exchange(self, view: Tensor, op: str) -> Begun:
         """Every rank sends its operand to every other one, and reduces them all."""
@@ -192,6 +194,11 @@ def _together(begun: Sequence[Begun]) -> Begun:
 
 def _nothing() -> None:
     """What most collectives end with."""
+
+
+def _is_nan_lost_by_gloo(view: Tensor, op: str) -> bool:
+    """gloo compares numbers: whether a NaN survives depends on the rank that has it."""
+    return op in ("max", "min") and view.dtype.is_floating_point
 
 
 def _as_bytes(view: Tensor) -> Tensor:
