@@ -117,3 +117,22 @@ def test_log_of_recompiles_names_the_op_and_its_operands() -> None:
     )
     assert done.returncode == 0
     assert "<TorchTpu/recompiles> cosh_, program 2: float32[3]" in done.stderr
+
+
+def test_device_that_was_chosen_is_that_of_fake_tensors_and_of_a_mesh_before_the_start(run_python):
+    done = run_python(
+        """
+        import torch
+        from torch._subclasses import FakeTensorMode
+        torch.tpu.set_device(1)
+        with FakeTensorMode():
+            print(torch.empty(2, device="tpu").device, end=" ")
+        from torch import distributed as dist
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_device_mesh("tpu", (1,))
+        print(torch.tpu.current_device(), torch.tpu._initialized)
+        """,
+        TORCH_TPU_TARGET="v5e:2x2",
+        LOCAL_RANK="0",
+    )
+    assert done.stdout == "tpu:1 1 False\n"

@@ -79,8 +79,7 @@ class HostPath:
         Args:
             timeout_s: seconds it may take; None for the group's.
         """
-        if devices.is_initialized():
-            devices.synchronize()
+        devices.synchronize()
 
         def begin(gloo: Gloo) -> Begun:
             patient = dist.BarrierOptions()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from torchtpu_core.lowering.table import Lowering
-from torchtpu_core.tpu import is_initialized
+from torchtpu_core.tpu.devices import has_started
 
 _waiting: list[Lowering] = []
 
@@ -15,7 +15,7 @@ def serve(row: Lowering) -> None:
     Raises:
         LoweringTableError: the op has a row already.
     """
-    if not is_initialized():
+    if not has_started():
         _waiting.append(row)
         return
     from torchtpu_core.runtime import startup, tables

@@ -33,6 +33,7 @@ from torchtpu_core.tpu.devices import (
     set_target,
     synchronize,
 )
+from torchtpu_core.tpu.devices import has_started as _has_started
 from torchtpu_core.tpu.devices import is_in_bad_fork as _is_in_bad_fork
 from torchtpu_core.tpu.eager import EagerMode, debug, set_eager_mode
 from torchtpu_core.tpu.explain import Explanation, explain, wait_for_compiles
@@ -83,7 +84,7 @@ def __getattr__(name: str) -> object:
 
         return current_mode()
     if name == "_initialized":  # torch.utils.checkpoint saves random states only if it is true
-        return is_initialized()
+        return _has_started()
     raise AttributeError(absent.explain(name))
 
 

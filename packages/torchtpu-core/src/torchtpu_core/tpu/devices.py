@@ -14,6 +14,8 @@ from torchtpu_core.errors import DeviceIndexError
 
 Device: TypeAlias = "torch.device | str | int | None"
 
+_is_chosen = False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProperties:
@@ -64,9 +66,17 @@ def is_available() -> bool:
     return device_count() > 0
 
 
-def is_initialized() -> bool:
+def has_started() -> bool:
     """Whether the device has started in this process."""
     return bool(_C.is_started()) and not is_in_bad_fork()
+
+
+def is_initialized() -> bool:
+    """Whether the device has started in this process, or one was chosen that will.
+
+    PyTorch's fake tensors are on device 0, and its device meshes choose one, as long as it is not.
+    """
+    return has_started() or ((_is_chosen or _C.current_device() > 0) and not is_in_bad_fork())
 
 
 def is_in_bad_fork() -> bool:
@@ -97,7 +107,9 @@ def current_device() -> int:
 
 def set_device(device: Device) -> None:
     """Make a device current for this thread."""
+    global _is_chosen
     _C.exchange_device(index_of(device))
+    _is_chosen = True
 
 
 class device:
@@ -189,7 +201,7 @@ def synchronize(device: Device = None) -> None:
     Raises:
         IndexError: an index was out of range; the message names the line of the call.
     """
-    if is_initialized():
+    if has_started():
         _C.synchronize(index_of(device))
 
 
@@ -204,6 +216,7 @@ __all__ = [
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "has_started",
     "index_of",
     "init",
     "is_available",
