@@ -10,6 +10,7 @@ A child that starts several of a kind forks them (`fork`): imports are made once
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -78,6 +79,7 @@ def fork(run: Callable[[], Any], *, output: Path | None, errors: Path) -> int:
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    gc.freeze()  # collections in the copy would touch, and so copy, all memory that is shared
     child = os.fork()
     if child:
         return child
