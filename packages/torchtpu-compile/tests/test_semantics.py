@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable
 
@@ -347,3 +348,22 @@ def test_matrix_without_factor_names_the_line(factor) -> None:
 
     with pytest.raises(torch.linalg.LinAlgError, match=r"test_semantics\.py"):
         function(torch.zeros(3, 3, device="tpu"))
+
+
+def test_operator_between_programs_is_called_from_its_own_line() -> None:
+    lines = []
+
+    @torch.library.custom_op("torchtpu_tests::noted", mutates_args=())
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        lines.append([f.line for f in traceback.extract_stack() if f.name == "function"][-1])
+        return x.clone()
+
+    noted.register_fake(torch.empty_like)
+
+    @torch.compile(backend="tpu")
+    def function(x: torch.Tensor) -> torch.Tensor:
+        first = noted(x * 2)
+        return noted(first + 1)
+
+    assert function(torch.ones(2, device="tpu")).tolist() == [3, 3]
+    assert lines == ["first = noted(x * 2)", "return noted(first + 1)"]

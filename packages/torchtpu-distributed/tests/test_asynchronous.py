@@ -120,3 +120,9 @@ def test_wait_with_a_timeout_ends_and_can_be_repeated(pair, way):
     total = first + second
     assert torch.equal(result.float(), second if way == "message" else total)
     assert torch.equal(other.float(), second if way == "message" else total)
+
+
+def test_collectives_in_a_compiled_graph_are_recorded_with_their_own_lines(pair):
+    each = [torch.ones(2), torch.ones(2)]
+    for found, lines in pair("asynchronous.recorded_in_a_graph", each=each):
+        assert found.tolist() == [5, 5, 5, 5] and lines == [1, 2]

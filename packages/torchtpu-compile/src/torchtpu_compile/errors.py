@@ -6,8 +6,9 @@ from __future__ import annotations
 import functools
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Self
 
 import jax
@@ -82,15 +83,41 @@ class AOTFileError(TorchTPUError, RuntimeError):
     """
 
 
+def _frame(node: torch.fx.Node) -> re.Match[str] | None:
+    """The call that made a node: the user's innermost frame, not one of torch's own modules."""
+    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+    own = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
+    return (own or frames or [None])[-1]
+
+
 def user_line(node: torch.fx.Node) -> str:
     """``file:line in function`` of the call that made a node, or an empty string."""
-    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
-    if not frames:
-        return ""
-    # The innermost frame of the user's, not of torch's own modules.
-    own = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
-    last = (own or frames)[-1]
-    return f"{last['file']}:{last['line']} in {last['function']}"
+    frame = _frame(node)
+    return f"{frame['file']}:{frame['line']} in {frame['function']}" if frame else ""
+
+
+def caller_at(node: torch.fx.Node) -> Callable[[Any, Any, Any], Any]:
+    """A function ``call(target, args, kwargs)`` whose frame stands at the user's line.
+
+    Whoever looks for that line, as records of collectives, warnings and tracebacks do, finds the
+    call that made the node instead of the line that called the compiled function.
+    """
+    frame = _frame(node)
+    return _caller(frame["file"], int(frame["line"]), frame["function"]) if frame else _call
+
+
+@functools.cache
+def _caller(file: str, line: int, function: str) -> Callable[[Any, Any, Any], Any]:
+    first = _call.__code__.co_firstlineno
+    below = next(at for *_, at in _call.__code__.co_lines() if at and at > first) - first
+    code = _call.__code__.replace(
+        co_filename=file, co_name=function, co_qualname=function, co_firstlineno=line - below
+    )
+    return FunctionType(code, {})
+
+
+def _call(target: Any, args: Any, kwargs: Any) -> Any:
+    return target(*args, **kwargs)
 
 
 def line_of(error: BaseException) -> str:

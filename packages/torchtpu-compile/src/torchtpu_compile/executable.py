@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import flex_attention, numbers, output_views, rng_states
 from torchtpu_compile.buckets import BucketPolicy
-from torchtpu_compile.errors import GraphError, describe
+from torchtpu_compile.errors import GraphError, caller_at, describe
 from torchtpu_compile.placement import (
     Placement,
     Step,
@@ -63,9 +63,13 @@ class DeviceStep:
 
 @dataclass(slots=True)
 class EagerStep:
-    """Ordinary calls of operators, one by one."""
+    """Ordinary calls of operators, one by one, each from the user's line."""
 
     nodes: Sequence[Node]
+    calls: Sequence[Callable[..., Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls = [caller_at(node) for node in self.nodes]
 
     def run(self, values: Values) -> None:
         """Call each node's operator on tensors.
@@ -74,12 +78,12 @@ class EagerStep:
             GraphError: a call failed for another reason than what the backend reports itself.
             LinAlgError: a matrix has no inverse or factor; names the user's line.
         """
-        for node in self.nodes:
+        for node, call in zip(self.nodes, self.calls, strict=True):
             args, kwargs = torch.fx.node.map_arg(
                 (node.args, node.kwargs), lambda source: _number(source, values)
             )
             try:
-                values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+                values[node] = call(node.target, args, kwargs)
             except TorchTPUError:
                 raise
             except torch.linalg.LinAlgError as error:

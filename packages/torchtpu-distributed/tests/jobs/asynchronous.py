@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 from short_way import LongWays
 from torch import distributed as dist
+from torch.distributed import _functional_collectives as traced
 from torchtpu_distributed import active, host_running
 
 Tensor = torch.Tensor
@@ -252,3 +253,15 @@ def waited_for_in_turns(way: str, mine: Tensor) -> tuple[str, Tensor]:
         store.wait([f"waited/{way}"])
         (dist.send(x, 0) if way == "message" else dist.all_reduce(x))
     return said, x.cpu()
+
+
+def recorded_in_a_graph(mine: Tensor) -> tuple[Tensor, list[int]]:
+    """What a compiled graph's two collectives make, and the lines of their records within it."""
+
+    def graph(x: Tensor) -> Tensor:
+        y = traced.all_reduce(x * 2, "sum", dist.group.WORLD)
+        return traced.all_gather_tensor(y + 1, 0, dist.group.WORLD)
+
+    found = torch.compile(graph, backend="tpu", fullgraph=True)(mine.to("tpu")).cpu()
+    frames = [entry["frames"][0] for entry in active.flight_recorder()["entries"][-2:]]
+    return found, [frame["line"] - graph.__code__.co_firstlineno for frame in frames]
