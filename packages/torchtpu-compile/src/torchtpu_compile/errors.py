@@ -87,7 +87,7 @@ def _frame(node: torch.fx.Node) -> re.Match[str] | None:
     """The call that made a node: the user's innermost frame, not one of torch's own modules."""
     frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
     own = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
-    return (own or frames or [None])[-1]
+    return (own or frames)[-1] if frames else None
 
 
 def user_line(node: torch.fx.Node) -> str:
