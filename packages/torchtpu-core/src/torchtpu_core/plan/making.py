@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from torchtpu_core.ici.faults import NO_FAULTS, Faults
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.plan import uneven
-from torchtpu_core.plan.advice import advise
 from torchtpu_core.plan.fusion import fuse
 from torchtpu_core.plan.join import Joined
 from torchtpu_core.plan.links import traffic_of
@@ -40,6 +39,7 @@ def make_plan(
     uneven.complete(several)
     plans = [_alone(one, where, slices, pricer, faults) for one in several]
     if len(plans) == 1:
+        plans[0].advice = plans[0].advised(plans[0].schedule, pricer)
         _add_traffic(plans[0], pricer)
         _note_lonely_ranks(plans[0])
         return plans[0]
@@ -51,9 +51,11 @@ def make_plan(
     schedules = joined.run([placing(p.ops, p.fusion, pricer) for p in plans])
     slowest = max(range(len(plans)), key=lambda number: schedules[number].step_s)
     step_s = schedules[slowest].step_s
+    alone = [plan.schedule for plan in plans]
     if is_pipeline(plans):
-        alone = [plan.schedule for plan in plans]
         plans[slowest].advice = advise_pipeline(plans, alone, step_s, pricer)
+    else:
+        plans[slowest].advice = plans[slowest].advised(alone[slowest], pricer)
     roles = []
     for plan, placed in zip(plans, schedules, strict=True):
         roles.append(Role(plan.recording.ranks, plan, placed.step_s))
@@ -80,8 +82,7 @@ def _alone(recording: Recording, where: Slice, slices: int, pricer: Pricer, faul
     memory = memory_of(recording.ops, recording.blocks, step, limit, vmem, _table_bytes(where))
     fusion = fusion.staying(ops, recording.blocks, memory.resident)
     placed = schedule(ops, fusion, pricer)
-    advice = advise(ops, fusion, pricer, placed, memory, recording)
-    return Plan(recording, where, slices, ops, fusion, placed, memory, advice, faults=faults)
+    return Plan(recording, where, slices, ops, fusion, placed, memory, faults=faults)
 
 
 def _vmem(where: Slice, placed: Schedule, count: int) -> Vmem:

@@ -28,7 +28,7 @@ def advise_pipeline(
     """Changes that pay, largest simulated gain first.
 
     Args:
-        plans: one per stage, with advice on its own work.
+        plans: one per stage.
         alone: their schedules if they had to wait for nobody.
         step_s: simulated seconds of the step in which they wait for each other.
         pricer: prices their operators.
@@ -53,7 +53,7 @@ def advise_pipeline(
             gain_s=(step_s - busy_s[busiest]) / 2,
             part=0.0,
         ),
-        *plans[busiest].advice,
+        *plans[busiest].advised(alone[busiest], pricer),
     ]
     shares = [replace(item, part=item.gain_s / max(step_s, 1e-30)) for item in found]
     kept = [item for item in shares if item.part >= SMALLEST_GAIN]

@@ -11,13 +11,14 @@ from typing import Any
 
 from torchtpu_core.ici.faults import NO_FAULTS, Faults
 from torchtpu_core.ici.slices import Slice
-from torchtpu_core.plan.advice import Advice
+from torchtpu_core.plan.advice import Advice, advise
 from torchtpu_core.plan.fusion import Fusion
 from torchtpu_core.plan.gradient_sums import gradient_sums
 from torchtpu_core.plan.links import Link
 from torchtpu_core.plan.memory import Memory
 from torchtpu_core.plan.placed import Schedule, Unit
 from torchtpu_core.plan.records import Op, Phase, Recording, Work
+from torchtpu_core.plan.schedule import Pricer
 
 #: Parts of the critical path that are waiting for ranks with another role.
 ROLE_WAITS = ("waiting for another rank", "waiting for the slowest rank")
@@ -132,6 +133,10 @@ class Plan:
     def all_roles(self) -> list[Plan]:
         """One plan for each role; this one alone where ranks do not differ."""
         return [role.plan for role in self.roles] or [self]
+
+    def advised(self, alone: Schedule, pricer: Pricer) -> list[Advice]:
+        """Advice on the work of its rank, by its schedule if it had to wait for nobody."""
+        return advise(self.ops, self.fusion, pricer, alone, self.memory, self.recording)
 
     @property
     def step_s(self) -> float:
