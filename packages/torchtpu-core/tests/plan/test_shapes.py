@@ -82,6 +82,18 @@ def test_numbers_of_another_type_are_other_operands(shapes) -> None:
     assert kinds == [torch.int32, torch.int32, torch.float32]
 
 
+def test_new_tensor_is_of_the_default_dtype_of_the_moment(shapes) -> None:
+    call = aten.ones.default, (), ([2],), {"device": torch.device("tpu")}
+    before, found = torch.get_default_dtype(), []
+    try:
+        for dtype in (torch.float32, torch.bfloat16, torch.float32):
+            torch.set_default_dtype(dtype)
+            found.append(shapes.run(*call).dtype)
+    finally:
+        torch.set_default_dtype(before)
+    assert found == [torch.float32, torch.bfloat16, torch.float32] and shapes.asked == 2
+
+
 def test_part_at_another_place_has_its_own_offset(shapes) -> None:
     x = made(shapes, 6, 4)
     later = shapes.run(aten.slice.Tensor, (), (x, 0, 2, 6), {})

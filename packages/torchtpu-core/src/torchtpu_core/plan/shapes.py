@@ -51,7 +51,8 @@ class Shapes:
         if makes is None or not args:
             return self._ask(func, types, args, kwargs)
         try:
-            key: Any = (func, self._kind(args), self._kind(kwargs.items()) if kwargs else ())
+            operands = self._kind(args), self._kind(kwargs.items()) if kwargs else ()
+            key: Any = (func, operands, torch.get_default_dtype())
             if makes is _Makes.VIEW:
                 key = (*key, args[0].storage_offset())
             known = self._known.get(key, _UNKNOWN)
