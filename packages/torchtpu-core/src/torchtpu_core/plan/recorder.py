@@ -95,33 +95,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if special is not _RUN:
             return special
         try:
-            out = self._made(func, types, args, kwargs, inputs)
+            out = self.shapes.result(func, types, args, kwargs, inputs)
         except torch._subclasses.fake_tensor.DynamicOutputShapeException as error:
             raise self._dynamic(func) from error
         self._record(func, args, kwargs, flat, inputs, out)
-        return out
-
-    def _made(
-        self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        inputs: list[Any],
-    ) -> Any:
-        """The result of an operator, without values."""
-        if func is _aten._to_copy.default and not isinstance(args[0], FakeTensor):
-            with self.fake:
-                return _uploaded(args[0], kwargs)
-        if func is _aten.bincount.default:
-            with self.fake:
-                counts = _counted(args, kwargs)
-            if counts is not None:
-                return counts
-        out = self.shapes.run(func, types, args, kwargs)
-        if any(map(sparse_shapes.is_sparse, inputs)):
-            with self.fake:
-                return sparse_shapes.filled(func, inputs, out)
         return out
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -377,33 +354,6 @@ def _to_small_host(tensor: Any, target: Any) -> bool:
         and torch.device(target).type == "cpu"
         and tensor.numel() <= LARGEST_HOST_TENSOR
     )
-
-
-def _uploaded(source: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
-    """The fake copy of a host tensor with values.
-
-    Made by hand: PyTorch's conversion keeps a weak reference to the host tensor, and then it
-    can no longer be swapped for the copy, as moving a module does.
-    """
-    return torch.empty_strided(
-        source.shape,
-        source.stride(),
-        dtype=kwargs.get("dtype") or source.dtype,
-        device=kwargs.get("device"),
-    )
-
-
-def _counted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The fake counts of a bincount that states its bins; None if it does not.
-
-    Values beyond `minlength` would add bins; scripts that state it have none.
-    """
-    weights, bins = [*args[1:], None, 0][:2]
-    weights, bins = kwargs.get("weights", weights), kwargs.get("minlength", bins)
-    if not bins:
-        return None
-    dtype = torch.int64 if weights is None else weights.dtype
-    return torch.empty(bins, dtype=dtype, device=args[0].device)
 
 
 class _Run:

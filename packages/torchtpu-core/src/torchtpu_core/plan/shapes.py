@@ -17,6 +17,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from torchtpu_core.plan import sparse_shapes
+
+_aten = torch.ops.aten
 #: Marks operands that were not seen yet.
 _UNKNOWN = object()
 
@@ -45,13 +48,42 @@ class Shapes:
         # By operator and operands: a result, a list of them, or None if the mode has to be asked.
         self._known: dict[Any, Any] = {}
 
+    def result(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: Sequence[torch.Tensor],
+    ) -> Any:
+        """The result of any operator of a script.
+
+        Args:
+            func: the operator.
+            types: of the operands that are subclasses of tensors.
+            args: its positional arguments.
+            kwargs: its named ones.
+            inputs: the tensors among both, and in lists among them.
+        """
+        if func is _aten._to_copy.default and not isinstance(args[0], FakeTensor):
+            return self._uploaded(args[0], kwargs)
+        if func is _aten.bincount.default:
+            counts = self._counted(args, kwargs)
+            if counts is not None:
+                return counts
+        out = self.run(func, types, args, kwargs)
+        if any(map(sparse_shapes.is_sparse, inputs)):
+            with self.mode:
+                return sparse_shapes.filled(func, inputs, out)
+        return out
+
     def run(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The result of an operator."""
+        """The result of an operator on fake tensors."""
         makes = _makes(func)
         if makes is None or not args:
             return self._ask(func, types, args, kwargs)
         try:
-            operands = self._kind(args), self._kind(kwargs.items()) if kwargs else ()
+            operands = self._kind(args), self._kind(kwargs.items())
             key: Any = (func, operands, torch.get_default_dtype())
             if makes is _Makes.VIEW:
                 key = (*key, args[0].storage_offset())
@@ -74,6 +106,31 @@ class Shapes:
 
     def _ask(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return self.mode.__torch_dispatch__(func, types, args, kwargs)
+
+    def _uploaded(self, source: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
+        """The fake copy of a host tensor with values.
+
+        Made by hand: PyTorch's conversion keeps a weak reference to the host tensor, and then it
+        can no longer be swapped for the copy, as moving a module does.
+        """
+        dtype = kwargs.get("dtype") or source.dtype
+        with self.mode:
+            return torch.empty_strided(
+                source.shape, source.stride(), dtype=dtype, device=kwargs.get("device")
+            )
+
+    def _counted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The fake counts of a bincount that states its bins; None if it does not.
+
+        Values beyond `minlength` would add bins; scripts that state it have none.
+        """
+        weights, bins = [*args[1:], None, 0][:2]
+        weights, bins = kwargs.get("weights", weights), kwargs.get("minlength", bins)
+        if not bins:
+            return None
+        dtype = torch.int64 if weights is None else weights.dtype
+        with self.mode:
+            return torch.empty(bins, dtype=dtype, device=args[0].device)
 
     def _kind(self, values: Iterable[Any]) -> tuple[Any, ...]:
         """All that a result's shape can depend on; numbers with their types, since 1 is True."""
@@ -137,7 +194,7 @@ def _makes(func: Any) -> _Makes | None:
         or not all(isinstance(one.type, (torch.TensorType, torch.ListType)) for one in results)
     ):
         return None
-    if func is torch.ops.aten._unsafe_view.default:  # a view that nobody shall know of
+    if func is _aten._unsafe_view.default:  # a view that nobody shall know of
         return _Makes.VIEW
     aliases = [one.alias_info for one in (*results, *arguments) if one.alias_info is not None]
     if not aliases:
