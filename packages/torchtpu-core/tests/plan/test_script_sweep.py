@@ -10,7 +10,8 @@ import argparse, os, torch
 parser = argparse.ArgumentParser()
 parser.add_argument("--width", type=int)
 width = parser.parse_args().width
-print("width", width)
+if width == 7:
+    os.kill(os.getpid(), 9)
 model = torch.nn.Linear(width, 512).to("tpu")
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for _ in range(2):
@@ -23,7 +24,8 @@ def test_each_choice_is_planned_by_itself_and_a_failure_is_told(tmp_path) -> Non
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     command = [str(script), "--target", "v5e:1x1", "--"]
-    planned, wrong = try_all(command, ["--width=256,x"])
+    planned, wrong, killed = try_all(command, ["--width=256,x,7"])
+    assert not killed.plan and "ended without a word" in killed.failure
     assert not wrong.plan
     assert wrong.failure.endswith("argument --width: invalid int value: 'x'")
     lines = planned.plan["hbm"]["lines"]

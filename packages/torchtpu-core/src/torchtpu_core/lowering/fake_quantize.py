@@ -10,6 +10,9 @@ Legend: C channels, the size of the dimension `axis`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,7 +96,7 @@ def _per_channel(
     self: jax.Array,
     scale: jax.Array,
     zero_point: jax.Array,
-    axis: int,
+    axis: int | None,
     quant_min: int,
     quant_max: int,
 ) -> tuple[jax.Array, jax.Array]:
@@ -107,23 +110,11 @@ def _nearest_point(zero_point: jax.Array, low: int, high: int) -> jax.Array:
     return jnp.clip(nearest, low, high).astype(np.int32)
 
 
-def _learned_per_tensor(
+def _learned(
     self: jax.Array,
     scale: jax.Array,
     zero_point: jax.Array,
-    quant_min: int,
-    quant_max: int,
-    grad_factor: float = 1.0,
-) -> jax.Array:
-    zero = _lane(_nearest_point(zero_point, quant_min, quant_max), self, None)
-    return _rounded(self, _lane(scale, self, None), zero, quant_min, quant_max)[0]
-
-
-def _learned_per_channel(
-    self: jax.Array,
-    scale: jax.Array,
-    zero_point: jax.Array,
-    axis: int,
+    axis: int | None,
     quant_min: int,
     quant_max: int,
     grad_factor: float = 1.0,
@@ -140,7 +131,7 @@ def _learned_gradient(
     axis: int | None,
     low: int,
     high: int,
-    factor: float,
+    factor: float = 1.0,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     width = _lane(scale, x, axis).astype(_F32)
     zero = _lane(_nearest_point(zero_point, low, high), x, axis)
@@ -158,29 +149,13 @@ def _learned_gradient(
     )
 
 
-def _learned_per_tensor_backward(
-    grad: jax.Array,
-    self: jax.Array,
-    scale: jax.Array,
-    zero_point: jax.Array,
-    quant_min: int,
-    quant_max: int,
-    grad_factor: float = 1.0,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    return _learned_gradient(grad, self, scale, zero_point, None, quant_min, quant_max, grad_factor)
+def _of_all(by_channel: Callable[..., Any], axis_at: int) -> Callable[..., Any]:
+    """The same with one scale and one zero point for all; `axis_at` is where the axis stands."""
 
+    def run(*operands: Any) -> Any:
+        return by_channel(*operands[:axis_at], None, *operands[axis_at:])
 
-def _learned_per_channel_backward(
-    grad: jax.Array,
-    self: jax.Array,
-    scale: jax.Array,
-    zero_point: jax.Array,
-    axis: int,
-    quant_min: int,
-    quant_max: int,
-    grad_factor: float = 1.0,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    return _learned_gradient(grad, self, scale, zero_point, axis, quant_min, quant_max, grad_factor)
+    return run
 
 
 def _parameters(
@@ -296,14 +271,12 @@ TABLE: tuple[Lowering, ...] = (
         "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", _per_tensor_of_tensors
     ),
     native("aten::fake_quantize_per_channel_affine_cachemask", _per_channel),
-    native("aten::_fake_quantize_learnable_per_tensor_affine", _learned_per_tensor),
+    native("aten::_fake_quantize_learnable_per_tensor_affine", _of_all(_learned, 3)),
     native(
-        "aten::_fake_quantize_learnable_per_tensor_affine_backward", _learned_per_tensor_backward
+        "aten::_fake_quantize_learnable_per_tensor_affine_backward", _of_all(_learned_gradient, 4)
     ),
-    native("aten::_fake_quantize_learnable_per_channel_affine", _learned_per_channel),
-    native(
-        "aten::_fake_quantize_learnable_per_channel_affine_backward", _learned_per_channel_backward
-    ),
+    native("aten::_fake_quantize_learnable_per_channel_affine", _learned),
+    native("aten::_fake_quantize_learnable_per_channel_affine_backward", _learned_gradient),
     native(
         "aten::_fused_moving_avg_obs_fq_helper_functional", _observed, runtime={"averaging_const"}
     ),

@@ -112,7 +112,8 @@ def _tried(folder: Path, index: int, options: tuple[str, ...]) -> Tried:
         return Tried(options=options, plan=json.loads(out.read_text(encoding="utf-8")))
     said = [folder / f"{index}.errors", folder / f"{index}.output", folder / "errors"]
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in said if path.exists()]
-    lines = next(filter(None, map(str.strip, texts)), "no message").splitlines()
+    nothing = "its process ended without a word; is there enough memory?"
+    lines = next(filter(None, map(str.strip, texts)), nothing).splitlines()
     # An argument parser says what is wrong a line before it ends the script.
     ended_by_itself = "sys.exit" in lines[-1] and len(lines) > 1
     return Tried(options=options, plan={}, failure=lines[-2] if ended_by_itself else lines[-1])
