@@ -21,13 +21,13 @@ def database_samples(
     Raises:
         LookupError: the database has no such operator.
     """
-    from torch.testing._internal.common_methods_invocations import op_db
+    from torchtpu_core.testing import op_sources
 
-    entries = [op for op in op_db if name in (op.name, op.aten_name)]
+    entries = [op for op in op_sources.DATABASES["op_db"]() if name in (op.name, op.aten_name)]
     if not entries:
         raise LookupError(
             f"PyTorch's operator database has no entry for {name!r}: write the arguments of the "
             "test by hand."
         )
-    for sample in entries[0].sample_inputs("cpu", dtype):
+    for sample in op_sources.samples(entries[0], dtype, "plain", gradients=False):
         yield [sample.input, *sample.args], dict(sample.kwargs)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
+from torchtpu_core.testing import op_sources
 from torchtpu_core.testing.moving import Mover
 from torchtpu_core.testing.op_database import Outcome, entry_name, raw
 
@@ -73,7 +74,7 @@ def sweep_errors(op: Any) -> Outcome:
         return outcome
     found = []
     before = torch.tpu.counters()["fallbacks"]
-    for mistake in op.error_inputs("cpu"):
+    for mistake in op_sources.mistakes(op):
         outcome.samples += 1
         said = complaint(op, mistake.sample_input)
         if said:

@@ -8,12 +8,15 @@ are parts of `op_db`; their own samples are the ``reference`` and ``sparse_*`` f
 from __future__ import annotations
 
 import contextlib
+import random
 import unittest
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.testing._internal import common_methods_invocations as database
+from torch.testing._internal.common_utils import SEED
 
 #: Databases by the name that `--database` takes.
 DATABASES: Mapping[str, Callable[[], list[Any]]] = {
@@ -28,15 +31,15 @@ DATABASES: Mapping[str, Callable[[], list[Any]]] = {
     ],
 }
 
-#: Forms whose samples are others than `sample_inputs`: the method that makes them and the
+#: Forms whose samples are others than ``sample_inputs``: the function that makes them and the
 #: attribute of an entry that says whether it has any.
 SAMPLERS: Mapping[str, tuple[str, str]] = {
-    "reference": ("reference_inputs", "reference_inputs_func"),
-    "sparse_coo": ("sample_inputs_sparse_coo", "supports_sparse"),
-    "sparse_csr": ("sample_inputs_sparse_csr", "supports_sparse_csr"),
-    "sparse_csc": ("sample_inputs_sparse_csc", "supports_sparse_csc"),
-    "sparse_bsr": ("sample_inputs_sparse_bsr", "supports_sparse_bsr"),
-    "sparse_bsc": ("sample_inputs_sparse_bsc", "supports_sparse_bsc"),
+    "reference": ("reference_inputs_func", "reference_inputs_func"),
+    "sparse_coo": ("sample_inputs_sparse_coo_func", "supports_sparse"),
+    "sparse_csr": ("sample_inputs_sparse_csr_func", "supports_sparse_csr"),
+    "sparse_csc": ("sample_inputs_sparse_csc_func", "supports_sparse_csc"),
+    "sparse_bsr": ("sample_inputs_sparse_bsr_func", "supports_sparse_bsr"),
+    "sparse_bsc": ("sample_inputs_sparse_bsc_func", "supports_sparse_bsc"),
 }
 
 
@@ -45,16 +48,32 @@ def label(source: str, form: str) -> str:
     return form if source == "op_db" else f"{source} {form}"
 
 
-def samples(op: Any, dtype: torch.dtype, form: str, gradients: bool) -> Iterable[Any]:
+def samples(op: Any, dtype: torch.dtype, form: str, gradients: bool) -> Iterator[Any]:
     """Samples of an entry on the CPU, the same at every call."""
-    torch.manual_seed(0)
-    method, condition = SAMPLERS.get(form, ("sample_inputs", "name"))
-    if not getattr(op, condition, None):
-        return []
-    return _made(getattr(op, method), dtype, gradients)
+    sampler, condition = SAMPLERS.get(form, ("sample_inputs_func", "name"))
+    if getattr(op, condition, None):
+        # Some entries say that they take a sparse layout and have no samples of it.
+        with contextlib.suppress(NotImplementedError, unittest.SkipTest):
+            yield from _seeded(getattr(op, sampler)(op, "cpu", dtype, gradients))
 
 
-def _made(sampler: Callable[..., Iterable[Any]], dtype: torch.dtype, gradients: bool) -> Any:
-    """Some entries say that they take a sparse layout and have no samples of it."""
-    with contextlib.suppress(NotImplementedError, unittest.SkipTest):
-        yield from sampler("cpu", dtype, requires_grad=gradients)
+def mistakes(op: Any) -> Iterator[Any]:
+    """The entry's calls that CPU refuses, the same at every time."""
+    yield from _seeded(op.error_inputs_func(op, "cpu"))
+
+
+def _seeded(made: Iterable[Any]) -> Iterator[Any]:
+    """What a generator makes, each from the same seed.
+
+    The methods of an entry do so too, but look for a test's class on the stack at each, which
+    takes longer than the operator.
+    """
+    source, end = iter(made), object()
+    while True:
+        torch.default_generator.manual_seed(SEED)
+        np.random.seed(SEED)
+        random.seed(SEED)
+        one = next(source, end)
+        if one is end:
+            return
+        yield one
