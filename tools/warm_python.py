@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python processes for tests, forked from one that has imported torch, Dynamo and JAX.
+"""Python processes for tests, forked from one that has imported torch, Dynamo, JAX and the device.
 
 A test's process takes 5 s of CPU time to its first operator on a slow machine, 4 of them for
 imports that are the same in all of them. `Popen` is `subprocess.Popen`, which forks instead if the
@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -28,15 +29,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: What processes of tests import, and takes long.
-_TAKE_LONG = ("torch", "jax", "torch._dynamo", "torch.distributed.pipelining", "typer", "rich")
+#: What processes of tests import, and takes long. The device's modules are loaded, not started.
+_TAKE_LONG = (
+    *("torch", "jax", "torch._dynamo", "torch.distributed.pipelining", "typer", "rich"),
+    *("torch.distributed.tensor.experimental", "fsspec", "jax.extend.pallas"),
+    *("jax.experimental.serialize_executable", "jax.experimental.shard_map"),
+    *("torchtpu_core.runtime.startup", "torchtpu_distributed.backend"),
+)
 #: Variables that the interpreter, torch, JAX or their libraries read when they are loaded.
 _EARLY = (
     *("PYTHON", "PYTORCH_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "JAX_", "XLA_", "TF_"),
     *("OMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_"),
 )
-#: But for these.
-_LATE = ("PYTHONPATH", "TORCH_TPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD")
+#: But for these; the last three are set by JAX and torch themselves.
+_LATE = (
+    *("PYTHONPATH", "TORCH_TPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD"),
+    *("TF_CPP_MIN_LOG_LEVEL", "TORCH_WARM_POOL", "TORCHINDUCTOR_CACHE_DIR"),
+)
 _SUBREAPER = 36
 _MESSAGE_BYTES = 1 << 17
 
@@ -150,11 +159,19 @@ def _adopt_orphans(on: bool) -> None:
     ctypes.CDLL(None).prctl(_SUBREAPER, int(on), 0, 0, 0)
 
 
+def _is_there(name: str) -> bool:
+    """Whether a module's distribution is installed: not all are in tox's environments."""
+    return importlib.util.find_spec(name.partition(".")[0]) is not None
+
+
 def _serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Fork at each request; returns in the children, with what is asked of them."""
-    for name in _TAKE_LONG:
+    for name in filter(_is_there, _TAKE_LONG):
         importlib.import_module(name)
+    from torchtpu_core.runtime import tables
 
+    for _ in tables.core_rows():
+        pass
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -11,15 +11,20 @@ import sys
 import pytest
 import warm_python
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 WARM = "import sys; print('torch' in sys.modules)"
 
 needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are Linux's")
 
 
 def _run(text: str, *args: str, **options: object) -> subprocess.CompletedProcess[str]:
-    environment = {**ENVIRONMENT, **options.pop("env", {})}  # type: ignore[dict-item]
-    return warm_python.run([sys.executable, "-c", text, *args], env=environment, **options)
+    return warm_python.run(
+        [sys.executable, "-c", text, *args], env=_environment(**options.pop("env", {})), **options
+    )
+
+
+def _environment(**more: str) -> dict[str, str]:
+    """That of this moment: tests that ran before may have left something in it."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
 @needs_linux
@@ -34,6 +39,13 @@ def test_the_backend_is_loaded_unless_it_is_not_wanted():
     text = "import torch; print(hasattr(torch, 'tpu'))"
     assert _run(text).stdout == "True\n"
     assert _run(text, env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}).stdout == "False\n"
+
+
+@needs_linux
+@pytest.mark.parametrize("name", ["TF_CPP_MIN_LOG_LEVEL", "TORCHINDUCTOR_CACHE_DIR"])
+def test_what_jax_and_torch_set_when_they_run_does_not_end_forking(name):
+    assert _run(WARM, env={name: "1"}).stdout == "True\n"
+    assert _run(WARM, env={name: "2"}).stdout == "True\n"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +68,7 @@ def test_a_script_finds_its_neighbours_and_is_main(tmp_path):
     (tmp_path / "neighbour.py").write_text("NAME = 'found'")
     script = tmp_path / "script.py"
     script.write_text("import neighbour\nprint(neighbour.NAME, __name__, __file__)")
-    done = warm_python.run([sys.executable, script], env=ENVIRONMENT)
+    done = warm_python.run([sys.executable, script], env=_environment())
     assert done.stdout == f"found __main__ {script}\n"
 
 
@@ -75,7 +87,7 @@ def test_what_is_read_early_starts_a_new_interpreter(variable, value):
 
 def test_flags_and_modules_start_a_new_interpreter():
     for command in (["-X", "utf8", "-c", WARM], ["-m", "platform"]):
-        done = warm_python.run([sys.executable, *command], env=ENVIRONMENT)
+        done = warm_python.run([sys.executable, *command], env=_environment())
         assert done.returncode == 0 and "True" not in done.stdout
 
 

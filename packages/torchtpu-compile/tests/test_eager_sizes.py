@@ -124,6 +124,7 @@ def test_an_index_out_of_range_names_the_users_line() -> None:
             torch.tpu.synchronize()
 
 
+@pytest.mark.slow
 def test_calls_of_sizes_that_never_come_again_are_forgotten() -> None:
     x = torch.randn(120, 120, device="tpu")
     for rows, columns in itertools.product(range(2, 112), range(2, 112)):

@@ -144,7 +144,7 @@ _DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32
 
 
 def test_what_one_operator_accepts_another_still_refuses() -> None:
-    for call, dtype, dims in itertools.product(_BY_A_NUMBER, _DTYPES, range(8)):
+    for call, dtype, dims in itertools.product(_BY_A_NUMBER, _DTYPES, (0, 1, 4, 7)):
         if call is not F.hardshrink or dtype.is_floating_point:
             call(torch.ones((1,) * dims, dtype=dtype, device="tpu"), 0.5)
     for dtype, dims in itertools.product(_DTYPES[3:], range(8)):
