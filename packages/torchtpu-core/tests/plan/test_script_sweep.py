@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from torchtpu_core.plan.script_sweep import try_all
+from torchtpu_core.plan.script_sweep import Tried, try_all, without_effect
 
 SCRIPT = """
 import argparse, os, torch
@@ -38,3 +38,17 @@ def test_process_that_cannot_start_is_told(tmp_path, monkeypatch) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('torch is broken')")
     (tried,) = try_all([str(tmp_path / "train.py")], ["--width=1"])
     assert not tried.plan and "torch is broken" in tried.failure
+
+
+def test_option_that_the_script_ignores_is_told() -> None:
+    def tried(step_s: float, *options: str) -> Tried:
+        hbm = {"peak_bytes": 1, "at_peak": {}, "fits": True}
+        plan = {"tokens_per_s": 0, "samples_per_s": 0, "step_s": step_s, "hbm": hbm}
+        return Tried(options=options, plan=plan)
+
+    every = [tried(a, f"--a={a}", *b) for a in (1.0, 2.0) for b in ((), ("--b",))]
+    assert without_effect(every) == ["--b"]
+    assert without_effect(every[:2]) == ["--b"]
+    assert without_effect(every[:1]) == []
+    failed = Tried(options=("--a=3",), plan={}, failure="no")
+    assert without_effect([every[0], failed]) == []

@@ -12,7 +12,7 @@ import typer
 from torchtpu_core.cli.console import print_table
 from torchtpu_core.cli.failure import DOES_NOT_FIT
 from torchtpu_core.errors import PlanError
-from torchtpu_core.plan.script_sweep import Tried, front, try_all
+from torchtpu_core.plan.script_sweep import Tried, front, try_all, without_effect
 from torchtpu_core.reports import choices
 from torchtpu_core.units import format_bytes, format_seconds
 
@@ -64,6 +64,8 @@ def show(
         typer.echo(f"{choice.name} failed: {choice.failure}")
     if failed:
         typer.echo(f"{len(failed)} of {len(tried)} choices failed and have no figures.")
+    for name in without_effect(tried):
+        typer.echo(f"{name} changes no figure: does the script read it?")
     typer.echo("All figures are simulated.")
     if json_ is not None:
         figures = [

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,3 +140,20 @@ def front(tried: Sequence[Tried]) -> list[Tried]:
         if not best or choice.cost[1] < best[-1].cost[1]:
             best.append(choice)
     return best
+
+
+def without_effect(tried: Sequence[Tried]) -> list[str]:
+    """Options that change no figure, whatever the others are: the script may not read them."""
+    planned = [choice for choice in tried if choice.plan]
+    names = {option.partition("=")[0]: None for choice in planned for option in choice.options}
+    return [name for name in names if not _matters(name, planned)]
+
+
+def _matters(name: str, planned: Sequence[Tried]) -> bool:
+    """Whether choices that differ in one option alone differ in a figure, or there are none."""
+    alike = defaultdict(list)
+    for choice in planned:
+        others = tuple(o for o in choice.options if o.partition("=")[0] != name)
+        alike[others].append((choice.cost, choice.plan["hbm"]["at_peak"]))
+    several = [figures for figures in alike.values() if len(figures) > 1]
+    return not several or any(one != figures[0] for figures in several for one in figures)
