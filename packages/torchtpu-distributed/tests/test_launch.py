@@ -147,6 +147,27 @@ def test_no_rank_of_a_run_outlives_its_launchers(fault: Callable[..., None]):
     assert process.returncode != 0
 
 
+@pytest.mark.skipif(not bound.IS_POSSIBLE, reason="only Linux ends processes with their parent")
+@pytest.mark.parametrize(("action", "expected"), [("SIG_IGN", 9), ("SIG_DFL", 2)])
+def test_signal_for_the_end_of_the_parent_is_one_that_the_rank_does_not_ignore(action, expected):
+    lines = (
+        "import bound, ctypes, signal",
+        "bound.end_with_parent(signal.SIGINT)  # as torch.multiprocessing.spawn does",
+        f"signal.signal(signal.SIGINT, signal.{action})",
+        "bound.end_with_parent_after_all()",
+        "ctypes.CDLL(None).prctl(2, ctypes.byref(number := ctypes.c_int()))",
+        "print(number.value)",
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "\n".join(lines)],
+        cwd=Path(bound.__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) == expected
+
+
 @SLOW
 @pytest.mark.skipif(not bound.IS_POSSIBLE, reason="only Linux ends processes with their parent")
 def test_no_rank_outlives_a_torchrun_that_is_killed():

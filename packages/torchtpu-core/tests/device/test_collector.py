@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import gc
+import signal
+import sys
 import threading
 
 import jax
 import pytest
 from torchtpu_core.runtime import clients, compiling
-from torchtpu_core.runtime.collector import uncollected
+from torchtpu_core.runtime.collector import keep_interrupts, uncollected
 
 
 def _compile(function):
@@ -65,3 +67,39 @@ def test_a_collector_that_the_user_stopped_stays_stopped() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("when", ["start", "stop"])
+def test_ctrl_c_in_a_callback_of_the_collector_is_raised_in_the_script(monkeypatch, when) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+
+    def press(phase: str, _info: object) -> None:
+        if phase == when:
+            signal.raise_signal(signal.SIGINT)
+
+    keep_interrupts()
+    keep_interrupts()
+    gc.callbacks.append(press)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect()
+    finally:
+        gc.callbacks.remove(press)
+    assert not said
+
+
+def test_other_mistakes_in_callbacks_of_the_collector_are_told_as_ever(monkeypatch) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: said.append(lost.exc_type))
+
+    def fail(_phase: str, _info: object) -> None:
+        raise ValueError
+
+    keep_interrupts()
+    gc.callbacks.append(fail)
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.remove(fail)
+    assert said == [ValueError, ValueError]

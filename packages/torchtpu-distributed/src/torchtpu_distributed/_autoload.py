@@ -51,8 +51,9 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    from torchtpu_core.runtime.collector import uncollected
+    from torchtpu_core.runtime.collector import keep_interrupts, uncollected
 
+    keep_interrupts()
     with uncollected():  # the import of JAX; as core does when it starts
         from torchtpu_distributed.creation import create, serve_whole_group
 

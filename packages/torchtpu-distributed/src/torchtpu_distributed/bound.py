@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 
 #: Whether the kernel can do it.
 IS_POSSIBLE = sys.platform == "linux"
 #: From linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
+_PR_GET_PDEATHSIG = 2
 
 
 def end_with_parent(number: int, parent: int | None = None) -> None:
@@ -35,6 +37,20 @@ def end_with_parent(number: int, parent: int | None = None) -> None:
         print(f"torchtpu: prctl: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+def end_with_parent_after_all() -> None:
+    """Have SIGKILL sent when the parent ends, if the signal asked for then is one ignored here.
+
+    torch.multiprocessing.spawn asks for SIGINT, which every process of a shell's job in the
+    background (`python train.py &` in a script) ignores.
+    """
+    if not IS_POSSIBLE:
+        return
+    number = ctypes.c_int()
+    ctypes.CDLL(None).prctl(_PR_GET_PDEATHSIG, ctypes.byref(number))
+    if number.value and signal.getsignal(number.value) == signal.SIG_IGN:
+        end_with_parent(signal.SIGKILL)
 
 
 def command(number: int, then: list[str], parent: int | None = None) -> list[str]:

@@ -150,8 +150,10 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
         size: number of ranks.
         timeout_s: seconds a collective may take.
     """
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torch.multiprocessing.spawn does the like by itself
+    if "TORCHELASTIC_RUN_ID" in os.environ:
         bound.end_with_parent(signal.SIGKILL)
+    else:  # torch.multiprocessing.spawn does the like by itself
+        bound.end_with_parent_after_all()
     try:
         name = stores.generation(store, size)
         shared = dist.PrefixStore(name, store)

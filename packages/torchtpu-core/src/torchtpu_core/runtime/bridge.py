@@ -12,7 +12,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchtpu_core.runtime.collector import uncollected
+from torchtpu_core.runtime.collector import keep_interrupts, uncollected
 from torchtpu_core.runtime.untraced import untraced
 
 _HEAVY = {
@@ -71,6 +71,7 @@ def start() -> None:
 
     JAX adds a callback to the collector, in which Ctrl-C is lost; and imports make many objects.
     """
+    keep_interrupts()
     with uncollected():
         from torchtpu_core.runtime import startup
 
