@@ -37,8 +37,9 @@ def test_killed_rank_is_named_with_the_pending_collective(run_scripts, elements)
     )
 
 
-def test_rank_that_raises_is_named_with_its_exception(run_scripts):
-    survivor, raised = run_scripts(SCRIPT, "raises", "8")
+@pytest.mark.parametrize("how", ["raises", "raises_and_cleans_up"])
+def test_rank_that_raises_is_named_with_its_exception(run_scripts, how):
+    survivor, raised = run_scripts(SCRIPT, how, "8")
     assert raised.returncode == 1
     assert_survivor(survivor, "PeerLostError", "rank 1", "ValueError: the loss is not finite")
 

@@ -7,6 +7,7 @@ the C++ side gives CPU tensors to gloo. Several tensors in one call are one prog
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -277,7 +278,7 @@ class Backend:
         """
         if self._is_world:
             world = self._group.world
-            world.end("it destroyed its process group", self._group.timeout_s)
+            world.end(f"it destroyed its process group{_because()}", self._group.timeout_s)
             left, world.left = world.left, None
             if left is not None:
                 raise left
@@ -307,6 +308,12 @@ class Backend:
                 f"times one of {piece.numel()} of {piece.dtype}: make it "
                 f"{self._group.size * piece.numel()} of {piece.dtype}."
             )
+
+
+def _because() -> str:
+    """The exception in whose `finally`, `except` or `__exit__` the caller is."""
+    error = sys.exception()
+    return "" if error is None else f" after {type(error).__name__}: {error}"
 
 
 def _prepare_reduction(op: Any, tensors: Tensors) -> str:

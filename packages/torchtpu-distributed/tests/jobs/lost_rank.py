@@ -54,6 +54,14 @@ def raise_error() -> None:
     raise ValueError("the loss is not finite")
 
 
+def raise_error_and_clean_up() -> None:
+    """As scripts do."""
+    try:
+        raise_error()
+    finally:
+        dist.destroy_process_group()
+
+
 def sleep_long() -> None:
     """Much longer than the timeout."""
     threading.Event().wait(timeout=2 * TIMEOUT_S)
@@ -70,6 +78,7 @@ DEEDS: dict[str, Callable[[], None]] = {
     "killed": kill_me,
     "stopped": stop_me,
     "raises": raise_error,
+    "raises_and_cleans_up": raise_error_and_clean_up,
     "exits": lambda: sys.exit(0),
     "late": sleep_long,
     "interrupted": interrupt_me,
