@@ -112,7 +112,22 @@ def _factored(x: Tensor) -> Tensor:
     )
 
 
+def _products_of_factors(x: Tensor) -> Any:
+    """Of LU and QR, taken apart and put together again."""
+    matrix = x @ x.t() + x.shape[0] * torch.eye(x.shape[0], device=x.device)
+    p, lower, upper = torch.linalg.lu(matrix)
+    q, r = torch.linalg.qr(x)
+    packed = torch.linalg.lu_factor(matrix.tril())
+    return p @ upper.t() @ lower, q.abs(), r.abs(), torch.lu_unpack(*packed)
+
+
+def _solved_by_factors(x: Tensor) -> Tensor:
+    matrix = x @ x.t() + x.shape[0] * torch.eye(x.shape[0], device=x.device)
+    return torch.linalg.lu_solve(*torch.linalg.lu_factor(matrix), x).square().sum()
+
+
 CASES: dict[str, Case] = {
+    "factors of LU and QR": (_products_of_factors, lambda n: torch.randn(n, 4)),
     "fake quantisation": (_quantised, _rows),
     "factors": (_factored, lambda n: torch.randn(n, 4)),
     "segments": (_segments, _rows),
@@ -306,6 +321,7 @@ def test_one_program_is_right_at_every_size(name: str) -> None:
 
 #: Losses whose gradients have ops of their own.
 GRADIENTS: dict[str, Case] = {
+    "factors of LU": (_solved_by_factors, lambda n: torch.randn(n, 4)),
     "losses of flattened rows": (_mean_of_flattened_rows, _rows),
     "multi-label margin": (_multilabel, _rows),
     "grouped products": (lambda x: _experts(x).square().sum(), lambda n: torch.randn(n, 4)),

@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, ToFloat, TruncToInt
 from torchtpu_compile.size_sources import sources_of, true_sizes
-from torchtpu_compile.symbols import Unbounded, expression, largest
+from torchtpu_compile.symbols import Unbounded, evaluate, expression, largest
 
 S, T, U = sympy.symbols("s0 s1 s2", positive=True, integer=True)
 
@@ -48,3 +48,11 @@ def test_rounded_quotient_of_a_multiple_is_the_whole_quotient() -> None:
 def test_rounded_quotient_that_may_leave_a_rest_stays() -> None:
     rounded = TruncToInt(FloatTrueDiv(ToFloat(3 * S), sympy.Float(2)))
     assert expression(rounded) == rounded
+
+
+def test_rounded_quotient_of_a_fraction_stays_whole() -> None:
+    """Places of an expert: ``int(1.25 * 2 * tokens / 4)``."""
+    capacity = TruncToInt(FloatTrueDiv(sympy.Float(2.5) * ToFloat(S), sympy.Float(4)))
+    assert expression(capacity) == capacity
+    simplified = TruncToInt(FloatTrueDiv(sympy.Float(2.5) * S, sympy.Float(4)))
+    assert evaluate(expression(simplified), {S: 7}) == int(2.5 * 7 / 4)

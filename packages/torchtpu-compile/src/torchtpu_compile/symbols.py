@@ -128,7 +128,7 @@ def _unrounded(expr: sympy.Expr) -> sympy.Expr:
     if not divisor.is_number or not float(divisor).is_integer():
         return expr
     whole = quotient(dividend, sympy.Integer(int(divisor)))
-    return expr if whole is None else whole
+    return expr if whole is None or whole.has(sympy.Float) else whole
 
 
 def is_static(expr: sympy.Expr) -> bool:

@@ -272,7 +272,7 @@ def _multilinear(call: Call) -> Padded:
 _ATTENTION = "aten::_scaled_dot_product_fused_attention_overrideable"
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot"), _product),
+    **dict.fromkeys(("aten::mm", "aten::_int_mm", "aten::bmm", "aten::mv", "aten::dot"), _product),
     "aten::_grouped_mm": _grouped_product,
     **dict.fromkeys(("aten::addbmm", "aten::_trilinear"), _multilinear),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), _added_product),

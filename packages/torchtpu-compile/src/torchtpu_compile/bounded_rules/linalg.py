@@ -3,8 +3,9 @@
 
 A matrix of open size is continued by the identity, ``[[A, 0], [0, 1]]``, which changes
 neither the determinant nor the front part of an inverse, a factor or a solution. What
-mixes all rows (eigenvalues, singular values, QR) takes matrices of fixed size only; open
-batches are filled with identities everywhere, so that no padding is singular.
+mixes all rows (eigenvalues, singular values) takes matrices of fixed size only; open
+batches are filled with identities everywhere, so that no padding is singular. Reflections
+(QR) leave zeros beside a matrix as they are, whatever its form.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ def _results(call: Call, x: Padded, values: Any) -> Any:
     return made
 
 
+def _stated(call: Call, values: Any) -> list[Padded]:
+    """Results with the dimensions that the tracer saw."""
+    dims = [[call.sizes.dim(e) for e in call.exprs(i)] for i in range(len(values))]
+    return [call.result(v, d) for v, d in zip(values, dims, strict=True)]
+
+
 def _of_one_matrix(call: Call) -> Any:
     x = call.args[0] = call.sizes.compact(call.args[0])
     if x.padded_dims and not same_dim(x.dims[-1], x.dims[-2]):
@@ -57,6 +64,17 @@ def _exponential(call: Call) -> Padded:
         raise refuse(call, "takes a matrix of open size that is not square")
     call.args[0] = call.sizes.filled(x, 0)
     return Padded(call.run(), x.dims)
+
+
+def _reflected(call: Call) -> Any:
+    """Reflections of zeros are identities: they add nothing to the front part."""
+    for i, value in enumerate(call.args):
+        if isinstance(value, Padded):
+            call.args[i] = call.sizes.filled(call.sizes.compact(value), 0)
+    values = call.run()
+    if isinstance(values, (list, tuple)):
+        return _stated(call, values)
+    return call.result(values)
 
 
 def _of_fixed_matrices(call: Call) -> Any:
@@ -94,12 +112,26 @@ def _solve_factored(call: Call) -> Padded:
         same_dim(x, y) for other in lead for x, y in zip(lead[0], other, strict=True)
     ):
         raise refuse(call, "has batches that differ")
-    ok = call.sizes.valid(pivots, range(len(pivots.dims)))
-    if ok is not None:  # in the padding each row stays where it is
-        own = jnp.arange(1, pivots.array.shape[-1] + 1, dtype=pivots.array.dtype)
-        pivots = Padded(jnp.where(ok, pivots.array, own), pivots.dims)
-    call.args[:3] = [_continued(call, factors), pivots, call.sizes.filled(b, 0)]
+    call.args[:3] = [_continued(call, factors), _kept(call, pivots), call.sizes.filled(b, 0)]
     return Padded(call.run(), b.dims)
+
+
+def _kept(call: Call, pivots: Padded) -> Padded:
+    """`pivots` by which each row of the padding stays where it is."""
+    ok = call.sizes.valid(pivots, range(len(pivots.dims)))
+    if ok is None:
+        return pivots
+    own = jnp.arange(1, pivots.array.shape[-1] + 1, dtype=pivots.array.dtype)
+    return Padded(jnp.where(ok, pivots.array, own), pivots.dims)
+
+
+def _unpack(call: Call) -> list[Padded]:
+    # aten::lu_unpack(LU_data, LU_pivots, unpack_data, unpack_pivots) -> (P, L, U)
+    factors, pivots = (call.sizes.compact(x) for x in call.args[:2])
+    if factors.padded_dims and not same_dim(factors.dims[-1], factors.dims[-2]):
+        raise refuse(call, "takes factors of open size that are not square")
+    call.args[:2] = [_continued(call, factors), _kept(call, pivots)]
+    return _stated(call, call.run())
 
 
 def _eye(call: Call) -> Padded:
@@ -129,12 +161,13 @@ RULES: Mapping[str, Rule] = {
             "aten::cholesky",
             "aten::cholesky_inverse",
             "aten::linalg_lu_factor_ex",
+            "aten::linalg_lu",
         ),
         _of_one_matrix,
     ),
-    **dict.fromkeys(
-        ("aten::_linalg_eigh", "aten::_linalg_svd", "aten::linalg_qr"), _of_fixed_matrices
-    ),
+    **dict.fromkeys(("aten::_linalg_eigh", "aten::_linalg_svd"), _of_fixed_matrices),
+    **dict.fromkeys(("aten::linalg_qr", "aten::linalg_householder_product"), _reflected),
+    "aten::lu_unpack": _unpack,
     **dict.fromkeys(("aten::eye", "aten::eye.m"), _eye),
     **dict.fromkeys(("aten::_linalg_solve_ex", "aten::linalg_solve_triangular"), _solve),
     **dict.fromkeys(
