@@ -15,6 +15,7 @@ from torchtpu_core.lowering import memory_formats, mxu
 from torchtpu_core.lowering.indexing import check_masks, expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.runtime import (
+    attention_batches,
     autograd_threads,
     clients,
     expanded,
@@ -79,6 +80,7 @@ def start() -> None:
         register(row)
     sparse.register(_library("aten::"))
     recurrent_layers.register(_library("aten::"))
+    attention_batches.register(_library("aten::"))
     fake_results.register()
     _C.set_copy_op(tables.current()["aten::copy"])
     _limit_memory()
