@@ -29,6 +29,12 @@ def test_one_hot_refuses_what_cpu_refuses_in_its_words(classes: object, count: i
         torch.tpu.synchronize()
 
 
+def test_one_hot_rows_of_transposed_classes_can_be_viewed_flat() -> None:
+    classes = torch.tensor([[1, 0, 2], [3, 2, 1]])
+    expected = one_hot(classes.t(), 4).view(-1, 4)
+    assert torch.equal(one_hot(classes.to("tpu").t(), 4).view(-1, 4).cpu(), expected)
+
+
 def test_one_hot_of_no_classes_takes_their_number() -> None:
     empty = torch.empty(0, dtype=torch.int64, device="tpu")
     assert one_hot(empty, 3).shape == (0, 3)

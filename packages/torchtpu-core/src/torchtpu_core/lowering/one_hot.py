@@ -41,7 +41,7 @@ def _one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if num_classes <= 0:
         raise RuntimeError("num_classes should be positive")
     classes = torch.arange(num_classes, device=self.device)
-    rows = (self.unsqueeze(-1) == classes).to(torch.int64)
+    rows = (self.contiguous().unsqueeze(-1) == classes).to(torch.int64)
     require = torch.ops.aten._functional_assert_async.msg
     rows = require((self >= 0).all(), negative, rows)
     fits = (self < num_classes).all()
