@@ -131,6 +131,7 @@ CASES: dict[str, Case] = {
     "fake quantisation": (_quantised, _rows),
     "factors": (_factored, lambda n: torch.randn(n, 4)),
     "segments": (_segments, _rows),
+    "copies of slices": (lambda x: torch.slice_copy(x, 0, 1, x.shape[0] - 1), _rows),
     "lists": (
         lambda x: (
             torch._foreach_addcmul([x, x.cos()], [x.cos(), x], [x, x], [0.5, 2.0]),

@@ -119,7 +119,7 @@ def _diagonal_scatter(call: Call) -> Padded:
 
 
 RULES: Mapping[str, Rule] = {
-    "aten::slice.Tensor": _slice,
+    **dict.fromkeys(("aten::slice.Tensor", "aten::slice_copy.Tensor"), _slice),
     **dict.fromkeys(
         (
             "aten::split.Tensor",
