@@ -10,6 +10,7 @@
 #include "known_numbers.h"
 #include "memory_of.h"
 #include "op_info.h"
+#include "recomputation.h"
 #include "recorder.h"
 #include "restless.h"
 #include "trace.h"
@@ -65,6 +66,8 @@ void bind_fusion(py::module_& m) {
   m.def("optimizer_stepped", [] { flush_all(FlushReason::kOptimizerStep); });
   m.def("flush", [] { flush_all(FlushReason::kUser); });
   m.def("log_flushes", &log_flushes);
+  m.def("cut_recomputation", &cut_recomputation,
+        "Whether Fused Eager starts a new trace where the backward pass starts to recompute.");
   m.def("flush_counts", &flush_counts);
   m.def("flush_records", &flush_records);
   m.def("forget_streams", [] {

@@ -163,6 +163,9 @@ py::dict describe_node(const Trace& trace, const OperandIndex& operands, const N
   described["line"] = node.line.describe();
   described["site"] = node.site;
   described["recent"] = node.recent;
+  if (node.recomputed && trace.nodes.size() > 1) {
+    described["recomputed"] = true;
+  }
   return described;
 }
 

@@ -28,7 +28,7 @@ std::atomic<bool> logging{false};
 const char* name_of(FlushReason reason) {
   static constexpr const char* names[] = {
       "each op", "host read", "synchronize", "event", "stream", "optimizer step", "compiled graph", "loop", "op limit",
-      "memory limit", "mode change", "user"};
+      "memory limit", "recomputation", "mode change", "user"};
   static_assert(std::size(names) == static_cast<size_t>(FlushReason::kCount));
   return names[static_cast<size_t>(reason)];
 }

@@ -6,6 +6,7 @@
 #include "device.h"
 #include "generator.h"
 #include "mode.h"
+#include "recomputation.h"
 #include "trace.h"
 
 #include <ATen/core/Tensor.h>
@@ -120,6 +121,7 @@ class Recording {
     Trace& trace = device_trace(device_);
     TraceLock lock(trace);
     node_.line = current_user_line();
+    node_.recomputed = is_recomputation();
     try {
       append(trace, std::move(node_));
     } catch (...) {

@@ -2,6 +2,7 @@
 #include "trace.h"
 
 #include "device.h"
+#include "recomputation.h"
 #include "replay.h"
 #include "trace_key.h"
 
@@ -94,6 +95,12 @@ void append(Trace& trace, Node&& node) {
   if (alone) {
     flush(trace, FlushReason::kCompiledGraph);
   }
+  const ModePolicy& policy = mode_policy();
+  if (node.recomputed && !trace.recomputing && cuts_recomputation() &&
+      !policy.flush_each.load(std::memory_order_relaxed)) {
+    flush(trace, FlushReason::kRecomputation);
+  }
+  trace.recomputing = node.recomputed;
   auto position = static_cast<uint32_t>(trace.nodes.size());
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     Value& value = *node.outputs[i].value;
@@ -102,7 +109,6 @@ void append(Trace& trace, Node&& node) {
     value.line = node.line;
     value.trace.store(&trace);
   }
-  const ModePolicy& policy = mode_policy();
   bool deferring = !alone && !policy.flush_each.load(std::memory_order_relaxed);
   if (deferring) {
     trace.journal.note(node);

@@ -45,6 +45,7 @@ struct Node {
   UserLine line;
   uint64_t site = 0;    // the calls of its stream so far, whatever the sizes; 0: outside of streams
   uint64_t recent = 0;  // the last calls, likewise
+  bool recomputed = false;  // the backward pass computes it again: activation checkpointing
 };
 
 struct Trace {
@@ -53,6 +54,7 @@ struct Trace {
   std::vector<Node> nodes;
   std::vector<Node> failed;  // of the last flush, so that a caller can restore what they replaced
   Journal journal;
+  bool recomputing = false;  // whether the last op was a recomputation
 };
 
 // Holds a trace's mutex. Never waits for it with the GIL held: its owner may need the GIL.

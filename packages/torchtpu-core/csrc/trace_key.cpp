@@ -12,6 +12,9 @@ bool is_worth_donating(const Value& value) {
   return value.geometry->nbytes >= kMinBytes;
 }
 
+// Comes before an op that is a recomputation; no signature has this number.
+constexpr int64_t kRecomputed = -1;
+
 class Builder {
  public:
   // With `ahead`, the operands may be results of ops that have not run.
@@ -23,6 +26,9 @@ class Builder {
     words.reserve(8 * trace_.nodes.size() + 8);
     words.push_back(trace_.device);
     for (Node& node : trace_.nodes) {
+      if (node.recomputed && !alone_) {
+        words.push_back(kRecomputed);
+      }
       words.push_back(node.signature->id);
       for (NodeInput& input : node.inputs) {
         add_input(input);

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 import torch
 from torch import Tensor
-from torchtpu_core.lowering import ctc, distances, losses, margin_losses
+from torchtpu_core.lowering import ctc, distances, losses, margin_losses, mxu
 from torchtpu_core.lowering.table import Kind
 from torchtpu_core.testing.lowering import assert_close, check, lower
 
@@ -239,3 +240,20 @@ def test_ctc_loss_of_lists_hands_padded_targets_on() -> None:
     expected = torch.ops.aten._ctc_loss.default(log_probs, targets, *lists)[0]
     for form in (targets, joined):
         assert_close(row.function(log_probs, form, *lists)[0], expected)
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (5,)])
+def test_a_tpu_picks_the_same_elements_without_a_gather(shape: tuple[int, ...]) -> None:
+    x = rand(*shape)
+    target = labels(5, *shape[:-1])
+    row = next(r for r in losses.TABLE if r.overload == "aten::nll_loss_forward")
+    arguments = [x, target, None, 1, -100]
+    with mxu.for_platform("tpu"):
+        text = str(
+            jax.make_jaxpr(lambda x, t: losses.nll_loss_forward(x, t, None, 1, -100))(
+                x.numpy(), target.numpy()
+            )
+        )
+        actual = lower(row, arguments, {})
+    assert "gather" not in text
+    assert_close(actual, torch.ops.aten.nll_loss_forward(*arguments))

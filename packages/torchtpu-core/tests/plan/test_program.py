@@ -22,6 +22,7 @@ from torchtpu_core.plan.values import Values
 STEP = """
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 2)).to("tpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -31,7 +32,7 @@ for _ in range(3):
     x[0] = 2
     x = x[torch.tensor([0, 1, 0, 3], device="tpu")]  # a tensor that has values
     optimizer.zero_grad()
-    model(x).square().sum().backward()
+    checkpoint(model, x, use_reentrant=False).square().sum().backward()
     optimizer.step()
 """
 CHECK = """
@@ -65,7 +66,9 @@ def seen(tensor, place):
 
 
 arrays = [seen(p, place) for p, place in zip(own, operands, strict=True)]
-done = jax.jit(step.function())(*arrays, np.zeros(2, np.uint32))
+arrays.append(np.zeros(2, np.uint32))
+assert str(jax.make_jaxpr(step.function())(*arrays)).count("optimization_barrier") == 1
+done = jax.jit(step.function())(*arrays)
 found = {place.storage: array for place, array in zip(results, done, strict=True)}
 
 optimizer = torch.optim.SGD(own, lr=0.5)

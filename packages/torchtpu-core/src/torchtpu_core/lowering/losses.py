@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import checks, dtypes
+from torchtpu_core.lowering import checks, dtypes, mxu
 from torchtpu_core.lowering.promotion import Operand, Scalar, cast
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -201,13 +201,7 @@ def nll_loss_forward(
     """`(N, C, *S)` or `(C,)` log-probabilities -> loss and the sum of the weights."""
     x = compute(self)
     safe, each = _class_weights(x, target, weight, ignore_index)
-    if x.size == 0:
-        picked = jnp.zeros(target.shape, x.dtype)
-    else:
-        index = jnp.expand_dims(safe, 1 if x.ndim > 1 else 0)
-        picked = jnp.take_along_axis(
-            x, index, axis=1 if x.ndim > 1 else 0, mode="promise_in_bounds"
-        ).reshape(target.shape)
+    picked = _picked(x, safe)
     zero = x.dtype.type(0)
     loss = jnp.where(target == ignore_index, zero, -picked * each)
     total = jnp.sum(each)
@@ -238,10 +232,31 @@ def nll_loss_backward(
     zero = grad.dtype.type(0)
     value = jnp.where(target == ignore_index, zero, -each * grad)
     dim = 1 if self.ndim > 1 else 0
-    classes = lax.broadcasted_iota(safe.dtype, self.shape, dim)
-    hit = classes == jnp.expand_dims(safe, dim).reshape(_with_one(self.shape, dim))
     spread = jnp.expand_dims(value, dim).reshape(_with_one(self.shape, dim))
-    return jnp.where(hit, spread, zero).astype(self.dtype)
+    return jnp.where(_hit(self, safe), spread, zero).astype(self.dtype)
+
+
+def _hit(x: jax.Array, target: jax.Array) -> jax.Array:
+    """Where each target's class is, in the shape of `x`, ``(N, C, *S)`` or ``(C,)``."""
+    dim = 1 if x.ndim > 1 else 0
+    classes = lax.broadcasted_iota(target.dtype, x.shape, dim)
+    return classes == jnp.expand_dims(target, dim).reshape(_with_one(x.shape, dim))
+
+
+def _picked(x: jax.Array, target: jax.Array) -> jax.Array:
+    """Each target's element of `x`.
+
+    A gather makes XLA's TPU compiler keep its operand, the log-probabilities, which it otherwise
+    computes within the loss and its gradient: 1.6 GB for 8,192 words of 50,257.
+    """
+    dim = 1 if x.ndim > 1 else 0
+    if x.size == 0:
+        return jnp.zeros(target.shape, x.dtype)
+    if mxu.lowers_for("tpu"):
+        return jnp.sum(jnp.where(_hit(x, target), x, x.dtype.type(0)), axis=dim)
+    index = jnp.expand_dims(target, dim)
+    found = jnp.take_along_axis(x, index, axis=dim, mode="promise_in_bounds")
+    return found.reshape(target.shape)
 
 
 def _with_one(shape: Sequence[int], dim: int) -> tuple[int, ...]:

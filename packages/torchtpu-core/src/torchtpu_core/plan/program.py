@@ -26,7 +26,7 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import decomposition
 from torchtpu_core.plan import network_calls
 from torchtpu_core.plan.calls import Call, Place
-from torchtpu_core.plan.records import Recording
+from torchtpu_core.plan.records import Phase, Recording
 from torchtpu_core.plan.values import Values, is_whole, structure, whole_of
 from torchtpu_core.runtime import tables, variants
 from torchtpu_core.targets import Target
@@ -195,10 +195,21 @@ class _Step:
         for place, array in zip(self._operands, operands, strict=True):
             values.set(place, array)
         with checks.collecting(), layout.remembering():
-            for call in self._calls:
+            before = None
+            for index, call in enumerate(self._calls):
+                if _recomputes(call) and not _recomputes(before):
+                    self._hold_back(index, values)
+                before = call
                 with jax.named_scope(_scope(call)):
                     self._call(call, values, state, draws)
         return tuple(values.read(place) for place in self._results)
+
+    def _hold_back(self, start: int, values: Values) -> None:
+        """Keeps what the backward pass computes again from being computed once."""
+        again = list(itertools.takewhile(_recomputes, self._calls[start:]))
+        read = dict.fromkeys(p.storage for c in again for p in _places((c.args, c.kwargs)))
+        last = self._calls[max(0, start - 1)]
+        values.hold_back(read, [p.storage for p in (*_places(last.out), *_mutated(last))])
 
     def _call(self, call: Call, values: Values, state: jax.Array, draws: Any) -> None:
         name = call.func._schema.name.partition("::")[2]
@@ -274,6 +285,10 @@ class _Step:
         fresh = _places(call.out)
         known = {(p.storage, p.offset, p.sizes) for p in mutated}
         return [p for p in fresh if (p.storage, p.offset, p.sizes) not in known] + mutated
+
+
+def _recomputes(call: Call | None) -> bool:
+    return call is not None and call.phase is Phase.RECOMPUTE
 
 
 def _uniform(rng: Rng, sizes: tuple[int, ...], dtype: Any) -> jax.Array:

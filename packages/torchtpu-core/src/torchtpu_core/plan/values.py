@@ -9,7 +9,7 @@ only where no box of the storage is the view.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from jax import lax
 
 from torchtpu_core.lowering import dtypes, view_ops
 from torchtpu_core.plan.calls import Place
+from torchtpu_core.runtime import recomputation
 
 
 @dataclass(slots=True)
@@ -82,6 +83,14 @@ class Values:
             parts.append((place, value))
             return
         self._update(place, value)
+
+    def hold_back(self, storages: Iterable[int], after: Iterable[int]) -> None:
+        """Values of storages are as if they were known only after those of others."""
+        held = [self._kept[one] for one in storages if one in self._kept]
+        known = [self._kept[one].array for one in after if one in self._kept]
+        arrays = recomputation.late([kept.array for kept in held], known)
+        for kept, array in zip(held, arrays, strict=True):
+            kept.array = array
 
     def _join(self, storage: int) -> None:
         """The parts of a storage become its value."""

@@ -84,6 +84,8 @@ def start() -> None:
     fake_results.register()
     _C.set_copy_op(tables.current()["aten::copy"])
     _limit_memory()
+    # XLA:CPU drops barriers before it removes common subexpressions (jaxlib 0.10.2).
+    _C.cut_recomputation(clients.client().platform == "cpu")
     _C.log_flushes(env_values.LogTopic.FLUSHES in env_vars.settings().log)
     modes.load()
     for plugin, functions in plugins.collect("torchtpu_register_kernels"):

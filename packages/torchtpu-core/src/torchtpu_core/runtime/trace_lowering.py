@@ -20,7 +20,7 @@ from torchtpu_core.lowering import checks, dtypes, layout, mxu, storage_views
 from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, cast
 from torchtpu_core.lowering.storage_views import Geometry, Plan
-from torchtpu_core.runtime import clients, cpu_errors, tables
+from torchtpu_core.runtime import clients, cpu_errors, recomputation, tables
 from torchtpu_core.runtime.trace_words import Words
 
 # Bases at or below this are results of the same op (kOwnOutput in csrc/trace.h).
@@ -139,9 +139,11 @@ def _lower_nodes(
     collected: checks.Collected,
 ) -> list[list[jax.Array]]:
     results: list[list[jax.Array]] = []
-    sources = Sources()
+    sources, operands = Sources(), list(operands)
     for index, node in enumerate(trace["nodes"]):
         collected.node = index
+        if recomputation.starts(trace["nodes"], index):
+            recomputation.hold_back(trace["nodes"], index, operands, results)
 
         def source(place: tuple[Any, ...] | None) -> jax.Array | None:
             if place is None:

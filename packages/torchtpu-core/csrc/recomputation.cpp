@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recomputation.h"
+
+#include <ATen/SavedTensorHooks.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <atomic>
+
+namespace torchtpu {
+namespace {
+
+std::atomic<bool> cuts{false};
+
+}  // namespace
+
+bool is_recomputation() {
+  if (!c10::GradMode::is_enabled() || torch::autograd::get_current_graph_task_id() == -1) {
+    return false;
+  }
+  // Ops of a backward pass with create_graph=True are none, unless checkpointing watches what they
+  // save: then they are its recomputation.
+  return !torch::autograd::get_current_graph_task_keep_graph() ||
+         at::SavedTensorDefaultHooks::get_hooks().has_value();
+}
+
+bool cuts_recomputation() { return cuts.load(std::memory_order_relaxed); }
+void cut_recomputation(bool on) { cuts.store(on); }
+
+}  // namespace torchtpu
