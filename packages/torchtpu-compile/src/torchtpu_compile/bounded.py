@@ -41,6 +41,7 @@ from torchtpu_compile.padded import (
     true_size,
 )
 from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
+from torchtpu_compile.recomputed import Barriers
 from torchtpu_compile.symbols import Unbounded, expression, is_static, same
 
 #: A rule gets the call and returns one value, or a list where the op returns several.
@@ -177,6 +178,7 @@ class BoundedInterpreter:
         rng_step: int,
     ) -> None:
         self.nodes = nodes
+        self.barriers = Barriers(nodes)
         self.tables = tables
         self.draws = draws
         self.rng_step = rng_step
@@ -189,6 +191,7 @@ class BoundedInterpreter:
         """
         drawn = 0
         for node in self.nodes:
+            self.barriers.hold_back(node, env)
             own, count = None, self.draws(node)
             if rng is not None and count:
                 own = _TrueRng(rng.seed, rng.offset + np.uint64(self.rng_step * drawn))

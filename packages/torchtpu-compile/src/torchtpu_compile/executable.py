@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering
+from torchtpu_core.runtime import clients
 
-from torchtpu_compile import flex_attention, numbers, output_views, rng_states
+from torchtpu_compile import flex_attention, numbers, output_views, recomputed, rng_states
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import GraphError, caller_at, describe
 from torchtpu_compile.placement import (
@@ -60,6 +61,16 @@ class DeviceStep:
         )
         values.update(zip(interface.outputs, results, strict=True))
 
+    def reads(self) -> list[Node]:
+        """The values that it takes."""
+        interface = self.program.interface
+        given = [leaf for number in interface.numbers for leaf in numbers.leaves(number)]
+        return [*interface.tensors, *interface.scalars, *given]
+
+    def writes(self) -> Sequence[Node]:
+        """The values that it leaves."""
+        return self.program.interface.outputs
+
 
 @dataclass(slots=True)
 class EagerStep:
@@ -90,6 +101,15 @@ class EagerStep:
                 raise torch.linalg.LinAlgError(f"{error} In {describe(node)}.") from error
             except (NotImplementedError, AttributeError, KeyError) as error:
                 raise GraphError.at_node(node, error) from error
+
+    def reads(self) -> list[Node]:
+        """The values that it takes."""
+        sources = (source for node in self.nodes for source in node.all_input_nodes)
+        return [leaf for source in sources for leaf in numbers.leaves(source)]
+
+    def writes(self) -> Sequence[Node]:
+        """The values that it leaves."""
+        return self.nodes
 
 
 def _number(node: Node, values: Values) -> Any:
@@ -143,13 +163,14 @@ class Executable:
         self.outputs = _flat_outputs(module)
         self.saved = _saved_only(module, self.outputs)
         self._writes = [n for n in module.graph.nodes if is_input_write(n)]
-        steps = steps_of(self.placement)
+        steps = steps_of(self.placement, _recomputing(module.graph))
         self._in_program = self._writes_of_last(steps)
         self._constants = self._load_constants()
         builder = _Builder(self, name, tables, steps)
         self.steps = [builder.build(step) for step in steps]
         self.programs = [s.program for s in self.steps if isinstance(s, DeviceStep)]
         self._late_writes = [n for n in self._writes if n not in self._in_program]
+        self._dead_after = self._last_uses()
         self._direct: Callable[..., list[Any]] | None = None
         self._simple = self._as_one_program()
 
@@ -161,8 +182,10 @@ class Executable:
         arguments.clear()
         values.update(self._constants)
         with torch.no_grad():
-            for step in self.steps:
+            for step, dead in zip(self.steps, self._dead_after, strict=True):
                 step.run(values)
+                for node in dead:
+                    values.pop(node, None)
             for node in self._late_writes:
                 target, value = node.args[:2]
                 values[node] = values[target].copy_(_number(value, values))  # type: ignore[index,arg-type]
@@ -203,6 +226,24 @@ class Executable:
             ):
                 written.append(node)
         return written
+
+    def _last_uses(self) -> list[list[Node]]:
+        """For each step, the values that nobody needs after it."""
+        last: dict[Node, int] = {}
+        for index, step in enumerate(self.steps):
+            last.update(dict.fromkeys(step.reads(), index))
+            last.update({node: index for node in step.writes() if node not in last})
+        kept = {leaf for node in self._ends() for leaf in numbers.leaves(node)}
+        dead: list[list[Node]] = [[] for _ in self.steps]
+        for node, index in last.items():
+            if node not in kept:
+                dead[index].append(node)
+        return dead
+
+    def _ends(self) -> list[Node]:
+        """What is read after the last step."""
+        writes = [n for node in self._late_writes for n in node.all_input_nodes]
+        return [*writes, *(o for o in self.outputs if isinstance(o, Node))]
 
     def _load_constants(self) -> Values:
         return {
@@ -373,6 +414,14 @@ class _Builder:
         if is_input_write(user):
             return user not in self.owner._in_program
         return self.step_of.get(user) is not step
+
+
+def _recomputing(graph: Graph) -> set[Node]:
+    """Where recomputation starts, for a compiler that ignores the barriers of programs."""
+    if clients.client().platform != "cpu":
+        return set()
+    nodes = list(graph.nodes)
+    return {nodes[index] for index in recomputed.starts(nodes)}
 
 
 def _attribute(module: Any, path: str) -> Any:

@@ -14,7 +14,7 @@ Legend: a node's *group* is what runs it, a device or ``None`` for eager calls; 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -267,12 +267,16 @@ def _only_device(graph: Graph) -> torch.device | None:
     return found.pop() if len(found) == 1 else None
 
 
-def steps_of(placement: Placement) -> list[Step]:
+def steps_of(placement: Placement, starts: Container[Node] = ()) -> list[Step]:
     """The steps of a graph, in an order that respects data flow and effects.
 
     A node starts a new step only where it needs a result of another group; what the host can do
     at once comes before the first program. Writes of inputs are left to the caller, who does
     them last.
+
+    Args:
+        placement: of the graph's nodes.
+        starts: nodes before which all that comes before them is to be over.
     """
     stage: dict[Node, int] = {}
     steps: dict[tuple[int, torch.device | None], Step] = {}
@@ -281,6 +285,8 @@ def steps_of(placement: Placement) -> list[Step]:
         if node not in placement.groups or is_input_write(node):
             continue
         group = placement.groups[node]
+        if node in starts:
+            floor = max(stage.values(), default=0)
         number = floor + (group is not None)
         for source in dependencies(node):
             if source in stage:

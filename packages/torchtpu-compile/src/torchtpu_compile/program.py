@@ -45,6 +45,7 @@ from torchtpu_compile.errors import (
 )
 from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
 from torchtpu_compile.placement import ASSERTIONS, is_subgraph
+from torchtpu_compile.recomputed import Barriers
 from torchtpu_compile.result_layout import strides_like
 from torchtpu_compile.step_key import step_key
 from torchtpu_compile.symbols import Unbounded, expression
@@ -101,6 +102,7 @@ class Program:
         refuse_dtypes(nodes)
         self.name = name
         self.nodes = nodes
+        self._barriers = Barriers(nodes)
         self.interface = interface
         self.tables = tables
         self.random_ops = sum(_draws(node, tables) for node in nodes)
@@ -223,6 +225,7 @@ class Program:
         env.update({node: jnp.asarray(v) for node, v in interface.constants.items()})
         drawn = 0
         for node in self.nodes:
+            self._barriers.hold_back(node, env)
             own = None
             if rng is not None and _is_random(node, self.tables):
                 own = Rng(rng.seed, rng.offset + np.uint64(RNG_STEP * drawn))

@@ -21,6 +21,7 @@ from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Lowering
 from torchtpu_core.runtime import tables as core_tables
 
+from torchtpu_compile import recomputed
 from torchtpu_compile.errors import describe
 from torchtpu_compile.placement import is_number
 
@@ -61,7 +62,7 @@ def step_key(
         [(index, number[node]) for index, node in interface.writes],
         [len(group) for group in (interface.tensors, interface.scalars, interface.numbers)],
     )
-    text = repr((calls, constants, metadata, ends, values))
+    text = repr((calls, constants, metadata, ends, values, list(recomputed.starts(nodes))))
     if " at 0x" in text:
         return ""
     return hashlib.sha256(f"{source()}|{text}".encode()).hexdigest()
