@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 import jax
 import pytest
@@ -69,6 +70,15 @@ def test_a_collector_that_the_user_stopped_stays_stopped() -> None:
         gc.enable()
 
 
+@pytest.fixture
+def _ctrl_c_interrupts() -> Iterator[None]:
+    """What a shell without job control starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_interrupts")
 @pytest.mark.parametrize("when", ["start", "stop"])
 def test_ctrl_c_in_a_callback_of_the_collector_is_raised_in_the_script(monkeypatch, when) -> None:
     said: list[object] = []

@@ -42,7 +42,7 @@ def test_process_that_cannot_start_is_told(tmp_path, monkeypatch) -> None:
 
 def test_option_that_the_script_ignores_is_told() -> None:
     def tried(step_s: float, *options: str) -> Tried:
-        hbm = {"peak_bytes": 1, "at_peak": {}, "fits": True}
+        hbm = {"peak_bytes": 1, "fits": True}
         plan = {"tokens_per_s": 0, "samples_per_s": 0, "step_s": step_s, "hbm": hbm}
         return Tried(options=options, plan=plan)
 

@@ -154,6 +154,6 @@ def _matters(name: str, planned: Sequence[Tried]) -> bool:
     alike = defaultdict(list)
     for choice in planned:
         others = tuple(o for o in choice.options if o.partition("=")[0] != name)
-        alike[others].append((choice.cost, choice.plan["hbm"]["at_peak"]))
+        alike[others].append((choice.cost, choice.plan["hbm"]))
     several = [figures for figures in alike.values() if len(figures) > 1]
     return not several or any(one != figures[0] for figures in several for one in figures)
