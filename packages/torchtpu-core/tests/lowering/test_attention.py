@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torchtpu_core.lowering import attention, transformer
+from torchtpu_core.lowering import attention, mxu, transformer
 from torchtpu_core.testing.lowering import assert_close, check, lower
 
 _GENERATOR = torch.Generator().manual_seed(0)
@@ -240,3 +240,18 @@ def test_gradients_of_large_scores_are_as_close_as_the_scores_allow() -> None:
     actual = run(f"{CPU}_backward", slope, q, k, v, out, log_sums, 0.0, False)
     for a, e in zip(actual, expected, strict=True):
         assert (torch.as_tensor(a).double() - e).abs().max() < 1e-5 * e.abs().max()
+
+
+def test_scores_that_the_gradient_computes_again_are_not_kept_on_a_tpu() -> None:
+    query = key = value = out = jnp.ones((1, 2, 5, 4))
+
+    def function(grad: jax.Array, log_sums: jax.Array) -> Any:
+        given = grad, query, key, value, None, out, log_sums
+        return attention.attend_backward(*given, is_causal=False, scale=None)[:3]
+
+    def text() -> str:
+        return str(jax.make_jaxpr(lambda *x: function(*x))(query, jnp.zeros((1, 2, 5))))
+
+    assert "optimization_barrier" not in text()
+    with mxu.for_platform("tpu"):
+        assert text().count("optimization_barrier") == 1

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import dtypes, flash_attention, matmul
+from torchtpu_core.lowering import dtypes, flash_attention, matmul, mxu
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -186,6 +186,10 @@ def attend_backward(
     bias_gradient: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
     """Gradients for query, key, value and (if asked for) bias."""
+    if mxu.lowers_for("tpu"):
+        # The scores are computed again; without the barrier XLA keeps those of the forward pass.
+        # It does keep a dropout's mask: a quarter of their bytes, and far longer to compute.
+        query, key, log_sums, grad_out = lax.optimization_barrier((query, key, log_sums, grad_out))
     compute, dtype, whole = dtypes.opmath(query.dtype), query.dtype, query.shape[:3]
     own = key.shape[1], value.shape[1]
     key, value = _alike(key, value, whole[1])

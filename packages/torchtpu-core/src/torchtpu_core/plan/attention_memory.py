@@ -2,8 +2,8 @@
 """What attention keeps in HBM for its gradient, and while it computes.
 
 The flash kernels keep operands and result, in whole vectors, and have statistics of the softmax
-while they run. What they do not compute (lengths that are no whole blocks, a mask) keeps the
-softmax itself, in float32 with keys along the lanes, and has its gradient beside it.
+while they run. What they do not compute (lengths that are no whole blocks, a mask) has the softmax
+itself in HBM while it runs, in float32 with keys along the lanes, and so has its gradient.
 """
 
 from __future__ import annotations
@@ -40,10 +40,8 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
             found += [life for i in later for life in _statistics(ops[i], i, 3)]
         else:
             size = _softmax_bytes(op, shape)
-            found.append(
-                Life(op.writes[0], size, (index, *later[:1]), max(later[:1] or [index]) + 1)
-            )
-            found += [Life(ops[i].writes[0], size, (i,), i + 1) for i in later]
+            both = (index, *later)
+            found += [Life(ops[i].writes[0], size, (i,), i + 1) for i in both]
         if later:
             found += _copies(op, index, later[0], uses)
     return found
