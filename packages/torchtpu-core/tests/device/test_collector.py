@@ -99,6 +99,37 @@ def test_ctrl_c_in_a_callback_of_the_collector_is_raised_in_the_script(monkeypat
     assert not said
 
 
+class _Closed:
+    """Its finalizer, which is Python code, is where the interpreter handles a signal that waits."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.usefixtures("_ctrl_c_interrupts")
+def test_ctrl_c_that_a_finalizer_swallows_is_raised_in_the_script(monkeypatch) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+
+    def press(phase: str, _info: object) -> None:
+        if phase == "start":
+            signal.raise_signal(signal.SIGINT)
+
+    keep_interrupts()
+    gc.collect()
+    _Closed()
+    gc.callbacks.append(press)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect()
+    finally:
+        gc.callbacks.remove(press)
+    assert not said
+
+
 def test_other_mistakes_in_callbacks_of_the_collector_are_told_as_ever(monkeypatch) -> None:
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda lost: said.append(lost.exc_type))

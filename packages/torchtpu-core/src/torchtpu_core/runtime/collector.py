@@ -6,7 +6,8 @@ objects of torch and JAX (0.3 s) with the GIL held: the script waits even for a 
 traced on another thread.
 
 JAX gives the collector a callback written in Python. Python handles a signal where it next runs
-Python code, so Ctrl-C that comes in a collection is raised in that callback, and lost.
+Python code, so Ctrl-C that comes in a collection is raised in that callback, or in a finalizer,
+and lost.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _CTRL_C = _Signal(signal.SIGINT)
 
 
 def keep_interrupts() -> None:
-    """Raise Ctrl-C that a callback of the collector swallows again, in the script.
+    """Raise Ctrl-C that a callback of the collector or a finalizer swallows again, in the script.
 
     Through Python's own hook for exceptions that nobody can catch; the one before serves the rest.
     """
@@ -49,9 +50,14 @@ def keep_interrupts() -> None:
 
 
 def _heed(before: Callable[[Any], Any], lost: Any) -> object:
-    if issubclass(lost.exc_type, KeyboardInterrupt) and lost.object in gc.callbacks:
-        return _CTRL_C.comes
-    return before(lost)
+    if not issubclass(lost.exc_type, KeyboardInterrupt) or _ends(lost):
+        return before(lost)
+    return _CTRL_C.comes
+
+
+def _ends(lost: Any) -> bool:
+    """Whether Python itself ends: it waits for threads, or calls what `atexit` has."""
+    return lost.err_msg is not None or not callable(lost.object)
 
 
 @contextlib.contextmanager
