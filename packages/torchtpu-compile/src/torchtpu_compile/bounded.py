@@ -11,6 +11,7 @@ padded; otherwise the graph is not bounded, with the reason.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from torch.fx import Node
 from torchtpu_core.lowering import checks, dtypes
 from torchtpu_core.lowering.interpreter import overload_name, run_overload
 from torchtpu_core.lowering.promotion import Scalar, cast
-from torchtpu_core.lowering.rng import Rng
+from torchtpu_core.lowering.rng import Rng, index_dtype
 from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import control_flow, rng_states, strided
@@ -409,8 +410,9 @@ class _TrueRng(Rng):
         if len(shape) != len(self._exprs):
             raise Unbounded("a random op draws numbers of another shape than its result")
         self.draws += 1
-        index, stride = jnp.zeros((), np.uint64), jnp.ones((), np.uint64)
+        numbers = index_dtype(math.prod(shape))
+        index, stride = jnp.zeros((), numbers), jnp.ones((), numbers)
         for d in reversed(range(len(shape))):
-            index = index + lax.broadcasted_iota(np.uint64, shape, d) * stride
-            stride = stride * self._sizes.true(self._exprs[d]).astype(np.uint64)
+            index = index + lax.broadcasted_iota(numbers, shape, d) * stride
+            stride = stride * self._sizes.true(self._exprs[d]).astype(numbers)
         return self.bits_at(index, dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bit generator is Philox-2x32-10 and its streams are independent."""
+"""The bit generator is Threefry-2x32-13 and its streams are independent."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ import torch
 from torchtpu_core.errors import LoweringTableError
 from torchtpu_core.lowering import random
 from torchtpu_core.lowering.interpreter import run_overload
-from torchtpu_core.lowering.rng import Rng, philox
+from torchtpu_core.lowering.rng import Rng, threefry
 
 #: Known answers of the authors' Random123 library: counter, key, output.
 KNOWN = [
-    ((0x00000000, 0x00000000), 0x00000000, (0xFF1DAE59, 0x6CD10DF2)),
-    ((0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFF, (0x2C3F628B, 0xAB4FD7AD)),
-    ((0x243F6A88, 0x85A308D3), 0x13198A2E, (0xDD7CE038, 0xF62A4C12)),
+    ((0x00000000, 0x00000000), (0x00000000, 0x00000000), (0x9D1C5EC6, 0x8BD50731)),
+    ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0xFD36D048, 0x2D17272C)),
+    ((0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xBA3E4725, 0xF27D669E)),
 ]
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
-def test_philox_gives_the_published_known_answers(
-    counter: tuple[int, int], key: int, expected: tuple[int, int]
+def test_threefry_gives_the_published_known_answers(
+    counter: tuple[int, int], key: tuple[int, int], expected: tuple[int, int]
 ) -> None:
-    with jax.enable_x64(True):
-        stream = jnp.uint64(key | counter[1] << 32)
-        words = philox(jnp.full((1,), counter[0], np.uint64), stream)
-    assert tuple(int(w[0]) for w in words) == expected
+    first, second = (tuple(jnp.array([word], np.uint32) for word in one) for one in (counter, key))
+    assert tuple(int(word[0]) for word in threefry(first, second)) == expected
 
 
 def rng(seed: int, offset: int) -> Rng:
@@ -59,11 +57,28 @@ def test_every_bit_is_set_half_of_the_time(dtype: type[np.unsignedinteger]) -> N
     assert np.abs(np.array(share) - 0.5).max() < 5 * 0.5 / np.sqrt(count)
 
 
-def test_philox_of_elements_beyond_32_bits_differs_from_the_first_ones() -> None:
+def test_bits_of_elements_beyond_32_bits_differ_from_those_of_the_first_ones() -> None:
     with jax.enable_x64(True):
         index = jnp.array([5, 5 + 2**32, 5 + 2**33], np.uint64)
-        left, _ = philox(index, jnp.uint64(7))
-    assert len(set(left.tolist())) == 3
+        words, word = rng(7, 0).bits_at(index), rng(7, 0).bits_at(jnp.array([5], np.uint32))
+    assert len(set(words.tolist())) == 3
+    assert word[0] == words[0]
+
+
+@pytest.mark.parametrize("bits", [np.uint8, np.uint32])
+def test_elements_and_streams_next_to_each_other_are_independent(bits: type) -> None:
+    """Correlations of neighbours, of streams that differ by one offset, and of their masks."""
+    count = 1 << 16
+    with jax.enable_x64(True):
+        drawn = [np.asarray(rng(1, 4 * k).bits((count,), np.dtype(bits))) for k in range(8)]
+    centred = [(d - d.mean(dtype=np.float64)) / d.std(dtype=np.float64) for d in drawn]
+    most = 5 / np.sqrt(count)
+    for lag in (1, 2, 3, 128, 1024):
+        assert all(abs((d[lag:] * d[:-lag]).mean()) < most for d in centred)
+    table = np.abs(np.corrcoef(centred)) - np.eye(len(centred))
+    assert table.max() < most
+    kept = np.stack([d > np.quantile(d, 0.9) for d in centred]).astype(np.float64)
+    assert (np.abs(np.corrcoef(kept)) - np.eye(len(kept))).max() < most
 
 
 @pytest.mark.parametrize("size", [2**31, 2**32 + 3])

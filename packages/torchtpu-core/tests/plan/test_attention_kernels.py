@@ -77,4 +77,7 @@ def test_scores_of_all_pairs_are_in_hbm_without_the_kernels() -> None:
     work = _work((query, key, value), None, 0.0, True)
     assert work.scores == 2 * 4 * 200 * 200
     assert work.hbm_bytes > work.scores * 4
-    assert _work(_qkv(256)).hbm_bytes < _work(_qkv(256), None, 0.1).hbm_bytes
+    dropped = _work(_qkv(256), None, 0.1)
+    assert _work(_qkv(256)).hbm_bytes < dropped.hbm_bytes
+    assert dropped.drawn == dropped.scores
+    assert work.drawn == 0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.memory import memory_of
 from torchtpu_core.plan.records import Category, Phase, Work
 from torchtpu_core.plan.vmem import Vmem
@@ -130,6 +131,25 @@ def test_product_read_in_another_shape_is_kept_in_float32_for_who_takes_it(reade
     for shape, size in ((flat, MIB), (split, wide * MIB)):
         memory = _memory(ops, {2: 4, 3: 4}, shapes={2: flat, 3: shape, 5: shape})
         assert _passing(memory)[1] - 2 * MIB == size
+
+
+def test_product_whose_shape_is_changed_and_changed_back_is_kept_rounded() -> None:
+    ops = [
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
+        op("add", Work.ELEMENTWISE, (2, 1), (3,)),
+        op("_log_softmax", Work.ELEMENTWISE, (3,), (4,)),
+        op("_log_softmax_backward_data", Work.ELEMENTWISE, (4,), (5,), BACK),
+    ]
+    flat, split = (64, 32), (8, 8, 32)
+    sizes = []
+    for last in (split, flat):
+        shapes = {2: flat, 3: split, 4: last, 5: last}
+        made = recording(ops, {2: 4, 3: 4, 4: 4})
+        for number, shape in shapes.items():
+            made.blocks[number].shape = shape
+        found = lifetimes_of(made.ops, made.blocks, 0, Vmem(0))
+        sizes.append(max(life.size_bytes for life in found.lives if life.storage == 2))
+    assert sizes == [2 * MIB, MIB]
 
 
 @pytest.mark.parametrize("groups", [1, 64])

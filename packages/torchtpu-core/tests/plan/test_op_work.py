@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torchtpu_core.plan.op_work import products_of, touched_bytes
+from torchtpu_core.plan.op_work import drawn_of, products_of, touched_bytes
 
 ROWS, WIDTH, LOOKED_UP = 1000, 16, 8
 TABLE = torch.empty(ROWS, WIDTH)
@@ -39,6 +39,14 @@ def test_rows_looked_up_or_changed_in_place_are_moved_and_not_their_table(
     reads, writes = _touched(name, operands, results)
     assert (reads[0], sum(writes)) == (read, written)
     assert list(reads[1:]) == [t.nbytes for t in operands[1:]]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("native_dropout", 128), ("normal_", 128), ("native_dropout_backward", 0), ("mul", 0)],
+)
+def test_random_numbers_are_drawn_for_each_element(name, count) -> None:
+    assert drawn_of(name, [FOUND, MASK]) == count
 
 
 LOOK_UP = """

@@ -132,6 +132,17 @@ def test_convolution_of_each_feature_by_itself_is_priced_by_the_vector_unit(dtyp
     assert placed.placed[0].bound == "vector unit"
 
 
+def test_dropout_is_priced_by_the_random_numbers_that_it_draws() -> None:
+    count = 1 << 20
+    ops = [op("native_dropout", Work.ELEMENTWISE, (1,), (2,), size=4 * count, drawn=count)]
+    made = _whole(ops)
+    pricer = Pricer(parse_slice("v5e:1x1"), 1)
+    placed = schedule(ops, fuse(ops, made.blocks, 0), pricer)
+    drawing_s = count * cal.RANDOM_OPS.value / pricer.rates.vector_ops_per_s
+    assert placed.step_s == pytest.approx(drawing_s, rel=1e-6)
+    assert placed.placed[0].bound == "vector unit"
+
+
 def test_advice_on_tiles_counts_what_the_matrix_unit_multiplies() -> None:
     depthwise, dense = ((96, 1 << 20, 49, 1),), ((1, 1 << 20, 200, 200),)
     step = [

@@ -2,13 +2,14 @@
 """Random bits for lowerings: counter-based, from the generator's (seed, offset).
 
 The generator's state is an operand of the program, so a program with dropout is
-compiled once. The 128-bit state is mixed to a 64-bit stream number; Philox-2x32 then
+compiled once. The 128-bit state is mixed to a 64-bit stream number; Threefry-2x32 then
 gives bits that depend on the stream and the element's index alone, not on fusion or
 on the eager mode. It is written here as elementwise arithmetic, which XLA fuses with
-its consumer: ``lax.rng_bit_generator`` draws 32-bit Philox words a hundred times
-slower on XLA:CPU.
+its consumer, of 32-bit words without products: a TPU's vector unit has no product of two
+words with 64 bits (`docs/decisions/0003-random-bits.md`).
 
-Reference: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+Reference: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, whose
+variant of 13 rounds is used, the fewest that pass BigCrush.
 The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 """
 
@@ -18,6 +19,7 @@ import math
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -29,30 +31,51 @@ def _mix(z: jax.Array) -> jax.Array:
     return z ^ (z >> np.uint64(31))
 
 
-_MASK = np.uint64(0xFFFFFFFF)
-_MULTIPLIER = np.uint64(0xD256D193)
-_WEYL = np.uint64(0x9E3779B9)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ROUNDS = 10
+_HALF = np.uint64(32)
 _WORD = np.dtype(np.uint32)
+_ROUNDS = 13
+_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+#: Rounds after which words of the key are added.
+_BETWEEN_KEYS = 4
+_PARITY = np.uint32(0x1BD11BDA)
 
 
-def philox(index: jax.Array, stream: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Philox-2x32-10: two words of 32 bits per element of `index`, held in uint64 arrays.
+def threefry(
+    counter: tuple[jax.Array, jax.Array], key: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Threefry-2x32-13: two words of 32 bits.
 
     Args:
-        index: uint64 element numbers; the low half is the counter's first word.
-        stream: uint64 scalar; the low half is the key, the high half the counter's
-            second word.
+        counter: two words, uint32, of one shape: what is mixed.
+        key: two words, uint32 scalars.
     """
-    half = np.uint64(32)
-    left, right = index & _MASK, (stream >> half) ^ (index >> half)
-    key = stream & _MASK
-    for _ in range(_ROUNDS):
-        product = left * _MULTIPLIER
-        left, right = (product >> half) ^ key ^ right, product & _MASK
-        key = (key + _WEYL) & _MASK
+    words = (*key, key[0] ^ key[1] ^ _PARITY)
+    left, right = counter[0] + words[0], counter[1] + words[1]
+    for done in range(1, _ROUNDS + 1):
+        left = left + right
+        right = left ^ _rotated(right, _ROTATIONS[(done - 1) % len(_ROTATIONS)])
+        added, rest = divmod(done, _BETWEEN_KEYS)
+        if rest == 0:
+            left = left + words[added % 3]
+            right = right + (words[(added + 1) % 3] + np.uint32(added))
     return left, right
+
+
+def _rotated(word: jax.Array, bits: int) -> jax.Array:
+    return (word << np.uint32(bits)) | (word >> np.uint32(32 - bits))
+
+
+def _halves(word: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The low and the high half of 64 bits; of 32, no high half."""
+    if word.dtype == _WORD:
+        return word, jnp.zeros((), _WORD)
+    return word.astype(_WORD), (word >> _HALF).astype(_WORD)
+
+
+def index_dtype(count: int) -> np.dtype:
+    """The dtype that numbers `count` elements: 32 bits where they suffice."""
+    return _WORD if count <= 2**32 else np.dtype(np.uint64)
 
 
 @dataclass(slots=True)
@@ -76,16 +99,23 @@ class Rng:
     def bits(self, shape: tuple[int, ...], dtype: np.dtype = _WORD) -> jax.Array:
         """Uniform random bits, `shape`, of an unsigned integer dtype (8 to 64 bits)."""
         self.draws += 1
-        return self.bits_at(lax.reshape(lax.iota(np.uint64, math.prod(shape)), tuple(shape)), dtype)
+        count = math.prod(shape)
+        index = lax.iota(index_dtype(count), count)
+        return self.bits_at(lax.reshape(index, tuple(shape)), dtype)
 
     def bits_at(self, index: jax.Array, dtype: np.dtype = _WORD) -> jax.Array:
-        """The bits of the elements numbered `index`, uint64, for the draw that is under way."""
+        """The bits of the elements numbered `index` for the draw that is under way.
+
+        Args:
+            index: uint32 or uint64; the bits of a number are the same in both.
+            dtype: unsigned integer of 8 to 64 bits.
+        """
         key = _mix(self.key() + np.uint64(self.draws * int(_GOLDEN) % 2**64))
-        left, right = philox(index, key)
+        left, right = threefry(_halves(index), _halves(key))
         width = 8 * np.dtype(dtype).itemsize
         if width == 64:
-            return (left << np.uint64(32)) | right
-        return (left >> np.uint64(32 - width)).astype(dtype)
+            return (left.astype(np.uint64) << _HALF) | right.astype(np.uint64)
+        return (left >> np.uint32(32 - width)).astype(dtype)
 
     def uniform(self, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
         """Uniform numbers in [0, 1), `shape`, float32 or float64, full mantissa resolution."""

@@ -38,6 +38,7 @@ class AttentionWork:
         head_dims: widths of keys and of values.
         gradient: whether it is the gradient.
         flash: whether the kernels compute it.
+        drawn: random numbers of its dropout, whose mask the gradient reads.
         hbm_bytes: what moves through HBM.
     """
 
@@ -45,6 +46,7 @@ class AttentionWork:
     head_dims: tuple[int, int]
     gradient: bool
     flash: bool
+    drawn: float
     hbm_bytes: float
 
 
@@ -56,7 +58,9 @@ def attention_of(name: str, args: Sequence[Any]) -> AttentionWork | None:
     query, key, value = args[1:4] if gradient else args[0:3]
     causal = any(argument is True for argument in args[3:])
     lengths = query.shape[-2], key.shape[-2]
-    flash = _is_flash(query, key, value, args[4:] if gradient else args[3:])
+    rest = args[4:] if gradient else args[3:]
+    drops = any(isinstance(argument, float) and argument > 0.0 for argument in rest)
+    flash = not drops and _is_flash(query, key, value, rest)
     rows = math.prod(query.shape[:-1])
     pairs = float(rows * lengths[1])
     if flash:
@@ -68,19 +72,22 @@ def attention_of(name: str, args: Sequence[Any]) -> AttentionWork | None:
         moved = pairs * per_score.value
     widths = int(query.shape[-1]), int(value.shape[-1])
     return AttentionWork(
-        scores=pairs, head_dims=widths, gradient=gradient, flash=flash, hbm_bytes=moved
+        scores=pairs,
+        head_dims=widths,
+        gradient=gradient,
+        flash=flash,
+        drawn=pairs if drops and not gradient else 0.0,
+        hbm_bytes=moved,
     )
 
 
 def _is_flash(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rest: Sequence[Any]
 ) -> bool:
-    """Whole blocks of queries and keys, heads of one width, and neither mask nor dropout."""
+    """Whole blocks of queries and keys, heads of one width, and no mask."""
     masked = any(isinstance(argument, torch.Tensor) for argument in rest[:1])
-    drops = any(isinstance(argument, float) and argument > 0.0 for argument in rest)
     return (
         not masked
-        and not drops
         and query.dtype in (torch.bfloat16, torch.float32)
         and query.shape[-1] == key.shape[-1] == value.shape[-1]
         and query.shape[-2] % BLOCK == 0

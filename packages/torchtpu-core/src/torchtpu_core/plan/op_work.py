@@ -105,6 +105,7 @@ SCATTERS = frozenset(
         "scatter_reduce_",
     }
 )
+_RANDOM = ("dropout", "rand", "normal", "bernoulli", "uniform", "exponential")
 _DTYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "bf16",
@@ -151,6 +152,13 @@ def products_of(name: str, args: Sequence[Any], out: Any) -> Products:
     """The matrix products of an operator, empty if it is none."""
     rule = _PRODUCTS.get(name)
     return rule(args, out) if rule is not None else ()
+
+
+def drawn_of(name: str, results: Sequence[torch.Tensor]) -> float:
+    """Random numbers that an operator draws: one for each element of its first result."""
+    if not results or name.endswith("backward") or not any(word in name for word in _RANDOM):
+        return 0.0
+    return results[0].numel()
 
 
 def samples_of(name: str, inputs: Sequence[torch.Tensor]) -> int:

@@ -19,7 +19,6 @@ from torchtpu_core.plan.uses import Uses
 #: Moves that are elementwise work for a compiler.
 COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
 _NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
-_RANDOM = ("dropout", "rand", "normal", "bernoulli", "uniform", "exponential")
 #: Operators further apart than this are not fused, but for what is computed again.
 WINDOW = 24
 #: Operands of one fusion: the most that libtpu gave the sum of an LSTM's gradients.
@@ -159,7 +158,7 @@ def _pays(
     once = all(ops[i].work is Work.ELEMENTWISE and _passes(ops[i]) == 1 for i in readers)
     if near and (len(readers) == 1 or once):
         return True
-    if any(word in op.name for word in _RANDOM):
+    if op.drawn:
         return False
     size = size_of(storage)
     count = sum(_passes(ops[i]) for i in readers)

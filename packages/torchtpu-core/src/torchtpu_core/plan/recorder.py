@@ -214,6 +214,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if name in LOOK_UPS:
             op.looked_up = inputs[1].numel()
         op.samples = op_work.samples_of(name, inputs)
+        op.drawn = op_work.drawn_of(name, written)
         op.differentiable = torch.is_grad_enabled()
         self._classify(op, func, name, args, flat, on_device, results)
         if op.work is Work.ELEMENTWISE and self._runs_on_host(func):
@@ -313,6 +314,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.work = Work.ATTENTION
             op.scores, op.head_dims = attention.scores, attention.head_dims
             op.gradient, op.kernel_bytes = attention.gradient, attention.hbm_bytes
+            op.drawn = attention.drawn
             op.dtype = op_work.dtype_of(on_device[0])
             return
         products = op_work.products_of(name, args, results[0] if results else None)

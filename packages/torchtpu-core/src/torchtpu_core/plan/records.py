@@ -77,6 +77,7 @@ class Op:
         head_dims: widths of keys and of values.
         gradient: of attention, whether it is the backward kernel.
         kernel_bytes: of attention, what its kernels, or its scores, move through HBM.
+        drawn: random numbers that it draws.
         dtype: element type of the operands, as `simulator.rates` names it.
         collective: its kind, for a collective.
         group: ranks that take part.
@@ -104,6 +105,7 @@ class Op:
     head_dims: tuple[int, int] = (0, 0)
     gradient: bool = False
     kernel_bytes: float = 0.0
+    drawn: float = 0.0
     dtype: str = "bf16"
     collective: str = ""
     group: tuple[int, ...] = ()

@@ -64,6 +64,7 @@ class Pricer:
         matrix, vector, flops = self._products(op)
         if not matrix:  # the products' rates hold for operands and results in VMEM
             vector = max(vector, self.rates.vmem_s(vmem_bytes))
+        vector += op.drawn * cal.RANDOM_OPS.value / self.rates.vector_ops_per_s
         if matrix + vector > memory:
             return matrix + vector, "matrix unit" if matrix > vector else "vector unit", flops
         return memory, "HBM", flops

@@ -77,6 +77,12 @@ SOFTMAX_OPS_BACKWARD = Sourced(
     "the same, backward; both from the 131,072-token Llama 3.1 70B run on tpu7x",
     Status.ASSUMED,
 )
+RANDOM_OPS = Sourced(
+    78,
+    "vector operations for each random number and what a dropout does with it, counted in the "
+    "fusions that libtpu 0.0.42.1 makes of `lowering/rng.py`",
+    Status.MEASURED,
+)
 SCORE_BYTES_FORWARD = Sourced(
     20,
     "bytes of HBM for each score of attention without a flash kernel; counted, not fitted: XLA's "
