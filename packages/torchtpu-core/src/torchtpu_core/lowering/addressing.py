@@ -7,6 +7,10 @@ element along one axis, as in ``gather``). Indices are checked by the caller or
 by `checked`; XLA itself clamps a gather and drops a scatter outside the operand,
 so no address here can leave the buffer.
 
+A TPU computes whole vectors: where each row has one index, as labels have, all of the row is
+compared with it, which fuses with what makes the row and with what uses the result. A gather or
+scatter would have the row in memory.
+
 Shape letters: ``B`` the common shape of the index arrays, ``k`` the indexed axes.
 """
 
@@ -19,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import checks, dims, dtypes
+from torchtpu_core.lowering import checks, dims, dtypes, mxu
 
 _PROMISE = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
@@ -32,6 +36,14 @@ _SCATTERS: dict[str, Callable[..., jax.Array]] = {
     "prod": lax.scatter_mul,
     "amin": lax.scatter_min,
     "amax": lax.scatter_max,
+}
+
+_COMBINED: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "set": lambda _, update: update,
+    "sum": jnp.add,
+    "prod": jnp.multiply,
+    "amin": jnp.minimum,
+    "amax": jnp.maximum,
 }
 
 #: On bool, a sum is "any" and a product is "all".
@@ -132,6 +144,13 @@ def take_elements(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     """``out[i, j, k] = x[index[i, j, k], j, k]`` for `dim` 0; `index` may be the smaller one."""
     if index.size == 0 or x.size == 0:
         return dims.zeros(index.shape, x.dtype)
+    if _has_one_for_each_row(x, dim, index):
+        picked = jnp.where(_hit(x, dim, index), x, np.zeros((), x.dtype))
+        return (
+            jnp.any(picked, dim, keepdims=True)
+            if x.dtype == np.bool_
+            else jnp.sum(picked, dim, dtype=x.dtype, keepdims=True)
+        )
     rest = tuple(d for d in range(x.ndim) if d != dim)
     numbers = lax.GatherDimensionNumbers(
         offset_dims=(),
@@ -157,6 +176,9 @@ def put_elements(dim: int, index: jax.Array) -> Put:
     joined = _joined([index])
 
     def put(x: jax.Array, updates: jax.Array, how: str) -> jax.Array:
+        if x.dtype != np.bool_ and _has_one_for_each_row(x, dim, index):
+            changed = _COMBINED[how](x, updates.astype(x.dtype))
+            return jnp.where(_hit(x, dim, index), changed, x)
         region = _region(x, dim, index.shape)
         updates = jnp.broadcast_to(updates, index.shape)
         updated = _scatter(region, joined, updates, numbers, how)
@@ -165,6 +187,17 @@ def put_elements(dim: int, index: jax.Array) -> Put:
         return lax.dynamic_update_slice(x, updated, (0,) * x.ndim)
 
     return put
+
+
+def _has_one_for_each_row(x: jax.Array, dim: int, index: jax.Array) -> bool:
+    """Whether a TPU compares each row with its one index."""
+    rows = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
+    return mxu.lowers_for("tpu") and x.ndim > 1 and index.shape == rows
+
+
+def _hit(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
+    """Where the elements are that `index` names, one in each row."""
+    return lax.broadcasted_iota(index.dtype, x.shape, dim) == index
 
 
 def _region(x: jax.Array, dim: int, shape: Sequence[int]) -> jax.Array:

@@ -188,7 +188,7 @@ def attend_backward(
     """Gradients for query, key, value and (if asked for) bias."""
     if mxu.lowers_for("tpu"):
         # The scores are computed again; without the barrier XLA keeps those of the forward pass.
-        # It does keep a dropout's mask: a quarter of their bytes, and far longer to compute.
+        # A dropout's mask is its choice: it is made of nothing that has to be kept.
         query, key, log_sums, grad_out = lax.optimization_barrier((query, key, log_sums, grad_out))
     compute, dtype, whole = dtypes.opmath(query.dtype), query.dtype, query.shape[:3]
     own = key.shape[1], value.shape[1]

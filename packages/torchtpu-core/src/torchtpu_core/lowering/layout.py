@@ -4,31 +4,37 @@
 XLA:CPU copies a transposed weight at every call of a dot; one 2-D ``dot_general``
 that contracts the untransposed dimension does not (a factor of 1.7 on a GPT step).
 So whoever transposes a value says so here, and ``matmul.py`` asks. Likewise bags of
-embeddings whose offsets are a ramp are all of one size. Nothing is rewritten: the
+embeddings whose offsets are a ramp are all of one size, and the rows of a matrix are those of
+a tensor of more dimensions: PyTorch joins these before it multiplies and splits them afterwards,
+which on a TPU moves all the data where rows do not fill its tiles. Nothing is rewritten: the
 value itself stays correct, and is dead code if nobody reads it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 from jax import lax
 
 _local = threading.local()
+_KINDS = ("sources", "ramps", "joined")
 
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Remember what is said inside the block (one program's tracing)."""
-    outer = getattr(_local, "sources", None), getattr(_local, "ramps", None)
-    _local.sources, _local.ramps = {}, {}
+    outer = [getattr(_local, kind, None) for kind in _KINDS]
+    for kind in _KINDS:
+        setattr(_local, kind, {})
     try:
         yield
     finally:
-        _local.sources, _local.ramps = outer
+        for kind, before in zip(_KINDS, outer, strict=True):
+            setattr(_local, kind, before)
 
 
 def permuted(x: jax.Array, permutation: Sequence[int]) -> jax.Array:
@@ -49,6 +55,48 @@ def source_of(x: jax.Array) -> tuple[jax.Array, tuple[int, ...]] | None:
     sources = getattr(_local, "sources", None)
     entry = sources.get(id(x)) if sources else None
     return None if entry is None else (entry[1], entry[2])
+
+
+def reshaped(x: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """``lax.reshape``, remembered where it joins all dimensions but the last into rows."""
+    shape = tuple(shape)
+    if x.shape == shape:
+        return x
+    source = rows_of(x)
+    if source is not None:
+        x = source
+        if x.shape == shape:
+            return x
+    joined = getattr(_local, "joined", None)
+    lead = _leading(x.shape, shape) if joined is not None else 0
+    if lead < 2:
+        return lax.reshape(x, shape)
+    x = lax.reshape(x, (*x.shape[:lead], shape[1]))
+    result = lax.reshape(x, shape)
+    assert joined is not None
+    joined[id(result)] = (result, x)
+    return result
+
+
+def _leading(sizes: Sequence[int], shape: Sequence[int]) -> int:
+    """How many of `sizes` are the rows of the matrix `shape`; 0 if none are."""
+    if len(shape) != 2 or len(sizes) < 3:
+        return 0
+    ends = (lead for lead in range(2, len(sizes)) if math.prod(sizes[lead:]) == shape[1])
+    return next(ends, 0) if math.prod(sizes) else 0
+
+
+def rows_of(x: jax.Array) -> jax.Array | None:
+    """The tensor `(..., K)` whose leading dimensions were joined to the rows of `x`, if any."""
+    joined = getattr(_local, "joined", None)
+    entry = joined.get(id(x)) if joined else None
+    return None if entry is None else entry[1]
+
+
+def by_rows(x: jax.Array, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """`function` of a matrix, elementwise along its rows, before these were joined."""
+    source = rows_of(x)
+    return function(x) if source is None else reshaped(function(source), x.shape)
 
 
 def ramp(x: jax.Array, start: int, step: int) -> jax.Array:

@@ -4,13 +4,15 @@
 XLA:CPU runs a 2-D ``dot_general`` that contracts whichever dimension is at hand, but
 copies a transposed operand at each call. So an operand that is a remembered transpose
 (`torchtpu_core.lowering.layout`) is read untransposed, and batched operands with one
-batch are not made 3-D. 16-bit floats accumulate in float32.
+batch are not made 3-D. On a TPU, an operand that is the remembered rows of a tensor of more
+dimensions is multiplied as that tensor. 16-bit floats accumulate in float32.
 
 Legend: B batch, M rows of the result, N columns of the result, K contracted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -26,6 +28,8 @@ from torchtpu_core.lowering.table import Lowering, native
 
 #: Two operands and the dtype of the product.
 Product: TypeAlias = Callable[[jax.Array, jax.Array, np.dtype], jax.Array]
+#: Rows of a tile of a TPU: joining whole tiles moves nothing.
+_SUBLANES = 8
 #: Contracted and batch dimensions, as ``lax.dot_general`` takes them.
 Dimensions: TypeAlias = tuple[
     tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]
@@ -48,7 +52,26 @@ def contract(
     x, x_dim = _untransposed(x, x_dim, batch)
     y, y_dim = _untransposed(y, y_dim, batch)
     batches = tuple(range(batch))
+    if batch == 0 and mxu.lowers_for("tpu"):
+        whole = _of_rows(x, y, x_dim, y_dim, out)
+        if whole is not None:
+            return whole
     return general(x, y, (((x_dim,), (y_dim,)), (batches, batches)), out)
+
+
+def _of_rows(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype) -> jax.Array | None:
+    """The product of matrices whose rows are those of tensors; None if they are not."""
+    rows, others = layout.rows_of(x), layout.rows_of(y)
+    if rows is None or rows.shape[-2] % _SUBLANES == 0:
+        return None
+    last = rows.ndim - 1
+    if x_dim == 1:
+        product = general(rows, y, (((last,), (y_dim,)), ((), ())), out)
+        return layout.reshaped(product, (x.shape[0], *product.shape[last:]))
+    if others is None or y_dim != 0 or rows.shape[:-1] != others.shape[:-1]:
+        return None
+    lead = tuple(range(last))
+    return general(rows, others, ((lead, lead), ((), ())), out)
 
 
 def general(x: jax.Array, y: jax.Array, dimensions: Dimensions, out: np.dtype) -> jax.Array:
@@ -114,7 +137,8 @@ def _is(x: Operand, value: int) -> bool:
 
 
 def mm(self: jax.Array, mat2: jax.Array) -> jax.Array:
-    return _mm(self, mat2, accumulator(self.dtype)).astype(self.dtype)
+    product = _mm(self, mat2, accumulator(self.dtype))
+    return layout.by_rows(product, lambda rows: rows.astype(self.dtype))
 
 
 def bmm(self: jax.Array, mat2: jax.Array) -> jax.Array:
@@ -139,7 +163,10 @@ def _fused(product: Product) -> Callable[..., jax.Array]:
     def run(
         self: jax.Array, x: jax.Array, y: jax.Array, *, beta: Operand = 1, alpha: Operand = 1
     ) -> jax.Array:
-        return _plus(self, product(x, y, accumulator(x.dtype)), beta, alpha).astype(x.dtype)
+        made = product(x, y, accumulator(x.dtype))
+        if self.ndim > 1:
+            return _plus(self, made, beta, alpha).astype(x.dtype)
+        return layout.by_rows(made, lambda rows: _plus(self, rows, beta, alpha).astype(x.dtype))
 
     return run
 
@@ -212,15 +239,16 @@ def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -
     rows = as_rows(input)
     out = contract(rows, weight, 1, weight.ndim - 1, out=accumulator(input.dtype))
     if bias is not None:
-        out = out + bias.astype(out.dtype)
-    return out.reshape(input.shape[:-1] + weight.shape[:-1]).astype(input.dtype)
+        out = layout.by_rows(out, lambda made: made + bias.astype(made.dtype))
+    shape = input.shape[:-1] + weight.shape[:-1]
+    return layout.reshaped(out, shape).astype(input.dtype)
 
 
 def as_rows(x: jax.Array) -> jax.Array:
     """`(..., K)` -> `(rows, K)`; a 2-D value is returned as it is, so its source stays known."""
     if x.ndim == 2:
         return x
-    return x.reshape((int(np.prod(x.shape[:-1], dtype=np.int64)), x.shape[-1]))
+    return layout.reshaped(x, (math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def linear_backward(
@@ -231,7 +259,7 @@ def linear_backward(
     x, grad = as_rows(self), as_rows(grad_output)
     results: list[jax.Array | None] = [None, None, None]
     if output_mask[0]:
-        results[0] = contract(grad, weight, 1, 0, out=compute).reshape(self.shape)
+        results[0] = layout.reshaped(contract(grad, weight, 1, 0, out=compute), self.shape)
     if output_mask[1]:
         results[1] = contract(grad, x, 0, 0, out=compute)
     if output_mask[2]:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import dtypes, mxu
 from torchtpu_core.lowering.extrema import amax
 from torchtpu_core.lowering.table import Lowering, native
 from torchtpu_core.xla_tpu import lowering
@@ -202,6 +202,38 @@ def max_pool_gradient(
     return jnp.where(index == flat_index(shape, len(spec)), grad, grad.dtype.type(0))
 
 
+def _takes_selection(grad: jax.Array, spec: Sequence[Window]) -> bool:
+    """Whether windows overlap, and none has holes."""
+    holes = any(w.dilation > 1 and w.kernel > 1 for w in spec)
+    return grad.size > 0 and not holes and any(w.reach > w.stride for w in spec)
+
+
+def _selected_gradient(grad: jax.Array, x: jax.Array, spec: Sequence[Window]) -> jax.Array:
+    """`max_pool_gradient` from the values `(*P, *S)` that were pooled, in their dtype.
+
+    As one operator of XLA's (``select_and_scatter``), which a TPU does by windows and not element
+    by element. In a window with NaN, some other position than the last NaN may have the gradient.
+    """
+    lead = x.ndim - len(spec)
+    ends = [(w.out - 1) * w.stride + w.reach - w.size - w.padding for w in spec]
+    pads = [(w.padding, max(end, 0)) for w, end in zip(spec, ends, strict=True)]
+    least = np.array(-np.inf, x.dtype)  # known to JAX, which then knows a maximum
+
+    def pooled(values: jax.Array) -> jax.Array:
+        return lax.reduce_window(
+            values,
+            least,
+            lax.max,
+            (1,) * lead + tuple(w.kernel for w in spec),
+            (1,) * lead + tuple(w.stride for w in spec),
+            [(0, 0)] * lead + pads,
+        )
+
+    _, backward = jax.vjp(pooled, x)
+    found: jax.Array = backward(grad.astype(x.dtype))[0]
+    return found
+
+
 def scatter_gradient(
     grad: jax.Array, index: jax.Array, shape: Sequence[int], spatial: int
 ) -> jax.Array:
@@ -264,6 +296,8 @@ def _max_pool_with_indices(
             as_list(dilation),
             ceil_mode,
         )
+        if mxu.lowers_for("tpu") and _takes_selection(grad_output, spec):
+            return _selected_gradient(grad_output, self, spec)
         grad = grad_output.astype(dtypes.opmath(grad_output.dtype))
         return max_pool_gradient(grad, indices, self.shape, spec).astype(self.dtype)
 

@@ -180,8 +180,8 @@ def _unflat(flat: jax.Array, base: Geometry) -> jax.Array:
 
 def _boxed(value: jax.Array, base: Geometry, plan: Plan, dtype: np.dtype) -> jax.Array:
     """The storage's elements, padded and shaped as the plan's radix."""
-    if value.dtype == dtype and base.row_major and value.shape == plan.radix:
-        return value
+    if value.dtype == dtype and base.row_major and value.size == math.prod(plan.radix):
+        return layout.reshaped(value, plan.radix)
     flat = reinterpret(_flat(value, base), dtype)
     missing = math.prod(plan.radix) - flat.size
     if missing:
@@ -191,12 +191,12 @@ def _boxed(value: jax.Array, base: Geometry, plan: Plan, dtype: np.dtype) -> jax
 
 def _from_box(box: jax.Array, view: Geometry, plan: Plan) -> jax.Array:
     kept = plan.kept
-    box = box.reshape([view.sizes[d] for d in kept])
+    box = layout.reshaped(box, [view.sizes[d] for d in kept])
     box = layout.permuted(box, np.argsort(kept).tolist())
     if box.shape == view.sizes:
         return box
     if box.size == math.prod(view.sizes):
-        return box.reshape(view.sizes)
+        return layout.reshaped(box, view.sizes)
     return lax.broadcast_in_dim(box, view.sizes, sorted(kept))
 
 

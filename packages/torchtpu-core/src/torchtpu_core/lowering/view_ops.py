@@ -31,11 +31,11 @@ def _identity(self: jax.Array) -> jax.Array:
 
 
 def _view(self: jax.Array, size: Sequence[int]) -> jax.Array:
-    return lax.reshape(self, dims.inferred(size, self.size))
+    return layout.reshaped(self, dims.inferred(size, self.size))
 
 
 def _reshape_alias(self: jax.Array, size: Sequence[int], stride: Sequence[int]) -> jax.Array:
-    return lax.reshape(self, tuple(size))
+    return layout.reshaped(self, size)
 
 
 def _permute(self: jax.Array, dims_: Sequence[int]) -> jax.Array:

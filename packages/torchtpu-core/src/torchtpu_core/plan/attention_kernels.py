@@ -38,7 +38,7 @@ class AttentionWork:
         head_dims: widths of keys and of values.
         gradient: whether it is the gradient.
         flash: whether the kernels compute it.
-        drawn: random numbers of its dropout, whose mask the gradient reads.
+        drawn: random numbers of its dropout; the gradient draws them again.
         hbm_bytes: what moves through HBM.
     """
 
@@ -76,7 +76,7 @@ def attention_of(name: str, args: Sequence[Any]) -> AttentionWork | None:
         head_dims=widths,
         gradient=gradient,
         flash=flash,
-        drawn=pairs if drops and not gradient else 0.0,
+        drawn=pairs if drops else 0.0,
         hbm_bytes=moved,
     )
 

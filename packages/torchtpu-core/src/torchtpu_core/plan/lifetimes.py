@@ -94,9 +94,9 @@ class _Sizes:
 def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> bool:
     """Whether a product's result is kept as the float32 sums that it is made of.
 
-    Where elementwise work reads it in another shape, XLA moves the rounding to bfloat16 past the
-    change of shape, into the readers' fusions, unless one of them takes it rounded. A shape that
-    is changed back at once is no change.
+    Where elementwise work reads its columns in another shape, which lies otherwise in memory, XLA
+    moves the rounding to bfloat16 past the change, into the readers' fusions, unless one of them
+    takes it rounded.
     """
     op, block = ops[uses.writers[storage][0]], blocks[storage]
     if op.work is not Work.MATMUL or op.dtype != "bf16" or op.name.startswith("convolution"):
@@ -104,15 +104,10 @@ def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage
     readers = [ops[index] for index in uses.readers[storage]]
     if not readers or not all(_takes_float32(reader, ops, uses) for reader in readers):
         return False
-    rank = len(block.shape)
-
-    def is_changed(reader: Op) -> bool:
-        made = reader.writes[:1]
-        users = [ops[i].writes[:1] for storage in made for i in uses.readers[storage]]
-        further = [storage for written in users for storage in written]
-        return all(len(blocks[s].shape) != rank for s in (*made, *further))
-
-    return any(is_changed(reader) for reader in readers)
+    shapes = [blocks[w].shape for reader in readers for w in reader.writes[:1]]
+    return any(
+        len(shape) != len(block.shape) and shape[-1:] != block.shape[-1:] for shape in shapes
+    )
 
 
 def _takes_float32(op: Op, ops: Sequence[Op], uses: Uses) -> bool:

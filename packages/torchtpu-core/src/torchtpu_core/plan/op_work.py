@@ -155,8 +155,11 @@ def products_of(name: str, args: Sequence[Any], out: Any) -> Products:
 
 
 def drawn_of(name: str, results: Sequence[torch.Tensor]) -> float:
-    """Random numbers that an operator draws: one for each element of its first result."""
-    if not results or name.endswith("backward") or not any(word in name for word in _RANDOM):
+    """Random numbers that an operator draws: one for each element of its first result.
+
+    The gradient of a dropout draws its mask again, as XLA computes it (`plan.recomputed`).
+    """
+    if not results or not any(word in name for word in _RANDOM):
         return 0.0
     return results[0].numel()
 

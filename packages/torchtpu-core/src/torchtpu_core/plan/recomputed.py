@@ -3,9 +3,10 @@
 
 XLA fuses elementwise work into those who read it, products and convolutions included, and
 does so once for each reader where that moves fewer bytes than to write the result and read it:
-a ReLU of one operand is never kept, a sum of two that many read is. What depends on random bits
-is computed once, and so is a norm over features before a product, whose operand it would be; one
-that is moved for the product, too, unless the product is of float32, whose operands are split anew.
+a ReLU of one operand is never kept, a sum of two that many read is. Random bits are made of nothing
+that is read, so a dropout's mask is drawn again. A softmax is computed once, and so is a norm over
+features before a product, whose operand it would be; one that is moved for the product, too,
+unless the product is of float32, whose operands are split anew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torchtpu_core.plan.uses import Uses
 #: Moves that are elementwise work for a compiler.
 COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
 _NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
+_SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
 #: Operators further apart than this are not fused, but for what is computed again.
 WINDOW = 24
 #: Operands of one fusion: the most that libtpu gave the sum of an LSTM's gradients.
@@ -50,13 +52,15 @@ def sources_of(
         gathered = within_sums(op, [ops[i] for i in readers], size_of)
         if not gathered and not _fuses(ops, op, readers):
             continue
-        reads = {read for index in writers for read in ops[index].reads} - {storage}
+        reads = {read for index in writers for read in _read_for(ops[index], storage)} - {storage}
         sources = frozenset(s for read in reads for s in found.get(read, {read}))
         if len(sources) > MOST_OPERANDS:
             continue
         if storage in scaled and _feeds_product(ops, readers):
             continue
         if any(_joins_for_products(ops, uses, i) for i in readers):
+            continue
+        if op.name in _SOFTMAX and readers[-1] - writers[-1] > WINDOW:
             continue
         if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
             continue
@@ -67,6 +71,11 @@ def sources_of(
         if folded or _pays(ops, storage, writers[-1], readers, sources, size_of):
             found[storage] = sources
     return found
+
+
+def _read_for(op: Op, storage: int) -> tuple[int, ...]:
+    """What an operator reads for one of its results: for the mask of a dropout, nothing."""
+    return () if op.drawn and storage in op.writes[1:] else op.reads
 
 
 def _is_chain(ops: Sequence[Op], writers: Sequence[int], readers: Sequence[int]) -> bool:
@@ -153,13 +162,10 @@ def _pays(
     size_of: Callable[[int], float],
 ) -> bool:
     """Whether computing a result for each reader moves no more bytes than to keep it."""
-    op = ops[index]
     near = readers[-1] - index <= WINDOW
     once = all(ops[i].work is Work.ELEMENTWISE and _passes(ops[i]) == 1 for i in readers)
     if near and (len(readers) == 1 or once):
         return True
-    if op.drawn:
-        return False
     size = size_of(storage)
     count = sum(_passes(ops[i]) for i in readers)
     read = sum(size_of(source) for source in sources if size_of(source) >= _SMALL * size)

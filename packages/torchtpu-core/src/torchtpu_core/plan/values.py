@@ -8,6 +8,7 @@ only where no box of the storage is the view.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dtypes, view_ops
+from torchtpu_core.lowering import dtypes, layout, view_ops
 from torchtpu_core.plan.calls import Place
 from torchtpu_core.runtime import recomputation
 
@@ -31,6 +32,12 @@ class Kept:
     array: jax.Array
     strides: tuple[int, ...]
     dtype: torch.dtype
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether it lies in memory as its dimensions are numbered."""
+        moving = [d for d in range(self.array.ndim) if self.array.shape[d] != 1]
+        return all(self.strides[a] > self.strides[b] for a, b in itertools.pairwise(moving))
 
 
 class Values:
@@ -69,11 +76,15 @@ class Values:
         same = kept.dtype == place.dtype and tuple(kept.array.shape) == place.sizes
         if same and _alike(kept.strides, place.strides, place.sizes) and not place.offset:
             return kept.array
+        if kept.dtype == place.dtype and kept.array.size == place.elements and kept.is_row_major:
+            return _view(kept.array, place)
         return _view(self._flat(place), place)
 
     def write(self, place: Place, value: jax.Array) -> None:
         """A view gets a value, and with it the storage."""
-        value = jnp.broadcast_to(value.astype(dtypes.to_numpy(place.dtype)), place.sizes)
+        dtype = dtypes.to_numpy(place.dtype)
+        if value.dtype != dtype or value.shape != place.sizes:
+            value = jnp.broadcast_to(value.astype(dtype), place.sizes)
         if is_whole(place):
             self.set(place, value)
             return
@@ -150,19 +161,23 @@ def _alike(a: Sequence[int], b: Sequence[int], sizes: Sequence[int]) -> bool:
 
 
 def _view(flat: jax.Array, place: Place) -> jax.Array:
-    """A view of a storage that is one dimension."""
+    """A view of a storage's elements in the order of memory, whatever their shape."""
     if math.prod(place.sizes) == 0:
         return jnp.zeros(place.sizes, flat.dtype)
     box = _box(flat.size, place)
     if box is None:
-        return view_ops.as_strided(flat, place.sizes, place.strides, place.offset)
+        return view_ops.as_strided(flat.reshape(-1), place.sizes, place.strides, place.offset)
     radix, starts, order = box
     whole = _reshaped(flat, radix)
     extents = [*(place.sizes[d] for d in order), 1][: len(radix)]
-    taken = lax.slice(whole, starts, [a + n for a, n in zip(starts, extents, strict=True)])
-    taken = lax.reshape(taken, tuple(place.sizes[d] for d in order))
+    taken = whole
+    if tuple(extents) != whole.shape:
+        taken = lax.slice(whole, starts, [a + n for a, n in zip(starts, extents, strict=True)])
+    taken = layout.reshaped(taken, [place.sizes[d] for d in order])
     ascending = sorted(order)
-    taken = lax.transpose(taken, [order.index(d) for d in ascending])
+    taken = layout.permuted(taken, [order.index(d) for d in ascending])
+    if taken.shape == place.sizes:
+        return taken
     return lax.broadcast_in_dim(taken, place.sizes, tuple(ascending))
 
 
@@ -185,7 +200,7 @@ def _updated(flat: jax.Array, place: Place, value: jax.Array) -> jax.Array:
 
 def _reshaped(flat: jax.Array, radix: Sequence[int]) -> jax.Array:
     missing = math.prod(radix) - flat.size
-    return lax.reshape(jnp.pad(flat, (0, missing)) if missing else flat, tuple(radix))
+    return layout.reshaped(jnp.pad(flat.reshape(-1), (0, missing)) if missing else flat, radix)
 
 
 def _box(elements: int, place: Place) -> tuple[list[int], list[int], list[int]] | None:

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowerings that take another form on a TPU give the values of the CPU's form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from torchtpu_core.lowering import addressing, layout, matmul, mxu, pooling
+from torchtpu_core.lowering.pooling import max_pool, windows
+
+RANDOM = np.random.default_rng(0)
+
+
+def both(function: Callable[..., jax.Array], *arguments: np.ndarray) -> tuple[str, list]:
+    """The program for a TPU, and the results of both forms."""
+
+    def remembered(*given: jax.Array) -> jax.Array:
+        with layout.remembering():
+            return function(*given)
+
+    results = [jax.jit(lambda *a: remembered(*a))(*arguments)]
+    with mxu.for_platform("tpu"):
+        text = str(jax.make_jaxpr(remembered)(*arguments))
+        results.append(jax.jit(remembered)(*arguments))
+    return text, results
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kernel", "stride", "padding", "ceil_mode"),
+    [
+        ((9, 8), [3, 3], [2, 2], [1, 1], False),
+        ((8, 9), [4, 3], [3, 2], [2, 1], True),
+        ((2, 3), [3, 3], [1, 1], [1, 1], False),
+    ],
+)
+def test_gradient_of_overlapping_windows_is_selected_and_not_scattered(
+    sizes, kernel, stride, padding, ceil_mode
+) -> None:
+    spec = windows(sizes, kernel, stride, padding, [1], ceil_mode)
+    x = RANDOM.integers(0, 4, (2, 3, *sizes)).astype(np.float32)
+    values, index = max_pool(jnp.asarray(x), spec)
+    grad = RANDOM.standard_normal(values.shape).astype(np.float32)
+    row = next(
+        row.function
+        for row in pooling.TABLE
+        if row.overload == "aten::max_pool2d_with_indices_backward"
+    )
+    text, (scattered, selected) = both(
+        lambda g, v, i: row(g, v, kernel, stride, padding, [1], ceil_mode, i),
+        *(grad, x, np.asarray(index)),
+    )
+    assert " scatter" not in text
+    np.testing.assert_allclose(selected, scattered, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dim", "dtype"), [(0, np.float32), (1, np.int32), (2, np.bool_)])
+def test_one_index_for_each_row_is_compared_and_not_gathered(dim, dtype) -> None:
+    x = RANDOM.integers(-2, 3, (4, 5, 3)).astype(dtype)
+    rows = tuple(1 if d == dim else n for d, n in enumerate(x.shape))
+    index = RANDOM.integers(0, x.shape[dim], rows).astype(np.int32)
+    text, (gathered, compared) = both(lambda v, i: addressing.take_elements(v, dim, i), x, index)
+    assert "gather" not in text
+    np.testing.assert_array_equal(compared, gathered)
+
+
+@pytest.mark.parametrize("how", ["set", "sum", "prod", "amin", "amax"])
+def test_one_update_for_each_row_is_compared_and_not_scattered(how) -> None:
+    x = RANDOM.standard_normal((4, 5)).astype(np.float32)
+    x[0, 0] = np.nan
+    index = RANDOM.integers(0, 5, (4, 1)).astype(np.int32)
+    updates = RANDOM.standard_normal((4, 1)).astype(np.float32)
+    text, (scattered, compared) = both(
+        lambda v, i, u: addressing.put_elements(1, i)(v, u, how), x, index, updates
+    )
+    assert "scatter" not in text
+    np.testing.assert_array_equal(compared, scattered)
+
+
+def test_element_that_is_not_finite_is_picked_and_harms_no_other() -> None:
+    x = np.array([[np.inf, 1.0], [np.nan, 2.0]], np.float32)
+    _, results = both(
+        lambda v, i: addressing.take_elements(v, 1, i), x, np.array([[1], [0]], np.int32)
+    )
+    for found in results:
+        np.testing.assert_array_equal(found, [[1.0], [np.nan]])
+
+
+def _layer(x: jax.Array, weight: jax.Array, bias: jax.Array, grad: jax.Array) -> tuple:
+    """A linear layer and its gradients, with the views that PyTorch makes."""
+    transposed = layout.permuted(weight, (1, 0))
+    rows = layout.reshaped(x, (-1 if x.size == 0 else x.size // x.shape[-1], x.shape[-1]))
+    addmm = next(r.function for r in matmul.TABLE if r.overload == "aten::addmm")
+    out = layout.reshaped(addmm(bias, rows, transposed), (*x.shape[:-1], weight.shape[0]))
+    given = layout.reshaped(grad, (rows.shape[0], grad.shape[-1]))
+    of_input = layout.reshaped(matmul.mm(given, weight), x.shape)
+    return out, of_input, matmul.mm(layout.permuted(given, (1, 0)), rows)
+
+
+@pytest.mark.parametrize(("tokens", "joins"), [(5, False), (8, True)])
+def test_rows_that_do_not_fill_tiles_are_multiplied_before_they_are_joined(tokens, joins) -> None:
+    arrays = [
+        RANDOM.standard_normal(shape).astype(np.float32)
+        for shape in ((2, 3, tokens, 4), (6, 4), (6,), (2, 3, tokens, 6))
+    ]
+    text, (plain, whole) = both(_layer, *arrays)
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    joined = f"f32[{6 * tokens},"
+    assert len(products) == 3
+    assert any(joined in line for line in products) == joins
+    for one, other in zip(plain, whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
