@@ -147,6 +147,10 @@ void bind_device(py::module_& m) {
   m.def("exchange_device", [](int device) {
     return static_cast<int>(exchange_device(static_cast<c10::DeviceIndex>(device)));
   });
+  m.def("choose_device", [](int device) {
+    choose_device(static_cast<c10::DeviceIndex>(device));
+  });
+  m.def("is_device_chosen", &is_device_chosen);
   m.def("check_device", [](int device) {
     check_device(static_cast<c10::DeviceIndex>(std::clamp(device, -1, kMaxDevices - 1)));
   });

@@ -23,6 +23,7 @@ thread_local std::unordered_map<int, c10::StreamId> the_streams;
 
 std::atomic<int> devices{-1};
 std::atomic<bool> started{false};
+std::atomic<bool> chosen{false};  // the script has chosen a device
 std::atomic<bool> bad_fork{false};
 std::recursive_mutex start_mutex;
 bool starting = false;
@@ -170,6 +171,13 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
 }
 
 void set_device_unchecked(c10::DeviceIndex device) noexcept { the_device = device; }
+
+void choose_device(c10::DeviceIndex device) {
+  exchange_device(device);
+  chosen.store(true, std::memory_order_relaxed);
+}
+
+bool is_device_chosen() { return chosen.load(std::memory_order_relaxed) || the_device > 0; }
 
 void ensure_started() {
   if (started.load(std::memory_order_acquire) && !bad_fork.load(std::memory_order_relaxed)) {

@@ -22,6 +22,9 @@ c10::DeviceIndex current_device();
 void check_device(c10::DeviceIndex device);
 c10::DeviceIndex exchange_device(c10::DeviceIndex device);
 void set_device_unchecked(c10::DeviceIndex device) noexcept;
+// Makes a device current because the script says so, which stands for the process.
+void choose_device(c10::DeviceIndex device);
+bool is_device_chosen();
 
 // Starts the runtime (JAX, plugins, lowering tables) once; throws what it raises.
 // Fails in a forked child of a process that had started it.

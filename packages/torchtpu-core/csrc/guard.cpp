@@ -40,7 +40,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Device(kTpu, exchange_device(device.index()));
   }
   c10::Device getDevice() const override { return c10::Device(kTpu, current_device()); }
-  void setDevice(c10::Device device) const override { exchange_device(device.index()); }
+  // `torch.accelerator.set_device_index` calls it with the GIL. Autograd's engine calls it
+  // without, in each of its threads: those choose nothing.
+  void setDevice(c10::Device device) const override {
+    PyGILState_Check() ? choose_device(device.index()) : (void)exchange_device(device.index());
+  }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     set_device_unchecked(device.index());
   }

@@ -136,3 +136,19 @@ def test_device_that_was_chosen_is_that_of_fake_tensors_and_of_a_mesh_before_the
         LOCAL_RANK="0",
     )
     assert done.stdout == "tpu:1 1 False\n"
+
+
+def test_device_index_chosen_for_the_accelerator_counts_and_a_backward_pass_on_the_cpu_does_not(
+    run_python,
+):
+    done = run_python(
+        """
+        import torch
+        torch.ones(2, requires_grad=True).sum().backward()  # its threads are for all devices
+        print(torch.tpu.is_initialized(), end=" ")
+        torch.accelerator.set_device_index(0)
+        print(torch.tpu.is_initialized(), torch.tpu._initialized)
+        """,
+        TORCH_TPU_TARGET="v5e:2x2",
+    )
+    assert done.stdout == "False True False\n"

@@ -18,7 +18,7 @@ from torchtpu_distributed import _C
 from torchtpu_distributed.first_calls import Pieces
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.pending import Pending
-from torchtpu_distributed.stacks import main_line
+from torchtpu_distributed.stacks import stand_in_line
 
 _INTEGERS = frozenset({torch.bool, torch.int8, torch.uint8, torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -73,7 +73,7 @@ class CpuTensors:
         _check_reduction(op, tensors)
         group = self.group
         call = self._know(kind, op, root, tensors, pieces is None)
-        pending = group.come(call, user_line() or main_line(), timeout_s)
+        pending = group.come(call, user_line() or stand_in_line(), timeout_s)
         if group.is_nearby:
             group.agree(pending, pieces, patient=False)
         return pending

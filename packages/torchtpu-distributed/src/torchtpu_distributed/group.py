@@ -20,7 +20,7 @@ from torchtpu_distributed.errors import CollectiveMismatchError, ProcessGroupErr
 from torchtpu_distributed.first_calls import Difference, FirstCalls, Pieces
 from torchtpu_distributed.ledger import Failure
 from torchtpu_distributed.pending import Pending
-from torchtpu_distributed.stacks import main_line
+from torchtpu_distributed.stacks import stand_in_line
 from torchtpu_distributed.world import World
 
 AXIS = "ranks"
@@ -135,7 +135,7 @@ class Group:
     def _next(self, call: _C.Call, line: str, timeout_s: float | None) -> Pending:
         self.world.ledger.check()
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        return Pending.of(self.state, call, self.state.next(), line or main_line(), limit_s)
+        return Pending.of(self.state, call, self.state.next(), line or stand_in_line(), limit_s)
 
     def agree(
         self, pending: Pending, pieces: Pieces | None = None, *, patient: bool = True

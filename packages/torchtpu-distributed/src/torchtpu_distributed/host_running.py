@@ -27,7 +27,7 @@ from torchtpu_distributed.first_calls import Pieces
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_collectives import Begun, Gloo
 from torchtpu_distributed.pending import Pending
-from torchtpu_distributed.stacks import main_line
+from torchtpu_distributed.stacks import stand_in_line
 from torchtpu_distributed.work import DeviceWork, QueuedWork
 
 #: How long a queued collective waits for a thread that waits for it: who waits at once does it
@@ -213,8 +213,8 @@ class HostRunner:
         message_ends.warn_of_shapes(self._group, pending, said)
 
     def main_line(self) -> str:
-        """The line of the main thread, for a collective that another thread calls."""
-        return main_line()
+        """What stands for the line of a call by a thread without one, for compiled code."""
+        return stand_in_line()
 
     def check(self) -> None:
         """Raise the failure of the job, if there is one."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the main thread is: for collectives that other threads call, and for late ranks."""
+"""Where threads are: for collectives called without a line of the script, and for late ranks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import sys
 import sysconfig
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-_LIBRARIES = tuple(
-    {
-        *site.getsitepackages(),
-        sysconfig.get_path("stdlib"),
-        str(Path(__file__).parent),
-    }
-)
+_INSTALLED = tuple(site.getsitepackages())
+_OWN = str(Path(__file__).parent)
+_LIBRARIES = (*_INSTALLED, _OWN, sysconfig.get_path("stdlib"))
+#: Threads that the interpreter and other libraries (autograd) have made.
+_NOT_STARTED = (threading._MainThread, threading._DummyThread)  # type: ignore[attr-defined]
 
 
 def main_stack() -> str:
@@ -26,17 +25,38 @@ def main_stack() -> str:
     return "".join(traceback.format_stack(frame)[-12:]) if frame is not None else ""
 
 
-def main_line() -> str:
-    """The innermost line of the main thread that is not library code; empty if there is none.
+def stand_in_line() -> str:
+    """What stands for the line of a call that no line of the script has led to on this thread.
 
-    A collective of the backward pass is called by autograd's thread, which has no line;
-    the main thread is at ``loss.backward()`` then.
+    A collective of the backward pass is called by autograd's thread, which Python has not
+    started; the main thread is at ``loss.backward()`` then. A thread that a library has started
+    (``dcp.async_save``) goes on while the main thread is anywhere: it is named itself, with
+    the library's line that its work began at.
     """
-    frame = _main_frame()
-    while frame is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    if thread is not None and not isinstance(thread, _NOT_STARTED):
+        files = [(f, f.f_code.co_filename) for f in _frames(sys._getframe())]
+        began = [f for f, name in files if name.startswith(_INSTALLED) and _OWN not in name]
+        if began:
+            return f"{_place(began[-1])}, on thread {thread.name}"
+    return _script_line(_main_frame())
+
+
+def _script_line(innermost: FrameType | None) -> str:
+    """The innermost line that is not library code; empty if there is none."""
+    for frame in _frames(innermost):
+        if not frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
+            return _place(frame)
+    return ""
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
         frame = frame.f_back
-    if frame is None:
-        return ""
+
+
+def _place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 

@@ -33,7 +33,7 @@ class CompileEvent:
     Attributes:
         ops: operators in the trace.
         reason: why the trace ended.
-        line: the user's line of the last operator.
+        line: the user's line of the last operator that has one, or ``""``.
         difference: from the nearest trace known before, or ``""`` for the first.
         error: why it could not be built, or ``""``.
     """
@@ -55,7 +55,7 @@ def note_compile(description: Description, reason: str) -> None:
     """Remember that a program was asked for, and why."""
     nodes = description["nodes"]
     ops = [_words(node) for node in nodes]
-    line = nodes[-1]["line"]
+    line = _last_line(nodes)
     event = CompileEvent(len(nodes), reason, line, _difference(ops, nodes))
     _compiles.append(event)
     _known.append(ops)
@@ -67,11 +67,12 @@ def note_compile(description: Description, reason: str) -> None:
             reason,
             f": {event.difference}" if event.difference else "",
         )
-    _by_line[line] += 1
-    if _by_line[line] == _STEADY and line not in _warned:
-        _warned.add(line)
+    place = line or nodes[-1]["name"]
+    _by_line[place] += 1
+    if _by_line[place] == _STEADY and place not in _warned:
+        _warned.add(place)
         warnings.warn(
-            f"<TorchTpu/fused> {_STEADY} programs were compiled for the operators up to {line}. "
+            f"<TorchTpu/fused> {_STEADY} programs were compiled for the operators up to {place}. "
             f"The last differs in: {event.difference or 'which results are still in use'}. "
             "torch.tpu.explain() lists them all.",
             UserWarning,
@@ -84,7 +85,7 @@ def note_refusal(description: Description, error: BaseException) -> None:
     nodes = description["nodes"]
     _compiles.append(
         CompileEvent(
-            len(nodes), "not built", nodes[-1]["line"], "", f"{type(error).__name__}: {error}"
+            len(nodes), "not built", _last_line(nodes), "", f"{type(error).__name__}: {error}"
         )
     )
 
@@ -92,6 +93,11 @@ def note_refusal(description: Description, error: BaseException) -> None:
 def compiles() -> list[CompileEvent]:
     """The last programs that were asked for, oldest first."""
     return list(_compiles)
+
+
+def _last_line(nodes: list[dict[str, Any]]) -> str:
+    """What libraries do in autograd's threads has no line: that of what went before then."""
+    return next((node["line"] for node in reversed(nodes) if node["line"]), "")
 
 
 def _words(node: dict[str, Any]) -> str:

@@ -14,8 +14,6 @@ from torchtpu_core.errors import DeviceIndexError
 
 Device: TypeAlias = "torch.device | str | int | None"
 
-_is_chosen = False
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProperties:
@@ -76,7 +74,7 @@ def is_initialized() -> bool:
 
     PyTorch's fake tensors are on device 0, and its device meshes choose one, as long as it is not.
     """
-    return has_started() or ((_is_chosen or _C.current_device() > 0) and not is_in_bad_fork())
+    return has_started() or (_C.is_device_chosen() and not is_in_bad_fork())
 
 
 def is_in_bad_fork() -> bool:
@@ -107,9 +105,7 @@ def current_device() -> int:
 
 def set_device(device: Device) -> None:
     """Make a device current for this thread."""
-    global _is_chosen
-    _C.exchange_device(index_of(device))
-    _is_chosen = True
+    _C.choose_device(index_of(device))
 
 
 class device:

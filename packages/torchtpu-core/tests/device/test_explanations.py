@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which place a script is told that keeps asking for programs."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from typing import Any
+
+import pytest
+from torchtpu_core.runtime import explanations
+
+
+def trace(*lines: str) -> Any:
+    """A trace of one operator per line."""
+    node = {"name": "aten::cosh", "inputs": []}
+    return {"nodes": [{**node, "line": line} for line in lines]}
+
+
+@pytest.fixture
+def notice(monkeypatch):
+    """Asks for programs of a trace as often as a warning needs; the warnings."""
+    for name, empty in (("_by_line", Counter()), ("_warned", set())):
+        monkeypatch.setattr(explanations, name, empty)
+    for name in ("_compiles", "_known"):
+        monkeypatch.setattr(explanations, name, getattr(explanations, name).copy())
+
+    def ask(*traces: Any) -> list[str]:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for each in traces:
+                explanations.note_compile(each, "event")
+        return [str(each.message).partition(". ")[0] for each in found]
+
+    return ask
+
+
+def test_place_is_the_last_line_that_is_known(notice):
+    found = notice(*[trace("train.py:3", "train.py:7", "")] * 8)
+    assert found == ["<TorchTpu/fused> 8 programs were compiled for the operators up to train.py:7"]
+    assert explanations.compiles()[-1].line == "train.py:7"
+
+
+def test_place_without_any_line_is_the_last_operator(notice):
+    found = notice(*[trace("", "")] * 8)
+    assert found == ["<TorchTpu/fused> 8 programs were compiled for the operators up to aten::cosh"]
