@@ -141,6 +141,23 @@ def test_solution_from_factors_of_a_matrix_of_open_size() -> None:
     check(function, make)
 
 
+def test_product_of_small_integers_of_open_sizes() -> None:
+    def make(n: int) -> tuple[Tensor, ...]:
+        a, b = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((n, n + 3), (n + 3, n)))
+        return a, b
+
+    check(lambda a, b: torch._int_mm(a, b).cumsum(0), make)
+
+
+def test_product_of_reflections_of_an_open_size() -> None:
+    def make(n: int) -> tuple[Tensor, ...]:
+        return torch.geqrf(torch.randn(n + 4, 4))
+
+    check(lambda x, tau: torch.linalg.householder_product(x, tau).cumsum(0), make)
+    torch._dynamo.reset()
+    check(torch.linalg.householder_product, lambda n: torch.geqrf(torch.randn(n + 1, n)))
+
+
 def test_op_that_fails_at_a_padded_size_runs_at_the_true_one(monkeypatch: Any) -> None:
     def rule(call: Any) -> Any:
         raise TypeError("an arm is too short")
