@@ -3,7 +3,7 @@
 
 For each program that was asked for: the trace's length, where and why it ended, and how
 it differs from the nearest trace that had a program. A script that keeps asking for
-programs from one line is told so, once.
+programs of the same calls, or for very many that end at one line, is told so, once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ log = logging.getLogger("torchtpu")
 
 _KEPT = 64
 _NEAREST = 16
-#: Programs from one line after which the script is told that it recompiles.
+#: Programs of the same calls after which the script is told that it recompiles.
 _STEADY = 8
+#: Programs of any calls that end at one line: a helper that reads values ends streams of many kinds.
+_MANY = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class CompileEvent:
 _compiles: deque[CompileEvent] = deque(maxlen=_KEPT)
 _known: deque[list[str]] = deque(maxlen=_NEAREST)
 _by_line: Counter[str] = Counter()
+_by_calls: Counter[tuple[str, int]] = Counter()
 _warned: set[str] = set()
 
 
@@ -69,10 +72,14 @@ def note_compile(description: Description, reason: str) -> None:
         )
     place = line or nodes[-1]["name"]
     _by_line[place] += 1
-    if _by_line[place] == _STEADY and place not in _warned:
+    calls = place, hash(tuple((node["name"], node["line"]) for node in nodes))
+    _by_calls[calls] += 1
+    alike, at_line = _by_calls[calls], _by_line[place]
+    if (alike == _STEADY or at_line == _MANY) and place not in _warned:
         _warned.add(place)
+        count = _STEADY if alike == _STEADY else _MANY
         warnings.warn(
-            f"<TorchTpu/fused> {_STEADY} programs were compiled for the operators up to {place}. "
+            f"<TorchTpu/fused> {count} programs were compiled for the operators up to {place}. "
             f"The last differs in: {event.difference or 'which results are still in use'}. "
             "torch.tpu.explain() lists them all.",
             UserWarning,
