@@ -24,7 +24,8 @@ _KEPT = 64
 _NEAREST = 16
 #: Programs of the same calls after which the script is told that it recompiles.
 _STEADY = 8
-#: Programs of any calls that end at one line: a helper that reads values ends streams of many kinds.
+#: Programs of any calls that end at one line: a helper that reads values ends streams of many
+#: kinds.
 _MANY = 32
 
 
