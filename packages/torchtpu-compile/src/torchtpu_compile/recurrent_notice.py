@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from pathlib import Path
 from types import FrameType
 
 import torch
-from torchtpu_core.runtime import recurrent_layers
+from torchtpu_core.runtime import recurrent_layers, script_warnings
 
 _LIBRARIES = (
     str(Path(torch.__file__).parent),
@@ -72,4 +71,5 @@ def _line() -> str:
 def _warn_once(line: str) -> None:
     if not _told:
         _told.append(line)
-        warnings.warn(f"<TorchTpu/compile> {advice(line)}.", LeftOutWarning, stacklevel=2)
+        message = f"<TorchTpu/compile> {advice(line)}."
+        script_warnings.warn_at(line, message, LeftOutWarning)

@@ -17,12 +17,12 @@ def _stream(*names: str, rows: int = 4, line: str) -> Any:
     return {"nodes": [{"name": name, "line": line, "inputs": inputs} for name in names]}
 
 
-def _warnings_of(streams: list[Any]) -> list[str]:
+def _warnings_of(streams: list[Any]) -> list[tuple[str, tuple[str, int]]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for stream in streams:
             explanations.note_compile(stream, "host read")
-    return [str(warning.message) for warning in caught]
+    return [(str(warning.message), (warning.filename, warning.lineno)) for warning in caught]
 
 
 def test_streams_of_several_kinds_that_end_at_one_line_are_no_recompilation() -> None:
@@ -38,5 +38,6 @@ def test_eight_programs_of_the_same_calls_or_very_many_of_any_are_named_once(cou
         streams = [_stream("aten::add.Tensor", rows=rows, line=line) for rows in range(1, 20)]
     else:
         streams = [_stream(*["aten::add.Tensor"] * n, line=line) for n in range(1, 50)]
-    (message,) = _warnings_of(streams)
+    ((message, place),) = _warnings_of(streams)
+    assert place == ("train.py", count)
     assert f"{count} programs were compiled for the operators up to {line}" in message

@@ -9,13 +9,13 @@ programs of the same calls, or for very many that end at one line, is told so, o
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
 from torchtpu_core.env_values import LogTopic
 from torchtpu_core.env_vars import settings
+from torchtpu_core.runtime import script_warnings
 from torchtpu_core.runtime.trace_lowering import Description
 
 log = logging.getLogger("torchtpu")
@@ -79,12 +79,12 @@ def note_compile(description: Description, reason: str) -> None:
     if (alike == _STEADY or at_line == _MANY) and place not in _warned:
         _warned.add(place)
         count = _STEADY if alike == _STEADY else _MANY
-        warnings.warn(
+        script_warnings.warn_at(
+            line,
             f"<TorchTpu/fused> {count} programs were compiled for the operators up to {place}. "
             f"The last differs in: {event.difference or 'which results are still in use'}. "
             "torch.tpu.explain() lists them all.",
             UserWarning,
-            stacklevel=3,  # the caller of the operator that ended the trace
         )
 
 

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import Counter
 
 from torchtpu_core.env_values import Fallback, LogTopic
 from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import FallbackRefusedError
 from torchtpu_core.lowering.table import Kind
-from torchtpu_core.runtime import tables
+from torchtpu_core.runtime import script_warnings, tables
 
 log = logging.getLogger("torchtpu")
 
@@ -50,10 +49,10 @@ def on_fallback(overload: str, line: str) -> None:
         log.warning("<TorchTpu/fallbacks> %s at %s", overload, line or "an unknown line")
     if counts[overload] == 1 and policy is Fallback.WARN:
         where = f" at {line}" if line else ""
-        warnings.warn(
+        script_warnings.warn_at(
+            line,
             f"<TorchTpu/fallback> {overload}{where} runs on the host: {reason_of(overload)}. "
             "Its operands are copied to the CPU and back at each call; "
             "TORCH_TPU_FALLBACK=error makes this an error.",
             FallbackWarning,
-            stacklevel=2,
         )
