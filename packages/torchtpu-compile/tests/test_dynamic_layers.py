@@ -216,6 +216,16 @@ def test_heads_of_open_number_and_width_joined_for_a_layer_of_fixed_width() -> N
     check(joined, lambda n: torch.randn(2, 4, n, 8), (1, 2, 3))
 
 
+def test_layer_of_fixed_width_on_one_half_of_open_columns() -> None:
+    weight = torch.randn(2, 2)
+
+    def coupled(x: Tensor) -> Tensor:
+        kept, changed = x.chunk(2, -1)
+        return torch.cat([kept, changed * F.linear(kept, weight.to(x.device)).tanh()], -1)
+
+    check(coupled, lambda n: torch.randn(n, 4), (0, 1))
+
+
 def test_gradient_whose_sizes_are_stated_in_another_way_meets_the_activation() -> None:
     """A layer of fixed width makes the width of its image a quotient of the height."""
     layer = torch.nn.Sequential(

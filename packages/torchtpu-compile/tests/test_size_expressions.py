@@ -8,9 +8,15 @@ from types import SimpleNamespace
 import pytest
 import sympy
 import torch
-from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, ToFloat, TruncToInt
+from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, Mod, ToFloat, TruncToInt
 from torchtpu_compile.size_sources import sources_of, true_sizes
-from torchtpu_compile.symbols import Unbounded, evaluate, expression, largest
+from torchtpu_compile.symbols import (
+    Unbounded,
+    evaluate,
+    expression,
+    largest,
+    largest_that_holds,
+)
 
 S, T, U = sympy.symbols("s0 s1 s2", positive=True, integer=True)
 
@@ -56,3 +62,21 @@ def test_rounded_quotient_of_a_fraction_stays_whole() -> None:
     assert expression(capacity) == capacity
     simplified = TruncToInt(FloatTrueDiv(sympy.Float(2.5) * S, sympy.Float(4)))
     assert evaluate(expression(simplified), {S: 7}) == int(2.5 * 7 / 4)
+
+
+@pytest.mark.parametrize(
+    ("equation", "traced", "expected"),
+    [
+        (sympy.Eq(FloorDiv(S + 1, 2), 2), 3, 4),
+        (sympy.Eq(FloorDiv(S + 1, 2), 2), 4, 4),
+        (sympy.Eq(S - FloorDiv(S + 1, 2), 50), 100, 101),
+        (sympy.Eq(Mod(S, 8), 0), 16, None),
+        (sympy.Eq(Mod(S, 128), 0), 128, None),
+        (sympy.Eq(FloorDiv(S + 127, 128), 1), 9, None),
+        (sympy.Eq(T * S, 32), 4, None),
+    ],
+)
+def test_guards_bound_a_size(equation: sympy.Eq, traced: int, expected: int | None) -> None:
+    guards = [SimpleNamespace(expr=equation), SimpleNamespace(expr=sympy.Ne(S, 1))]
+    shape_env = SimpleNamespace(guards=guards, backed_var_to_val={S: sympy.Integer(traced)})
+    assert largest_that_holds(S, shape_env) == expected

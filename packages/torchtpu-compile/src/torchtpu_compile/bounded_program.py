@@ -35,7 +35,7 @@ from torchtpu_compile.output_views import has_open_place, is_piece, is_view_of_i
 from torchtpu_compile.padded import Padded, Sizes
 from torchtpu_compile.result_layout import Layout, dense_strides
 from torchtpu_compile.size_sources import sources_of, true_sizes
-from torchtpu_compile.symbols import Unbounded, expression, is_static
+from torchtpu_compile.symbols import Unbounded, expression, is_static, largest_that_holds
 
 log = logging.getLogger("torchtpu")
 
@@ -318,14 +318,17 @@ def _symbols(interface: Any) -> set[sympy.Symbol]:
 
 
 def _upper(symbol: sympy.Symbol, interface: Any) -> int | None:
-    """The declared largest value of a symbol."""
+    """The largest value of a symbol that is declared, or that the guards allow."""
     for node in (*interface.tensors, *interface.numbers):
         value = node.meta["val"]
         sizes = [value] if isinstance(value, torch.SymInt) else getattr(value, "shape", ())
         for size in sizes:
             if isinstance(size, torch.SymInt) and symbol in size.node.expr.free_symbols:
                 upper = size.node.shape_env.var_to_range[symbol].upper
-                return int(upper) if upper.is_Integer and upper < 2**40 else None
+                held = largest_that_holds(symbol, size.node.shape_env)
+                if upper.is_Integer and upper < 2**40:
+                    return int(upper) if held is None else min(int(upper), held)
+                return held
     return None
 
 

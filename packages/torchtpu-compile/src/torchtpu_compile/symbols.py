@@ -93,6 +93,32 @@ def _equal_products(shape_env: Any) -> dict[sympy.Expr, sympy.Expr]:
     return found
 
 
+#: Larger sizes that are tried, one by one.
+_TRIED = 64
+
+
+def largest_that_holds(symbol: sympy.Symbol, shape_env: Any) -> int | None:
+    """The largest size at which all equations of guards over it alone hold; None: there is none.
+
+    Halves of ``s`` columns, one of which goes into a layer of 2 inputs, guard ``(s + 1)//2 == 2``:
+    at a padded ``s`` they would not fit. What comes again, as ``s % 8 == 0``, is no bound.
+    """
+    guards = (guard.expr for guard in shape_env.guards if isinstance(guard.expr, sympy.Eq))
+    equations = [equation for equation in guards if equation.free_symbols == {symbol}]
+    traced = shape_env.backed_var_to_val.get(symbol)
+    if not equations or traced is None:
+        return None
+    traced = int(traced)
+    larger = [
+        *range(traced + 1, traced + _TRIED + 1),
+        *(traced * k + 1 for k in (2, 4)),
+        4 * traced,
+    ]
+    values = [traced, *larger, 2 * traced]
+    held = [n for n in values if all(e.subs(symbol, n) == sympy.true for e in equations)]
+    return max(held) if held and max(held) <= traced + _TRIED // 2 else None
+
+
 def _age(expr: sympy.Expr, age: Mapping[sympy.Symbol, int]) -> int:
     """When the last symbol of an expression was made; a number is older than all."""
     return max((age.get(symbol, len(age)) for symbol in expr.free_symbols), default=-1)
