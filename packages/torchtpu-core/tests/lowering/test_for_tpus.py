@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from torchtpu_core.lowering import addressing, layout, matmul, mxu, pooling
+from torchtpu_core.lowering import addressing, layout, matmul, mxu, pooling, random
 from torchtpu_core.lowering.pooling import max_pool, windows
+from torchtpu_core.lowering.rng import Rng
 
 RANDOM = np.random.default_rng(0)
 
@@ -78,6 +79,21 @@ def test_one_update_for_each_row_is_compared_and_not_scattered(how) -> None:
     )
     assert "scatter" not in text
     np.testing.assert_array_equal(compared, scattered)
+
+
+@pytest.mark.parametrize(("shape", "once"), [((2, 3, 4), False), ((2, 2, 3, 4), True)])
+def test_mask_of_probabilities_is_written_where_it_is_drawn(shape, once) -> None:
+    row = next(row.function for row in random.TABLE if row.overload == "aten::native_dropout")
+    state = np.array([3, 4], np.uint32)
+
+    def dropped(x: jax.Array, state: jax.Array) -> jax.Array:
+        rng = Rng(state[0].astype(jnp.uint64), state[1].astype(jnp.uint64))
+        return row(x, 0.5, True, rng=rng)[0]
+
+    with jax.enable_x64(True):
+        text, (plain, kept) = both(dropped, np.ones(shape, np.float32), state)
+    assert ("optimization_barrier" in text) == once
+    np.testing.assert_array_equal(plain, kept)
 
 
 def test_element_that_is_not_finite_is_picked_and_harms_no_other() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.memory import memory_of
 from torchtpu_core.plan.records import Category, Phase, Work
 from torchtpu_core.plan.vmem import Vmem
@@ -135,6 +136,19 @@ def test_product_that_lies_otherwise_for_its_reader_is_kept_in_float32_for_who_t
     for shape, size in ((flat, MIB), (split, wide * MIB)):
         memory = _memory(ops, {2: 4, 3: 4}, shapes={2: flat, 3: shape, 5: shape})
         assert _passing(memory)[1] - 2 * MIB == size
+
+
+@pytest.mark.parametrize("drawn", [MIB, 0])
+def test_mask_is_kept_unless_its_gradient_draws_it_again(drawn) -> None:
+    ops = [
+        op("native_dropout", Work.ELEMENTWISE, (1,), (2, 3), drawn=MIB),
+        op("mm", Work.MATMUL, (2,), (4,), products=SQUARE),
+        op("native_dropout_backward", Work.ELEMENTWISE, (4, 3), (5,), BACK, drawn=drawn),
+        op("mm", Work.MATMUL, (5,), (6,), BACK, products=SQUARE),
+    ]
+    made = recording(ops, {2: 2, 3: 3, 4: 3, 5: 4})
+    found = lifetimes_of(made.ops, made.blocks, 0, Vmem(0))
+    assert (3 in {life.storage for life in found.lives}) == (not drawn)
 
 
 @pytest.mark.parametrize("groups", [1, 64])

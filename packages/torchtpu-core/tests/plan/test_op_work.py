@@ -49,6 +49,14 @@ def test_random_numbers_are_drawn_for_each_element(name, count) -> None:
     assert drawn_of(name, [FOUND, MASK]) == count
 
 
+def test_mask_of_attention_that_is_written_out_is_drawn_once() -> None:
+    probabilities = [torch.empty(2, 3, 4, 4)]
+    drawn = [
+        drawn_of(name, probabilities) for name in ("native_dropout", "native_dropout_backward")
+    ]
+    assert drawn == [96, 0]
+
+
 LOOK_UP = """
 import torch
 

@@ -99,6 +99,33 @@ def test_update_of_a_parameter_reads_and_writes_each_tensor_once() -> None:
     assert sum(_moved(ops, {root: 7}).moved_bytes) == 7 * MIB
 
 
+def test_factor_made_of_all_gradients_is_made_once() -> None:
+    gradients, norms, factor = (1, 2, 3, 4), (11, 12, 13, 14), 21
+    ops = [
+        *(
+            op("norm", Work.ELEMENTWISE, (g,), (n,), write_bytes=(4,))
+            for g, n in zip(gradients, norms, strict=True)
+        ),
+        op("clamp", Work.ELEMENTWISE, norms, (factor,), write_bytes=(4,)),
+        *(op("mul_", Work.ELEMENTWISE, (g, factor), (g,)) for g in gradients),
+    ]
+    for one in ops[4:]:
+        one.read_bytes = tuple(4 if s > 4 else MIB for s in one.reads)
+    made = _whole(ops, dict.fromkeys((*norms, factor), 9))
+    for gradient in gradients:
+        made.blocks[gradient].shape = (MIB // 4,)
+    moved = sum(fuse(made.ops, made.blocks, 0).moved_bytes)
+    assert moved == pytest.approx(3 * 4 * MIB, rel=0.01)
+
+
+def test_update_reads_a_gradient_that_was_scaled_long_before_once() -> None:
+    scaled = op("mul_", Work.ELEMENTWISE, (1,), (1,))
+    others = [op("neg", Work.ELEMENTWISE, (10 + i,), (50 + i,)) for i in range(30)]
+    update = op("add_", Work.ELEMENTWISE, (2, 1), (2,))
+    moved = _moved([scaled, *others, update], {}).moved_bytes
+    assert moved[-1] == 2 * MIB
+
+
 def test_cast_of_a_weight_is_read_by_its_product() -> None:
     ops = [
         op("_to_copy", Work.MOVE, (1,), (2,), write_bytes=(MIB // 2,)),

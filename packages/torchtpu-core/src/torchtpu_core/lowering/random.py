@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import checks, dtypes, promotion
+from torchtpu_core.lowering import checks, dtypes, mxu, promotion
 from torchtpu_core.lowering.promotion import Operand
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, native
@@ -149,6 +149,11 @@ def _bernoulli_p(self: jax.Array, p: Operand = 0.5, *, rng: Rng) -> jax.Array:
     return _coins(promotion.cast(p, compute), self.shape, rng).astype(self.dtype)
 
 
+#: Dimensions of values, such as activations, that forward and backward pass read once each.
+#: Several products read probabilities `(B, H, T, S)` of attention that is written out.
+FEW_READERS = 3
+
+
 def _native_dropout(
     input: jax.Array, p: Operand, train: bool | None, *, rng: Rng
 ) -> tuple[jax.Array, jax.Array]:
@@ -160,6 +165,10 @@ def _native_dropout(
     keep = real.type(1) - drop
     # As PyTorch's decomposition compares, so that Inductor's graphs draw the same mask.
     mask = (rng.uniform(input.shape, _F32) > drop.astype(_F32)) | (drop == 0)
+    if mxu.lowers_for("tpu") and input.ndim > FEW_READERS:
+        # Bits are made of nothing that XLA would have to read, so it draws them in each fusion that
+        # reads the mask: 78 vector operations for an element, in the time of moving 16 bytes.
+        mask = lax.optimization_barrier(mask)
     scale = jnp.where(keep > 0, real.type(1) / keep, real.type(0))
     kept = input.astype(compute) * scale.astype(compute)
     return lax.select(mask, kept, jnp.zeros_like(kept)).astype(input.dtype), mask

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchtpu_core.plan.recomputed import WINDOW, is_elementwise, reduces
+from torchtpu_core.plan.recomputed import is_elementwise, reduces
 from torchtpu_core.plan.records import Block, Op
 
 
@@ -32,8 +32,8 @@ def fusions(ops: Sequence[Op], blocks: dict[int, Block]) -> list[int]:
             (level[w] + (not (joins[w] and joins[index])) for w in before), default=0
         )
         for other in before:
-            near = index - other <= WINDOW and level[index] == level[other]
-            if near and joins[index] and joins[other] and elements[index] == elements[other]:
+            alike = level[index] == level[other] and elements[index] == elements[other]
+            if alike and joins[index] and joins[other]:
                 ends = _first(first, index), _first(first, other)
                 first[max(ends)] = min(ends)
         writer.update(dict.fromkeys(op.writes, index))

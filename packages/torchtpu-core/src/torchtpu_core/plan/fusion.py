@@ -65,7 +65,9 @@ def fuse(ops: Sequence[Op], blocks: dict[int, Block], offset: int) -> Fusion:
     """
     readers = _readers(ops)
     uses = uses_of(ops, blocks, offset)
-    again = sources_of(ops, uses, lambda storage: blocks[storage].size_bytes)
+    again = sources_of(
+        ops, uses, lambda storage: blocks[storage].size_bytes if storage in blocks else 0
+    )
     elided = _elided(ops, blocks, offset, readers, again)
     made: dict[int, list[bool]] = defaultdict(list)
     for index, op in enumerate(ops):

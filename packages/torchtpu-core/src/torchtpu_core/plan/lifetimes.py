@@ -87,7 +87,8 @@ class _Sizes:
         self._wide = {s for s in uses.passing if _keeps_sums(ops, blocks, uses, s)}
 
     def __call__(self, storage: int) -> int:
-        size = self._padded.get(storage, self._blocks[storage].size_bytes)
+        block = self._blocks.get(storage)
+        size = self._padded.get(storage, block.size_bytes if block is not None else 0)
         return 2 * size if storage in self._wide else size
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from torchtpu_core.lowering.random import FEW_READERS
+
 Shape = Sequence[int]
 Products = tuple[tuple[int, int, int, int], ...]
 
@@ -157,9 +159,12 @@ def products_of(name: str, args: Sequence[Any], out: Any) -> Products:
 def drawn_of(name: str, results: Sequence[torch.Tensor]) -> float:
     """Random numbers that an operator draws: one for each element of its first result.
 
-    The gradient of a dropout draws its mask again, as XLA computes it (`plan.recomputed`).
+    The gradient of a dropout draws its mask again, as XLA computes it (`plan.recomputed`), but for
+    one of more dimensions, which `lowering.random` has kept.
     """
     if not results or not any(word in name for word in _RANDOM):
+        return 0.0
+    if name.endswith("backward") and results[0].ndim > FEW_READERS:
         return 0.0
     return results[0].numel()
 

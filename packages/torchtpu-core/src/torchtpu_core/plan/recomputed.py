@@ -4,9 +4,9 @@
 XLA fuses elementwise work into those who read it, products and convolutions included, and
 does so once for each reader where that moves fewer bytes than to write the result and read it:
 a ReLU of one operand is never kept, a sum of two that many read is. Random bits are made of nothing
-that is read, so a dropout's mask is drawn again. A softmax is computed once, and so is a norm over
-features before a product, whose operand it would be; one that is moved for the product, too,
-unless the product is of float32, whose operands are split anew.
+that is read, so a dropout's mask is drawn again if its gradient draws. A softmax is computed once,
+and so is a norm over features before a product, whose operand it would be; one that is moved for
+the product, too, unless the product is of float32, whose operands are split anew.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def sources_of(
         gathered = within_sums(op, [ops[i] for i in readers], size_of)
         if not gathered and not _fuses(ops, op, readers):
             continue
+        if _is_mask(op, storage) and not all(ops[i].drawn for i in readers):
+            continue
         reads = {read for index in writers for read in _read_for(ops[index], storage)} - {storage}
         sources = frozenset(s for read in reads for s in found.get(read, {read}))
         if len(sources) > MOST_OPERANDS:
@@ -75,7 +77,11 @@ def sources_of(
 
 def _read_for(op: Op, storage: int) -> tuple[int, ...]:
     """What an operator reads for one of its results: for the mask of a dropout, nothing."""
-    return () if op.drawn and storage in op.writes[1:] else op.reads
+    return () if _is_mask(op, storage) else op.reads
+
+
+def _is_mask(op: Op, storage: int) -> bool:
+    return op.drawn > 0 and storage in op.writes[1:]
 
 
 def _is_chain(ops: Sequence[Op], writers: Sequence[int], readers: Sequence[int]) -> bool:
@@ -162,11 +168,14 @@ def _pays(
     size_of: Callable[[int], float],
 ) -> bool:
     """Whether computing a result for each reader moves no more bytes than to keep it."""
-    near = readers[-1] - index <= WINDOW
-    once = all(ops[i].work is Work.ELEMENTWISE and _passes(ops[i]) == 1 for i in readers)
-    if near and (len(readers) == 1 or once):
-        return True
     size = size_of(storage)
     count = sum(_passes(ops[i]) for i in readers)
     read = sum(size_of(source) for source in sources if size_of(source) >= _SMALL * size)
+    near = readers[-1] - index <= WINDOW
+    # What is made of far more than it is, as the norm of all gradients is, is made once.
+    once = _SMALL * read <= size and all(
+        ops[i].work is Work.ELEMENTWISE and _passes(ops[i]) == 1 for i in readers
+    )
+    if near and (len(readers) == 1 or once):
+        return True
     return count * read <= read + size + count * size
