@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torchtpu_core.plan.op_work import drawn_of, products_of, touched_bytes
+from torchtpu_core.plan.op_work import drawn_of, is_compared, products_of, touched_bytes
 
 ROWS, WIDTH, LOOKED_UP = 1000, 16, 8
 TABLE = torch.empty(ROWS, WIDTH)
@@ -55,6 +55,21 @@ def test_mask_of_attention_that_is_written_out_is_drawn_once() -> None:
         drawn_of(name, probabilities) for name in ("native_dropout", "native_dropout_backward")
     ]
     assert drawn == [96, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "dim", "compared"),
+    [
+        ("gather", (8, 1), 1, True),
+        ("scatter_add_", (1, 5), 0, True),
+        ("gather", (8, 2), 1, False),
+        ("gather", (4, 1), 1, False),
+        ("index_select", (8, 1), 1, False),
+    ],
+)
+def test_one_index_for_each_row_is_elementwise_work(name, sizes, dim, compared) -> None:
+    index = torch.zeros(sizes, dtype=torch.int64)
+    assert is_compared(name, (torch.empty(8, 5), dim, index)) == compared
 
 
 LOOK_UP = """

@@ -107,6 +107,7 @@ SCATTERS = frozenset(
         "scatter_reduce_",
     }
 )
+_BY_INDEX = frozenset({"gather", "scatter", "scatter_add", "scatter_reduce"})
 _RANDOM = ("dropout", "rand", "normal", "bernoulli", "uniform", "exponential")
 _DTYPES = {
     torch.bfloat16: "bf16",
@@ -148,6 +149,16 @@ def touched_bytes(
     if not rows or rows >= read[0]:
         return tuple(read), tuple(written)
     return (rows, *read[1:]), (rows,) if name in SCATTERS else tuple(written)
+
+
+def is_compared(name: str, args: Sequence[Any]) -> bool:
+    """Whether a TPU compares each row with the one index it has (`lowering.addressing`)."""
+    if name.removesuffix("_") not in _BY_INDEX or args[0].dim() < 2:
+        return False
+    rows, dim, index = args[:3]
+    sizes = list(rows.shape)
+    sizes[dim] = 1
+    return sizes == list(index.shape)
 
 
 def products_of(name: str, args: Sequence[Any], out: Any) -> Products:

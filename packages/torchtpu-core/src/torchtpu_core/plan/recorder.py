@@ -205,8 +205,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         written = results or arguments.mutated(func, args, kwargs)
         op.writes = tuple(self.storages.key(t, phase, line) for t in written)
         most = sys.maxsize if touched is None else touched
+        compared = op_work.is_compared(name, args)
         op.read_bytes, op.write_bytes = op_work.touched_bytes(
-            name,
+            "" if compared else name,
             read,
             [min(arguments.nbytes(t), most) for t in read],
             [min(arguments.nbytes(t), most) for t in written],
@@ -216,7 +217,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         op.samples = op_work.samples_of(name, inputs)
         op.drawn = op_work.drawn_of(name, written)
         op.differentiable = torch.is_grad_enabled()
-        self._classify(op, func, name, args, flat, on_device, results)
+        if not compared:
+            self._classify(op, func, name, args, flat, on_device, results)
         if op.work is Work.ELEMENTWISE and self._runs_on_host(func):
             op.work, op.host_bytes = Work.HOST, sum(op.read_bytes) + sum(op.write_bytes)
         if self.keep_calls:
