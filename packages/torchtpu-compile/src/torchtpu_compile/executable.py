@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.utils._python_dispatch import _disable_current_modes
-from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering
 from torchtpu_core.runtime import clients
 
 from torchtpu_compile import flex_attention, numbers, output_views, recomputed, rng_states
 from torchtpu_compile.buckets import BucketPolicy
-from torchtpu_compile.errors import GraphError, caller_at, describe
+from torchtpu_compile.graph_steps import DeviceStep, EagerStep, Values, host_number, number_of
 from torchtpu_compile.placement import (
     Placement,
     Step,
@@ -40,92 +37,6 @@ from torchtpu_compile.symbols import expression
 
 #: CPU constants up to this many elements are compiled into the program.
 _INLINE_NUMEL = 1024
-
-Values = dict[Node, Any]
-
-
-@dataclass(slots=True)
-class DeviceStep:
-    """One program within a graph."""
-
-    program: Program
-
-    def run(self, values: Values) -> None:
-        """Take operands from `values` and put the results there."""
-        interface = self.program.interface
-        operands = tuple(_number(n, values) for n in interface.numbers)
-        results = self.program(
-            [values[n] for n in interface.tensors],
-            [host_number(values[n]) for n in interface.scalars],
-            operands,
-        )
-        values.update(zip(interface.outputs, results, strict=True))
-
-    def reads(self) -> list[Node]:
-        """The values that it takes."""
-        interface = self.program.interface
-        given = [leaf for number in interface.numbers for leaf in numbers.leaves(number)]
-        return [*interface.tensors, *interface.scalars, *given]
-
-    def writes(self) -> Sequence[Node]:
-        """The values that it leaves."""
-        return self.program.interface.outputs
-
-
-@dataclass(slots=True)
-class EagerStep:
-    """Ordinary calls of operators, one by one, each from the user's line."""
-
-    nodes: Sequence[Node]
-    calls: Sequence[Callable[..., Any]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.calls = [caller_at(node) for node in self.nodes]
-
-    def run(self, values: Values) -> None:
-        """Call each node's operator on tensors.
-
-        Raises:
-            GraphError: a call failed for another reason than what the backend reports itself.
-            LinAlgError: a matrix has no inverse or factor; names the user's line.
-        """
-        for node, call in zip(self.nodes, self.calls, strict=True):
-            args, kwargs = torch.fx.node.map_arg(
-                (node.args, node.kwargs), lambda source: _number(source, values)
-            )
-            try:
-                values[node] = call(node.target, args, kwargs)
-            except TorchTPUError:
-                raise
-            except torch.linalg.LinAlgError as error:
-                raise torch.linalg.LinAlgError(f"{error} In {describe(node)}.") from error
-            except (NotImplementedError, AttributeError, KeyError) as error:
-                raise GraphError.at_node(node, error) from error
-
-    def reads(self) -> list[Node]:
-        """The values that it takes."""
-        sources = (source for node in self.nodes for source in node.all_input_nodes)
-        return [leaf for source in sources for leaf in numbers.leaves(source)]
-
-    def writes(self) -> Sequence[Node]:
-        """The values that it leaves."""
-        return self.nodes
-
-
-def _number(node: Node, values: Values) -> Any:
-    return numbers.evaluate(node, values.__getitem__) if is_number(node) else values[node]
-
-
-def host_number(scalar: torch.Tensor) -> bool | int | float:
-    """The value of a 0-d CPU tensor.
-
-    Where a dispatch mode is active, as around the first call of AOTAutograd's code, PyTorch makes
-    a plain number of the tensor of a number (``x * 2`` saves one), which then has no value to read.
-    """
-    if torch._C._len_torch_dispatch_stack():
-        with _disable_current_modes():
-            return scalar.item()
-    return scalar.item()
 
 
 class Executable:
@@ -188,8 +99,8 @@ class Executable:
                     values.pop(node, None)
             for node in self._late_writes:
                 target, value = node.args[:2]
-                values[node] = values[target].copy_(_number(value, values))  # type: ignore[index,arg-type]
-        return [_number(o, values) if isinstance(o, Node) else o for o in self.outputs]
+                values[node] = values[target].copy_(number_of(value, values))  # type: ignore[index,arg-type]
+        return [number_of(o, values) if isinstance(o, Node) else o for o in self.outputs]
 
     def entry(self) -> Callable[[list[Any]], list[Any]]:
         """The function to call: the short way if there is one.

@@ -23,7 +23,8 @@ from torchtpu_core.tpu import init
 from torchtpu_compile import ahead_sizes, capture
 from torchtpu_compile.bounded_program import Variant
 from torchtpu_compile.errors import GraphError, describe, line_of
-from torchtpu_compile.executable import CAPTURED, EagerStep, Executable, host_array
+from torchtpu_compile.executable import CAPTURED, Executable, host_array
+from torchtpu_compile.graph_steps import EagerStep
 from torchtpu_compile.placement import tensors_of
 from torchtpu_compile.program import Program
 
