@@ -95,9 +95,9 @@ class _Sizes:
 def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> bool:
     """Whether a product's result is kept as the float32 sums that it is made of.
 
-    Where elementwise work reads its columns in another shape, which lies otherwise in memory, XLA
-    moves the rounding to bfloat16 past the change, into the readers' fusions, unless one of them
-    takes it rounded.
+    Where elementwise work reads it in another shape, XLA moves the rounding to bfloat16 past the
+    change of shape, into the readers' fusions, unless one of them takes it rounded. A shape that
+    elementwise work changes back at once is no change.
     """
     op, block = ops[uses.writers[storage][0]], blocks[storage]
     if op.work is not Work.MATMUL or op.dtype != "bf16" or op.name.startswith("convolution"):
@@ -105,10 +105,15 @@ def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage
     readers = [ops[index] for index in uses.readers[storage]]
     if not readers or not all(_takes_float32(reader, ops, uses) for reader in readers):
         return False
-    shapes = [blocks[w].shape for reader in readers for w in reader.writes[:1]]
-    return any(
-        len(shape) != len(block.shape) and shape[-1:] != block.shape[-1:] for shape in shapes
-    )
+    rank = len(block.shape)
+
+    def is_changed(reader: Op) -> bool:
+        made = reader.writes[:1]
+        users = [ops[i] for storage in made for i in uses.readers[storage]]
+        fused = [user.writes[0] for user in users if user.work is Work.ELEMENTWISE]
+        return all(len(blocks[storage].shape) != rank for storage in (*made, *fused))
+
+    return any(is_changed(reader) for reader in readers)
 
 
 def _takes_float32(op: Op, ops: Sequence[Op], uses: Uses) -> bool:
