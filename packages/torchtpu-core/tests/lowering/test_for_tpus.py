@@ -9,7 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from torchtpu_core.lowering import addressing, layout, matmul, mxu, pooling, random
+from torchtpu_core.lowering import (
+    addressing,
+    layout,
+    matmul,
+    mxu,
+    padding,
+    pooling,
+    random,
+    sorting,
+    upsample,
+)
 from torchtpu_core.lowering.pooling import max_pool, windows
 from torchtpu_core.lowering.rng import Rng
 
@@ -129,3 +139,95 @@ def test_rows_that_do_not_fill_tiles_are_multiplied_before_they_are_joined(token
     assert any(joined in line for line in products) == joins
     for one, other in zip(plain, whole, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def _row(module: object, overload: str) -> Callable[..., jax.Array]:
+    return next(r.function for r in module.TABLE if r.overload == f"aten::{overload}")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("kind", "sizes", "align"),
+    [
+        ("bilinear2d", ((5, 4), (10, 8)), True),
+        ("bilinear2d", ((6, 9), (4, 5)), False),
+        ("bicubic2d", ((4, 3), (7, 6)), False),
+        ("linear1d", ((4,), (8,)), False),
+        ("nearest2d", ((3, 2), (6, 6)), None),
+    ],
+)
+def test_interpolation_and_its_gradient_multiply_and_do_not_gather(
+    kind, sizes, align, dtype
+) -> None:
+    small, large = sizes
+    rest = () if align is None else (align,)
+    x = RANDOM.standard_normal((2, 3, *small)).astype(jnp.dtype(dtype))
+    grad = RANDOM.standard_normal((2, 3, *large)).astype(jnp.dtype(dtype))
+    forward, backward = (_row(upsample, f"upsample_{kind}{end}") for end in ("", "_backward"))
+    bound = 1e-5 if dtype == "float32" else 1e-2
+    for function, given in (
+        (lambda x: forward(x, large, *rest), x),
+        (lambda g: backward(g, large, x.shape, *rest), grad),
+    ):
+        text, (gathered, multiplied) = both(function, given)
+        assert "gather" not in text
+        np.testing.assert_allclose(
+            np.float32(multiplied), np.float32(gathered), rtol=bound, atol=bound
+        )
+
+
+def test_whole_numbers_are_interpolated_on_a_tpu_as_on_a_cpu() -> None:
+    x = RANDOM.integers(0, 256, (2, 3, 4, 5)).astype(np.uint8)
+    for kind, rest in (("nearest2d", ()), ("bilinear2d", (False,))):
+        forward = _row(upsample, f"upsample_{kind}")
+        _, (one, other) = both(lambda v, f=forward, r=rest: f(v, (9, 7), *r), x)
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorting_carries_the_values_and_gathers_none(dtype, descending) -> None:
+    x = RANDOM.integers(0, 9, (3, 20)).astype(jnp.dtype(dtype))
+    if dtype == "float32":
+        x[0, :4] = [np.nan, -0.0, np.inf, -np.inf]
+    sort = _row(sorting, "sort")
+    with jax.enable_x64(True):
+        text, (packed, together) = both(lambda v: sort(v, -1, descending), x)
+    assert "gather" not in text
+    for one, other in zip(packed, together, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_search_compares_all_and_does_not_bisect(right, monkeypatch) -> None:
+    monkeypatch.setattr(sorting, "_ALL_PAIRS_LIMIT", 0)
+    sequence = np.sort(RANDOM.integers(0, 9, (3, 20)), axis=1).astype(np.float32)
+    values = RANDOM.integers(-1, 10, (3, 8)).astype(np.float32)
+    search = _row(sorting, "searchsorted.Tensor")
+    with jax.enable_x64(True):
+        text, (bisected, compared) = both(lambda s, v: search(s, v, right=right), sequence, values)
+    assert "gather" not in text
+    np.testing.assert_array_equal(bisected, compared)
+
+
+def test_products_of_joined_batches_are_made_before_they_are_joined() -> None:
+    def scores(q: jax.Array, k: jax.Array, bias: jax.Array) -> jax.Array:
+        rows, columns = layout.reshaped(q, (6, 5, 4)), layout.reshaped(k, (6, 7, 4))
+        product = matmul.bmm(rows, layout.permuted(columns, (0, 2, 1)))
+        return layout.reshaped(product, (2, 3, 5, 7)) + bias
+
+    shapes = ((2, 3, 5, 4), (2, 3, 7, 4), (3, 5, 7))
+    text, (plain, whole) = both(
+        scores, *(RANDOM.standard_normal(s).astype(np.float32) for s in shapes)
+    )
+    assert "f32[2,3,5,7]" in next(line for line in text.splitlines() if "dot_general" in line)
+    np.testing.assert_allclose(plain, whole, rtol=1e-5, atol=1e-5)
+
+
+def test_gradient_of_reflections_has_no_wider_copy_of_the_image() -> None:
+    backward = _row(padding, "reflection_pad2d_backward")
+    x = np.zeros((2, 3, 5, 6), jnp.bfloat16)
+    grad = RANDOM.standard_normal((2, 3, 8, 8)).astype(jnp.bfloat16)
+    text, (wide, narrow) = both(lambda g: backward(g, x, [1, 1, 2, 1]), grad)
+    assert "f32" not in text
+    np.testing.assert_allclose(np.float32(narrow), np.float32(wide), rtol=2e-2, atol=2e-2)

@@ -31,6 +31,7 @@ for _ in range(3):
     x[:, 1:].mul_(x[:, :2].cumsum(1))
     x[0] = 2
     x = x[torch.tensor([0, 1, 0, 3], device="tpu")]  # a tensor that has values
+    x.t_().t_()
     optimizer.zero_grad()
     checkpoint(model, x, use_reentrant=False).square().sum().backward()
     optimizer.step()

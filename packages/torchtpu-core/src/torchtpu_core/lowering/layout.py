@@ -58,7 +58,7 @@ def source_of(x: jax.Array) -> tuple[jax.Array, tuple[int, ...]] | None:
 
 
 def reshaped(x: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """``lax.reshape``, remembered where it joins all dimensions but the last into rows."""
+    """``lax.reshape``, remembered where it joins dimensions to the rows or batch of matrices."""
     shape = tuple(shape)
     if x.shape == shape:
         return x
@@ -71,7 +71,7 @@ def reshaped(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     lead = _leading(x.shape, shape) if joined is not None else 0
     if lead < 2:
         return lax.reshape(x, shape)
-    x = lax.reshape(x, (*x.shape[:lead], shape[1]))
+    x = lax.reshape(x, (*x.shape[:lead], *shape[1:]))
     result = lax.reshape(x, shape)
     assert joined is not None
     joined[id(result)] = (result, x)
@@ -79,15 +79,19 @@ def reshaped(x: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 
 def _leading(sizes: Sequence[int], shape: Sequence[int]) -> int:
-    """How many of `sizes` are the rows of the matrix `shape`; 0 if none are."""
+    """How many of `sizes` are the rows or batch of the matrices `shape`; 0 if none are."""
+    if not math.prod(sizes):
+        return 0
+    if len(shape) == 3 and list(sizes[-2:]) == list(shape[1:]):
+        return len(sizes) - 2
     if len(shape) != 2 or len(sizes) < 3:
         return 0
     ends = (lead for lead in range(2, len(sizes)) if math.prod(sizes[lead:]) == shape[1])
-    return next(ends, 0) if math.prod(sizes) else 0
+    return next(ends, 0)
 
 
 def rows_of(x: jax.Array) -> jax.Array | None:
-    """The tensor `(..., K)` whose leading dimensions were joined to the rows of `x`, if any."""
+    """The tensor `(..., K)` whose leading dimensions were joined to the first of `x`, if any."""
     joined = getattr(_local, "joined", None)
     entry = joined.get(id(x)) if joined else None
     return None if entry is None else entry[1]

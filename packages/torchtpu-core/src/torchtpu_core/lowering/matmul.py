@@ -56,6 +56,10 @@ def contract(
         whole = _of_rows(x, y, x_dim, y_dim, out)
         if whole is not None:
             return whole
+    if batch == 1 and mxu.lowers_for("tpu"):
+        whole = _of_batches(x, y, x_dim, y_dim, out)
+        if whole is not None:
+            return whole
     return general(x, y, (((x_dim,), (y_dim,)), (batches, batches)), out)
 
 
@@ -72,6 +76,29 @@ def _of_rows(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype) 
         return None
     lead = tuple(range(last))
     return general(rows, others, ((lead, lead), ((), ())), out)
+
+
+def _of_batches(
+    x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype
+) -> jax.Array | None:
+    """The products of matrices whose batch is that of joined dimensions; None if none is.
+
+    Whole tiles lie alike either way, and XLA makes less of more dimensions.
+    """
+    if all(size % _SUBLANES == 0 for size in (*x.shape[1:], *y.shape[1:])):
+        return None
+    found = [layout.rows_of(x), layout.rows_of(y)]
+    leads = {source.shape[:-2] for source in found if source is not None}
+    if len(leads) != 1:
+        return None
+    (lead,) = leads
+    x4, y4 = (
+        lax.reshape(one, (*lead, *one.shape[1:])) if source is None else source
+        for one, source in zip((x, y), found, strict=True)
+    )
+    more = len(lead) - 1
+    product = contract(x4, y4, x_dim + more, y_dim + more, batch=len(lead), out=out)
+    return layout.reshaped(product, (x.shape[0], *product.shape[-2:]))
 
 
 def general(x: jax.Array, y: jax.Array, dimensions: Dimensions, out: np.dtype) -> jax.Array:
@@ -142,7 +169,8 @@ def mm(self: jax.Array, mat2: jax.Array) -> jax.Array:
 
 
 def bmm(self: jax.Array, mat2: jax.Array) -> jax.Array:
-    return _bmm(self, mat2, accumulator(self.dtype)).astype(self.dtype)
+    product = _bmm(self, mat2, accumulator(self.dtype))
+    return layout.by_rows(product, lambda made: made.astype(self.dtype))
 
 
 def mv(self: jax.Array, vec: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import dtypes, mxu
 from torchtpu_core.lowering.promotion import Operand, cast
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -77,7 +77,10 @@ def _rows(name: str, extend: Extend) -> tuple[Lowering, Lowering]:
     def backward(grad_output: jax.Array, self: jax.Array, padding: Sequence[int]) -> jax.Array:
         if self.size == 0 or grad_output.size == 0:
             return jnp.zeros(self.shape, self.dtype)
-        compute = dtypes.opmath(self.dtype)
+        # Few values meet where an image is folded back. In their own dtype, a TPU keeps no wider
+        # copy of all the others for them.
+        folds = extend is _reflected and mxu.lowers_for("tpu")
+        compute = self.dtype if folds else dtypes.opmath(self.dtype)
         source = jax.ShapeDtypeStruct(self.shape, compute)
         transposed = jax.linear_transpose(lambda x: _padded(x, padding, extend), source)
         return transposed(grad_output.astype(compute))[0].astype(self.dtype)

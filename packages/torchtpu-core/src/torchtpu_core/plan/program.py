@@ -213,8 +213,8 @@ class _Step:
 
     def _call(self, call: Call, values: Values, state: jax.Array, draws: Any) -> None:
         name = call.func._schema.name.partition("::")[2]
-        if name in _MADE_EMPTY or _is_upload(call):
-            return
+        if name in _MADE_EMPTY or torch.Tag.inplace_view in call.func.tags or _is_upload(call):
+            return  # What changes only a tensor's view has its place already.
         if network_calls.is_collective(call):
             for place, value in network_calls.run(call, values, self._world):
                 values.write(place, value)
