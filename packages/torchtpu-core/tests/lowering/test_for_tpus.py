@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from torchtpu_core.lowering import (
     addressing,
+    convolution,
     layout,
     matmul,
     mxu,
@@ -231,3 +232,28 @@ def test_gradient_of_reflections_has_no_wider_copy_of_the_image() -> None:
     text, (wide, narrow) = both(lambda g: backward(g, x, [1, 1, 2, 1]), grad)
     assert "f32" not in text
     np.testing.assert_allclose(np.float32(narrow), np.float32(wide), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kernel", "stride", "padding"),
+    [
+        ((21,), (16,), (8,), (4,)),
+        ((20,), (7,), (4,), (0,)),
+        ((10,), (2,), (4,), (1,)),
+    ],
+)
+def test_strided_convolution_of_waves_is_of_their_phases(sizes, kernel, stride, padding) -> None:
+    g = convolution._geometry(len(sizes), stride, padding, [1], 1)
+    x = RANDOM.standard_normal((2, 3, *sizes)).astype(np.float32)
+    weight = RANDOM.standard_normal((4, 3, *kernel)).astype(np.float32)
+    out = convolution._out_sizes(sizes, kernel, g)
+    grad = RANDOM.standard_normal((2, 4, *out)).astype(np.float32)
+    for function, given in (
+        (lambda x, w: convolution.forward(x, w, g), (x, weight)),
+        (lambda d, w: convolution.input_gradient(d, w, sizes, g), (grad, weight)),
+        (lambda d, x: convolution.weight_gradient(d, x, kernel, g), (grad, x)),
+    ):
+        text, (plain, phases) = both(function, *given)
+        assert f"window_strides={stride}" not in text
+        assert f"dilation={stride}" not in text
+        np.testing.assert_allclose(phases, plain, rtol=1e-4, atol=1e-4)
