@@ -151,3 +151,17 @@ def test_collective_program_lowers_for_all_ranks() -> None:
     )
     struct = jax.ShapeDtypeStruct((8, 3), np.dtype("float32"), sharding=NamedSharding(mesh, split))
     assert bytecode(summed, [struct], parse_target("v5e:2x2")).startswith(b"ML\xefR")
+
+
+def test_parts_of_rows_that_are_no_multiple_of_them_are_read_without_a_gather() -> None:
+    flat = jnp.arange(2 * 15 * 5, dtype=np.float32)
+    place = Place(0, (2, 3, 4, 2), (75, 20, 5, 1), 3, torch.float32, 150)
+
+    def read(array: jax.Array) -> jax.Array:
+        values = Values()
+        values.set(Place(0, (150,), (1,), 0, torch.float32, 150), array)
+        return values.read(place)
+
+    assert "gather" not in str(jax.make_jaxpr(read)(flat))
+    expected = torch.as_strided(torch.arange(150.0), place.sizes, place.strides, place.offset)
+    np.testing.assert_array_equal(read(flat), expected.numpy())

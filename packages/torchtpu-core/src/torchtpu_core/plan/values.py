@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -166,6 +166,9 @@ def _view(flat: jax.Array, place: Place) -> jax.Array:
         return jnp.zeros(place.sizes, flat.dtype)
     box = _box(flat.size, place)
     if box is None:
+        joined = _whole_dims(place)
+        if len(joined.sizes) < len(place.sizes):  # such as rows that are no multiple of their parts
+            return layout.reshaped(_view(flat, joined), place.sizes)
         return view_ops.as_strided(flat.reshape(-1), place.sizes, place.strides, place.offset)
     radix, starts, order = box
     whole = _reshaped(flat, radix)
@@ -179,6 +182,16 @@ def _view(flat: jax.Array, place: Place) -> jax.Array:
     if taken.shape == place.sizes:
         return taken
     return lax.broadcast_in_dim(taken, place.sizes, tuple(ascending))
+
+
+def _whole_dims(place: Place) -> Place:
+    """The view with each two dimensions as one that lie in memory as one."""
+    dims: list[tuple[int, int]] = []
+    for size, stride in zip(place.sizes, place.strides, strict=True):
+        if dims and dims[-1][1] == size * stride:
+            size *= dims.pop()[0]
+        dims.append((size, stride))
+    return replace(place, sizes=tuple(n for n, _ in dims), strides=tuple(s for _, s in dims))
 
 
 def _updated(flat: jax.Array, place: Place, value: jax.Array) -> jax.Array:
