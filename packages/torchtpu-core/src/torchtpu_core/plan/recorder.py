@@ -205,7 +205,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         written = results or arguments.mutated(func, args, kwargs)
         op.writes = tuple(self.storages.key(t, phase, line) for t in written)
         most = sys.maxsize if touched is None else touched
-        compared = op_work.is_compared(name, args)
+        compared = func.namespace == "aten" and op_work.is_compared(name, args)
         op.read_bytes, op.write_bytes = op_work.touched_bytes(
             "" if compared else name,
             read,
