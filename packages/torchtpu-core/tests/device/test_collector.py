@@ -78,24 +78,30 @@ def _ctrl_c_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("_ctrl_c_interrupts")
-@pytest.mark.parametrize("when", ["start", "stop"])
-def test_ctrl_c_in_a_callback_of_the_collector_is_raised_in_the_script(monkeypatch, when) -> None:
-    said: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", said.append)
+def _collect_pressing(when: str) -> None:
+    """Ctrl-C in a callback of the collector is raised after the collection."""
 
     def press(phase: str, _info: object) -> None:
         if phase == when:
             signal.raise_signal(signal.SIGINT)
 
-    keep_interrupts()
-    keep_interrupts()
     gc.callbacks.append(press)
     try:
         with pytest.raises(KeyboardInterrupt):
             gc.collect()
     finally:
         gc.callbacks.remove(press)
+
+
+@pytest.mark.usefixtures("_ctrl_c_interrupts")
+@pytest.mark.parametrize("when", ["start", "stop"])
+def test_ctrl_c_in_a_callback_of_the_collector_is_raised_in_the_script(monkeypatch, when) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+
+    keep_interrupts()
+    keep_interrupts()
+    _collect_pressing(when)
     assert not said
 
 
@@ -114,19 +120,10 @@ def test_ctrl_c_that_a_finalizer_swallows_is_raised_in_the_script(monkeypatch) -
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
 
-    def press(phase: str, _info: object) -> None:
-        if phase == "start":
-            signal.raise_signal(signal.SIGINT)
-
     keep_interrupts()
     gc.collect()
     _Closed()
-    gc.callbacks.append(press)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            gc.collect()
-    finally:
-        gc.callbacks.remove(press)
+    _collect_pressing("start")
     assert not said
 
 
