@@ -109,12 +109,8 @@ def largest_that_holds(symbol: sympy.Symbol, shape_env: Any) -> int | None:
     if not equations or traced is None:
         return None
     traced = int(traced)
-    larger = [
-        *range(traced + 1, traced + _TRIED + 1),
-        *(traced * k + 1 for k in (2, 4)),
-        4 * traced,
-    ]
-    values = [traced, *larger, 2 * traced]
+    far = (k * traced + more for k in (2, 4) for more in (0, 1))
+    values = [*range(traced, traced + _TRIED + 1), *far]
     held = [n for n in values if all(e.subs(symbol, n) == sympy.true for e in equations)]
     return max(held) if held and max(held) <= traced + _TRIED // 2 else None
 

@@ -21,6 +21,7 @@ from torchtpu_core.lowering import (
     sorting,
     upsample,
 )
+from torchtpu_core.lowering.convolution_geometry import geometry_of
 from torchtpu_core.lowering.pooling import max_pool, windows
 from torchtpu_core.lowering.rng import Rng
 
@@ -243,7 +244,7 @@ def test_gradient_of_reflections_has_no_wider_copy_of_the_image() -> None:
     ],
 )
 def test_strided_convolution_of_waves_is_of_their_phases(sizes, kernel, stride, padding) -> None:
-    g = convolution._geometry(len(sizes), stride, padding, [1], 1)
+    g = geometry_of(len(sizes), stride, padding, [1], 1)
     x = RANDOM.standard_normal((2, 3, *sizes)).astype(np.float32)
     weight = RANDOM.standard_normal((4, 3, *kernel)).astype(np.float32)
     out = convolution._out_sizes(sizes, kernel, g)

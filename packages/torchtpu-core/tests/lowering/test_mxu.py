@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torchtpu_core.lowering import convolution, matmul, mxu
+from torchtpu_core.lowering.convolution_geometry import geometry_of
 
 _PASSES = {"medium": 1, "high": 3, "highest": 6}
 
@@ -85,7 +86,7 @@ def test_convolution_simulated_medium_equals_convolution_of_rounded_operands(gro
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(2, 4, 6, 6, generator=generator)
     weight = torch.randn(4, 4 // groups, 3, 3, generator=generator)
-    geometry = convolution._geometry(2, (1,), (1,), (1,), groups)
+    geometry = geometry_of(2, (1,), (1,), (1,), groups)
     with mxu.using("medium"):
         actual = convolution.forward(jnp.asarray(x.numpy()), jnp.asarray(weight.numpy()), geometry)
     rounded = (t.bfloat16().double() for t in (x, weight))

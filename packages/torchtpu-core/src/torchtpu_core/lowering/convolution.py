@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,42 +23,11 @@ import numpy as np
 from jax import lax
 
 from torchtpu_core.lowering import matmul, mxu
+from torchtpu_core.lowering.convolution_geometry import Geometry, full, geometry_of
+from torchtpu_core.lowering.convolution_phases import phases_of
 from torchtpu_core.lowering.matmul import accumulator
 from torchtpu_core.lowering.table import Lowering, native
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Geometry:
-    """A forward convolution, one entry per spatial dimension; padding is (before, after)."""
-
-    stride: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-
-def _full(values: Sequence[int], spatial: int) -> tuple[int, ...]:
-    """One value per spatial dimension; a single one serves all."""
-    return tuple(values) * spatial if len(values) == 1 else tuple(values)
-
-
-def _geometry(
-    spatial: int,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Geometry:
-    return Geometry(
-        stride=_full(stride, spatial),
-        padding=tuple((p, p) for p in _full(padding, spatial)),
-        dilation=_full(dilation, spatial),
-        groups=groups,
-    )
-
-
-#: Channels up to which a TPU convolves the phases of a strided convolution's input.
-_FEW_CHANNELS = 4
 #: Depthwise kernels up to this many taps are sums of shifted products on XLA:CPU, whose grouped
 #: convolution takes 60 times as long for 3x3 on 64 channels.
 _MAX_TAPS = 49
@@ -132,117 +101,11 @@ def forward(x: jax.Array, weight: jax.Array, g: Geometry) -> jax.Array:
     if _is_pointwise(weight.shape[2:], g):
         x, g = _sampled(x, g), replace(g, stride=(1,) * len(g.stride))
     kernel, sizes = weight.shape[2:], x.shape[2:]
-    phases = _phases(x.shape, kernel, _out_sizes(sizes, kernel, g), g)
+    phases = phases_of(x.shape, kernel, _out_sizes(sizes, kernel, g), g)
     if phases is not None:
         split = phases.split_input(x), phases.split_weight(weight)
         return _convolve(*split, phases.geometry)
     return _convolve(x, weight, g)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Phases:
-    """A strided convolution as one without stride, of as many more channels as it skips places.
-
-    A TPU pads a few channels, as images and waves have, to a tile of 128: there, each position of
-    a stride becomes channels of its own.
-
-    Attributes:
-        stride: of the convolution.
-        low: padding before the input.
-        sizes: of the input.
-        kernel: of the weight.
-        out: sizes of the result.
-    """
-
-    stride: tuple[int, ...]
-    low: tuple[int, ...]
-    sizes: tuple[int, ...]
-    kernel: tuple[int, ...]
-    out: tuple[int, ...]
-
-    @property
-    def taps(self) -> list[int]:
-        """The kernel of the convolution without stride."""
-        return [-(-k // s) for k, s in zip(self.kernel, self.stride, strict=True)]
-
-    @property
-    def places(self) -> list[int]:
-        """Sizes of the input of the convolution without stride."""
-        return [n + k - 1 for n, k in zip(self.out, self.taps, strict=True)]
-
-    @property
-    def geometry(self) -> Geometry:
-        """The convolution without stride."""
-        ones = (1,) * len(self.stride)
-        return Geometry(stride=ones, padding=((0, 0),) * len(ones), dilation=ones, groups=1)
-
-    def split_input(self, x: jax.Array) -> jax.Array:
-        """`(N, C, *S)` -> `(N, C * prod(stride), *places)`."""
-        return self._split(x, self.places, self.low)
-
-    def split_weight(self, weight: jax.Array) -> jax.Array:
-        """`(O, C, *K)` -> `(O, C * prod(stride), *taps)`."""
-        return self._split(weight, self.taps, (0,) * len(self.stride))
-
-    def join_input(self, x: jax.Array) -> jax.Array:
-        """The transpose of `split_input`."""
-        return self._join(x, self.sizes, self.low)
-
-    def join_weight(self, weight: jax.Array) -> jax.Array:
-        """The transpose of `split_weight`."""
-        return self._join(weight, self.kernel, (0,) * len(self.stride))
-
-    def _split(self, x: jax.Array, counts: Sequence[int], low: Sequence[int]) -> jax.Array:
-        pads = [
-            (before, n * s - size - before, 0)
-            for before, n, s, size in zip(low, counts, self.stride, x.shape[2:], strict=True)
-        ]
-        x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *pads])
-        both = [n for pair in zip(counts, self.stride, strict=True) for n in pair]
-        x = lax.reshape(x, (*x.shape[:2], *both))
-        x = lax.transpose(x, (0, 1, *range(3, x.ndim, 2), *range(2, x.ndim, 2)))
-        return lax.reshape(x, (x.shape[0], x.shape[1] * math.prod(self.stride), *counts))
-
-    def _join(self, x: jax.Array, sizes: Sequence[int], low: Sequence[int]) -> jax.Array:
-        spatial, counts = len(sizes), x.shape[2:]
-        channels = x.shape[1] // math.prod(self.stride)
-        x = lax.reshape(x, (x.shape[0], channels, *self.stride, *counts))
-        pairs = [d for i in range(spatial) for d in (2 + spatial + i, 2 + i)]
-        x = lax.transpose(x, (0, 1, *pairs))
-        whole = [n * s for n, s in zip(counts, self.stride, strict=True)]
-        x = lax.reshape(x, (x.shape[0], channels, *whole))
-        pads = [
-            (-before, size + before - n, 0)
-            for before, size, n in zip(low, sizes, whole, strict=True)
-        ]
-        return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *pads])
-
-
-def _padded(batch: int, channels: int) -> float:
-    """Elements of a TPU's tiles over those of a batch, the lanes along whichever wastes less."""
-    sizes = [-(-a // 128) * 128 * -(-b // 8) * 8 for a, b in ((batch, channels), (channels, batch))]
-    return min(sizes) / (batch * channels)
-
-
-def _phases(
-    shape: Sequence[int], kernel: Sequence[int], out: Sequence[int], g: Geometry
-) -> _Phases | None:
-    """The phases of a convolution of `(N, C, *S)` if a TPU convolves these."""
-    batch, channels, *sizes = shape
-    few = g.groups == 1 and channels <= _FEW_CHANNELS and kernel[0] > 1
-    # The phases of images lie so far apart that moving them takes more than it saves.
-    few = few and len(sizes) == 1
-    if not few or any(d > 1 for d in g.dilation) or not mxu.lowers_for("tpu"):
-        return None
-    if _padded(batch, channels) <= 2 * _padded(batch, channels * math.prod(g.stride)):
-        return None
-    return _Phases(
-        stride=g.stride,
-        low=tuple(low for low, _ in g.padding),
-        sizes=tuple(sizes),
-        kernel=tuple(kernel),
-        out=tuple(out),
-    )
 
 
 def _is_pointwise(kernel: Sequence[int], g: Geometry) -> bool:
@@ -306,7 +169,7 @@ def input_gradient(
         ]
         return lax.pad(mixed, jnp.zeros((), mixed.dtype), [(0, 0, 0), (0, 0, 0), *holes])
     whole = (grad.shape[0], weight.shape[1] * g.groups, *sizes)
-    phases = _phases(whole, weight.shape[2:], grad.shape[2:], g)
+    phases = phases_of(whole, weight.shape[2:], grad.shape[2:], g)
     if phases is not None:
         split = phases.split_weight(weight)
         return phases.join_input(input_gradient(grad, split, phases.places, phases.geometry))
@@ -350,7 +213,7 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
         over = (0, *range(2, x.ndim))
         sums = [jnp.sum(part * grad.astype(compute), axis=over) for part in parts]
         return jnp.stack(sums, axis=-1).reshape((o, 1, *kernel))
-    phases = _phases(x.shape, kernel, grad.shape[2:], g)
+    phases = phases_of(x.shape, kernel, grad.shape[2:], g)
     if phases is not None:
         split = phases.split_input(x)
         return phases.join_weight(weight_gradient(grad, split, phases.taps, phases.geometry))
@@ -423,9 +286,9 @@ def convolution(
 ) -> jax.Array:
     """`(N, C, *S)`, `(O, C/G, *K)` (transposed: `(C, O/G, *K)`), `(O,)` -> `(N, O, *S')`."""
     spatial = input.ndim - 2
-    g = _geometry(spatial, stride, padding, dilation, groups)
+    g = geometry_of(spatial, stride, padding, dilation, groups)
     if transposed:
-        extra = _full(output_padding, spatial)
+        extra = full(output_padding, spatial)
         sizes = [
             (input.shape[2 + i] - 1) * g.stride[i]
             - 2 * g.padding[i][0]
@@ -455,7 +318,7 @@ def convolution_backward_overrideable(
     output_mask: Sequence[bool],
 ) -> tuple[jax.Array | None, ...]:
     """Gradients of `convolution` for its input, weight and bias."""
-    g = _geometry(input.ndim - 2, stride, padding, dilation, groups)
+    g = geometry_of(input.ndim - 2, stride, padding, dilation, groups)
     results: list[jax.Array | None] = [None, None, None]
     if output_mask[0]:
         if transposed:
