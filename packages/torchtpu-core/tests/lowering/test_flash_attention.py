@@ -14,11 +14,19 @@ from torchtpu_core.targets import parse_target
 from torchtpu_core.xla_tpu.lowering import for_tpu
 
 
-@pytest.mark.parametrize(("is_causal", "key_heads"), [(False, 2), (True, 2), (True, 1)])
-def test_flash_attention_and_its_gradients_equal_cpus(is_causal: bool, key_heads: int) -> None:
+@pytest.mark.parametrize(
+    ("is_causal", "key_heads", "queries", "keys"),
+    [
+        *[(False, 2, 256, 256), (True, 2, 256, 256), (True, 1, 256, 256)],
+        *[(False, 2, 120, 250), (True, 1, 250, 250), (True, 2, 250, 120), (False, 1, 256, 120)],
+    ],
+)
+def test_flash_attention_and_its_gradients_equal_cpus(
+    is_causal: bool, key_heads: int, queries: int, keys: int
+) -> None:
     torch.manual_seed(0)
-    heads = (2, key_heads, key_heads)
-    given = [torch.randn(1, count, 256, 64, requires_grad=True) for count in heads]
+    sizes = ((2, queries), (key_heads, keys), (key_heads, keys))
+    given = [torch.randn(1, *size, 64, requires_grad=True) for size in sizes]
     expected = torch.nn.functional.scaled_dot_product_attention(
         *given, is_causal=is_causal, enable_gqa=True
     )
@@ -36,12 +44,13 @@ def test_flash_attention_and_its_gradients_equal_cpus(is_causal: bool, key_heads
         np.testing.assert_allclose(found, tensor.grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_flash_attention_applies_only_to_whole_blocks_on_a_tpu() -> None:
-    x, odd = jnp.zeros((1, 2, 256, 64)), jnp.zeros((1, 2, 200, 64))
+def test_flash_attention_applies_to_many_scores_on_a_tpu() -> None:
+    x, near, few = (jnp.zeros((1, 2, length, 64)) for length in (384, 500, 256))
     assert not flash_attention.applies(x, x, x, None, 0.0)
     with for_tpu(parse_target("v5e:2x2")):
         assert flash_attention.applies(x, x, x, None, 0.0)
-        assert not flash_attention.applies(odd, odd, odd, None, 0.0)
+        assert flash_attention.applies(near, near, near, None, 0.0)
+        assert not flash_attention.applies(few, few, few, None, 0.0)
         assert not flash_attention.applies(x, x, x, None, 0.1)
         assert not flash_attention.applies(x, x, x, x, 0.0)
 

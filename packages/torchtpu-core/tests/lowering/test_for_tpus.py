@@ -22,7 +22,6 @@ from torchtpu_core.lowering import (
     upsample,
 )
 from torchtpu_core.lowering.convolution_geometry import geometry_of
-from torchtpu_core.lowering.pooling import max_pool, windows
 from torchtpu_core.lowering.rng import Rng
 
 RANDOM = np.random.default_rng(0)
@@ -45,29 +44,30 @@ def both(function: Callable[..., jax.Array], *arguments: np.ndarray) -> tuple[st
 @pytest.mark.parametrize(
     ("sizes", "kernel", "stride", "padding", "ceil_mode"),
     [
+        ((9, 8), [2, 2], [2, 2], [0, 0], False),
+        ((7, 9), [2, 3], [3, 3], [1, 0], True),
         ((9, 8), [3, 3], [2, 2], [1, 1], False),
         ((8, 9), [4, 3], [3, 2], [2, 1], True),
         ((2, 3), [3, 3], [1, 1], [1, 1], False),
     ],
 )
-def test_gradient_of_overlapping_windows_is_selected_and_not_scattered(
-    sizes, kernel, stride, padding, ceil_mode
-) -> None:
-    spec = windows(sizes, kernel, stride, padding, [1], ceil_mode)
+def test_pooling_is_by_operators_of_xla(sizes, kernel, stride, padding, ceil_mode) -> None:
+    forward, backward = (
+        next(row.function for row in pooling.TABLE if row.overload == f"aten::{name}")
+        for name in ("max_pool2d_with_indices", "max_pool2d_with_indices_backward")
+    )
+    how = (kernel, stride, padding, [1], ceil_mode)
     x = RANDOM.integers(0, 4, (2, 3, *sizes)).astype(np.float32)
-    values, index = max_pool(jnp.asarray(x), spec)
-    grad = RANDOM.standard_normal(values.shape).astype(np.float32)
-    row = next(
-        row.function
-        for row in pooling.TABLE
-        if row.overload == "aten::max_pool2d_with_indices_backward"
+    text, (folded, reduced) = both(lambda v: forward(v, *how), x)
+    assert "reduce_window_max" in text
+    np.testing.assert_array_equal(reduced[0], folded[0])
+    np.testing.assert_array_equal(reduced[1], folded[1])
+    grad = RANDOM.standard_normal(folded[0].shape).astype(np.float32)
+    text, (placed, selected) = both(
+        lambda g, v, i: backward(g, v, *how, i), *(grad, x, np.asarray(folded[1]))
     )
-    text, (scattered, selected) = both(
-        lambda g, v, i: row(g, v, kernel, stride, padding, [1], ceil_mode, i),
-        *(grad, x, np.asarray(index)),
-    )
-    assert " scatter" not in text
-    np.testing.assert_allclose(selected, scattered, rtol=1e-6, atol=1e-6)
+    assert "select_and_scatter" in text
+    np.testing.assert_allclose(selected, placed, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("dim", "dtype"), [(0, np.float32), (1, np.int32), (2, np.bool_)])

@@ -13,7 +13,7 @@ from torchtpu_core.xla_tpu import lowering
 FORWARD = "_scaled_dot_product_fused_attention_overrideable"
 
 
-def _qkv(length=256, width=64, keys=None, heads=4, dtype=torch.bfloat16):
+def _qkv(length=512, width=64, keys=None, heads=4, dtype=torch.bfloat16):
     query = torch.empty(2, 4, length, width, dtype=dtype)
     key = torch.empty(2, heads, keys or length, width, dtype=dtype)
     return query, key, torch.empty_like(key)
@@ -36,9 +36,11 @@ def _gradient(tensors, *rest):
     [
         (_qkv(), None, 0.0),
         (_qkv(keys=384), None, 0.0),
-        (_qkv(length=200), None, 0.0),
+        *((_qkv(length), None, 0.0) for length in (200, 256, 384, 500, 577)),
+        (_qkv(128, keys=1500), None, 0.0),
+        (_qkv(4096, keys=77), None, 0.0),
         (_qkv(dtype=torch.float16), None, 0.0),
-        (_qkv(), torch.empty(1, 1, 256, 256), 0.0),
+        (_qkv(), torch.empty(1, 1, 512, 512), 0.0),
         (_qkv(), None, 0.1),
     ],
 )
@@ -55,7 +57,7 @@ def test_flash_kernels_are_priced_where_the_lowering_takes_them(
 
 
 def test_flash_kernels_move_padded_heads_and_statistics_in_whole_vectors() -> None:
-    rows = 2 * 4 * 256
+    rows = 2 * 4 * 512
     padded, statistic = rows * 128 * 2, rows * 128 * 4
     work = _work(_qkv())
     assert work.hbm_bytes == 4 * padded + 4 * statistic
@@ -63,6 +65,11 @@ def test_flash_kernels_move_padded_heads_and_statistics_in_whole_vectors() -> No
     gradient = _gradient(_qkv(), None)
     # Keys' kernel, queries' kernel, the sum of result and gradient, statistics spread over lanes.
     assert gradient.hbm_bytes == (6 + 5 + 2) * padded + (3 + 3 + 2) * statistic
+
+
+def test_lengths_are_filled_up_to_whole_blocks() -> None:
+    some, whole = _work(_qkv(500)), _work(_qkv(512))
+    assert (some.scores, some.hbm_bytes) == (whole.scores, whole.hbm_bytes)
 
 
 def test_keys_are_read_for_each_block_of_queries() -> None:
@@ -77,7 +84,7 @@ def test_scores_of_all_pairs_are_in_hbm_without_the_kernels() -> None:
     work = _work((query, key, value), None, 0.0, True)
     assert work.scores == 2 * 4 * 200 * 200
     assert work.hbm_bytes > work.scores * 4
-    dropped = _work(_qkv(256), None, 0.1)
-    assert _work(_qkv(256)).hbm_bytes < dropped.hbm_bytes
+    dropped = _work(_qkv(), None, 0.1)
+    assert _work(_qkv()).hbm_bytes < dropped.hbm_bytes
     assert dropped.drawn == dropped.scores
     assert work.drawn == 0

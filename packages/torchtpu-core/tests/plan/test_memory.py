@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.memory import memory_of
-from torchtpu_core.plan.records import Category, Phase, Work
+from torchtpu_core.plan.records import Block, Category, Phase, Work
+from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.testing.recordings import MIB, op, recording
 
@@ -29,7 +30,7 @@ def _passing(memory) -> list[int]:
 
 def test_attention_holds_its_statistics_in_whole_vectors_while_it_runs() -> None:
     ops = [
-        op("sdpa", Work.ATTENTION, (1,), (2,), scores=1e9, head_dims=(128, 128)),
+        op("sdpa", Work.ATTENTION, (1,), (2,), scores=1e9, head_dims=(128, 128), flash=True),
         op("mm", Work.MATMUL, (2,), (3,), products=SQUARE),
     ]
     first, then = _passing(_memory(ops, {2: 2}))[:2]
@@ -39,7 +40,7 @@ def test_attention_holds_its_statistics_in_whole_vectors_while_it_runs() -> None
 
 @pytest.mark.parametrize("width", [128, 64])
 def test_attention_keeps_narrow_heads_for_its_gradient_in_whole_vectors(width) -> None:
-    more = {"scores": 1e9, "head_dims": (width, width)}
+    more = {"scores": 1e9, "head_dims": (width, width), "flash": True}
     ops = [
         op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
         op("sdpa", Work.ATTENTION, (2,), (3,), **more),
@@ -192,6 +193,8 @@ def test_tensors_that_are_joined_are_kept_in_their_parts() -> None:
     ]
     made = recording(ops, dict.fromkeys((2, 3, 4), 5))
     made.blocks[4].size_bytes = 2 * MIB
+    for storage, shape in {2: (1,), 3: (1,), 4: (2,)}.items():
+        made.blocks[storage].shape = shape
     memory = memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40)
     assert _passing(memory)[3] == 2 * MIB + 2 * MIB  # the parts, and the two results
 
@@ -264,6 +267,65 @@ def test_attention_without_whole_blocks_has_its_softmax_while_it_runs() -> None:
     assert _passing(memory)[:3] == [3 * MIB + size, 4 * MIB, 3 * MIB + size]
 
 
+def test_product_computes_the_elementwise_work_that_alone_reads_it() -> None:
+    """As a ReLU's gradient is: the other operand ends there, and its place is taken."""
+    ops = [
+        op("tanh", Work.MOVE, (1,), (2,)),
+        _mm(1, 3),
+        op("threshold_backward", Work.ELEMENTWISE, (3, 2), (4,), BACK),
+        _mm(4, 5),
+        _mm(4, 6),
+    ]
+    results = 2 * MIB  # there throughout
+    assert _passing(_memory(ops, {2: 5, 3: 5, 4: 5}))[1:4] == [MIB + results] * 3
+    ops[2] = op("native_batch_norm_backward", Work.ELEMENTWISE, (3, 2), (4,), BACK)
+    assert _passing(_memory(ops, {2: 5, 3: 5, 4: 5}))[3] > MIB + results
+
+
+def test_random_numbers_are_drawn_once_for_several_readers() -> None:
+    ops = [
+        op("randn", Work.ELEMENTWISE, (), (2,), drawn=1.0),
+        op("_to_copy", Work.ELEMENTWISE, (2,), (3,)),
+        op("convolution", Work.MATMUL, (3,), (4,), products=SQUARE),
+        op("convolution_backward", Work.MATMUL, (4, 3), (5,), BACK, products=SQUARE),
+    ]
+    found = recording(ops, {2: 4, 3: 4, 4: 4})
+    lives = lifetimes_of(found.ops, found.blocks, 0, Vmem(0)).lives
+    assert {life.storage for life in lives} == {3, 4}
+
+
+def test_image_that_is_converted_for_convolutions_is_kept_as_they_want_it() -> None:
+    ops = [
+        op("_to_copy", Work.MOVE, (1,), (3,)),
+        op("convolution", Work.MATMUL, (3, 1), (4,), products=SQUARE),
+        op("convolution_backward", Work.MATMUL, (4, 3, 1), (5,), BACK, products=SQUARE),
+    ]
+    kept = []
+    for image in (True, False):
+        if not image:  # a weight is converted again
+            ops[1] = op("convolution", Work.MATMUL, (1, 3), (4,), products=SQUARE)
+            ops[2] = op("convolution_backward", Work.MATMUL, (4, 1, 3), (5,), BACK, products=SQUARE)
+        made = recording(ops, {3: 3, 4: 3})
+        made.blocks[1] = Block(MIB, -1, Phase.FORWARD, "script.py:1")
+        lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
+        kept.append(3 in {life.storage for life in lives})
+    assert kept == [True, False]
+
+
+def test_narrow_matrices_of_batched_products_take_whole_tiles() -> None:
+    ops = [
+        op("bmm", Work.MATMUL, (1,), (2,), products=((64, 49, 32, 49),)),
+        op("add", Work.ELEMENTWISE, (2,), (3,)),
+        op("_softmax", Work.ELEMENTWISE, (3,), (4,)),
+        op("bmm", Work.MATMUL, (4,), (5,), products=((64, 49, 49, 32),)),
+    ]
+    made = recording(ops, {2: 4, 3: 4, 4: 4})
+    for storage, shape in {2: (64, 49, 49), 3: (8, 8, 49, 49), 4: (8, 8, 49, 49)}.items():
+        made.blocks[storage].shape = shape
+    sizes = padded_sizes(made.ops, made.blocks)
+    assert [round(sizes[s] / MIB, 2) for s in (2, 3, 4)] == [round(56 * 128 / 49**2, 2)] * 3
+
+
 def test_padding_before_a_convolution_takes_no_memory() -> None:
     ops = [
         _mm(1, 2),
@@ -278,7 +340,7 @@ def test_padding_before_a_convolution_takes_no_memory() -> None:
 @pytest.mark.parametrize(("reader", "kept"), [("native_batch_norm_backward", 1), ("mul", 3)])
 def test_gradient_that_a_norm_goes_over_twice_is_kept(reader, kept) -> None:
     ops = [
-        *(_mm(1, number) for number in (2, 3, 4)),
+        *(op("tanh", Work.MOVE, (1,), (number,)) for number in (2, 3, 4)),
         op("addcmul", Work.ELEMENTWISE, (2, 3, 4), (5,), BACK),
         op(reader, Work.ELEMENTWISE, (5,), (6,), BACK),
         op("mul", Work.ELEMENTWISE, (5,), (7,), BACK),

@@ -3,7 +3,10 @@
 
 Written out, attention keeps the scores of every pair of query and key, which XLA's TPU
 compiler puts into HBM. JAX's kernels keep none. They are used when a program is lowered for
-a TPU; XLA's CPU client, which computes a simulated TPU's values, has no such kernels.
+a TPU and there are enough scores; XLA's CPU client, which computes a simulated TPU's values, has no such kernels.
+
+The kernels compute whole blocks. Other lengths are filled up with zeros, and the keys among them
+belong to a segment of which no query is; a causal mask hides them without that.
 
 Legend as in `attention`.
 """
@@ -17,11 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from torchtpu_core.lowering import dtypes
+from torchtpu_core.units import ceil_div
 from torchtpu_core.xla_tpu import lowering
 
 #: Queries and keys come in whole blocks of so many.
 BLOCK = 128
-_LARGEST = 512
+_BLOCKS = (512, 384, 256, BLOCK)
+#: Pairs of query and key whose scores, written out, move as many bytes as the kernels for one
+#: query, most of it statistics in all lanes of a vector, and for one key. By libtpu's schedules both
+#: are equally fast at 384 queries and keys, in either precision, causal or not.
+_PAIRS_OF_QUERY, _PAIRS_OF_KEY = 320, 64
 
 
 def applies(
@@ -34,9 +42,34 @@ def applies(
         and not dropout_p
         and query.dtype in (np.dtype(jnp.bfloat16), np.dtype(np.float32))
         and query.shape[3] == key.shape[3] == value.shape[3]
-        and query.shape[2] % BLOCK == 0
-        and key.shape[2] % BLOCK == 0
+        and pays(query.shape[2], key.shape[2])
     )
+
+
+def pays(queries: int, keys: int) -> bool:
+    """Whether the kernels take less time than scores that are written out."""
+    return queries * keys >= _PAIRS_OF_QUERY * whole(queries) + _PAIRS_OF_KEY * whole(keys)
+
+
+def whole(length: int) -> int:
+    """The length that the kernels compute: whole blocks, and large ones if that adds little.
+
+    >>> whole(1500), whole(577), whole(1408)
+    (1536, 640, 1408)
+    """
+    least = ceil_div(length, BLOCK) * BLOCK
+    if least == length:
+        return length
+
+    def work(padded: int) -> float:  # each block costs about half a smallest block's time
+        return padded * (1 + BLOCK / (2 * block(padded)))
+
+    return min(range(least, least + 4 * BLOCK, BLOCK), key=work)
+
+
+def block(length: int) -> int:
+    """The largest block that divides a whole length."""
+    return next(size for size in _BLOCKS if length % size == 0)
 
 
 def repeated(x: jax.Array, heads: int) -> jax.Array:
@@ -53,9 +86,25 @@ def summed(grad: jax.Array, heads: int) -> jax.Array:
     return jnp.sum(groups, axis=2, dtype=dtypes.opmath(grad.dtype)).astype(grad.dtype)
 
 
-def _block(length: int) -> int:
-    """The largest block that divides a length."""
-    return next(size for size in (_LARGEST, 256, BLOCK) if length % size == 0)
+def _filled(x: jax.Array, length: int) -> jax.Array:
+    """Zeros behind the queries or keys, or behind what there is one of for each."""
+    pads = [(0, 0)] * x.ndim
+    pads[2] = (0, length - x.shape[2])
+    return jnp.pad(x, pads) if pads[2][1] else x
+
+
+def _segments(query: jax.Array, key: jax.Array, is_causal: bool) -> Any:
+    """Segments that hide the keys that are filled up; None where none can be seen."""
+    from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds
+
+    queries, keys = query.shape[2], key.shape[2]
+    if whole(keys) == keys or (is_causal and queries <= keys):
+        return None
+    of_keys = np.arange(whole(keys)) >= keys
+    return SegmentIds(
+        q=jnp.zeros((query.shape[0], whole(queries)), np.int32),
+        kv=jnp.broadcast_to(of_keys.astype(np.int32), (key.shape[0], whole(keys))),
+    )
 
 
 def forward(
@@ -64,13 +113,16 @@ def forward(
     """Output and logarithm of the sums, as `attention.attend` gives them."""
     from jax.experimental.pallas.ops.tpu import flash_attention as kernels
 
-    rows, columns = _block(query.shape[2]), _block(key.shape[2])
-    key, value = (repeated(x, query.shape[1]) for x in (key, value))
+    queries, keys = whole(query.shape[2]), whole(key.shape[2])
+    rows, columns = block(queries), block(keys)
+    wanted, segments = slice(query.shape[2]), _segments(query, key, is_causal)
+    key, value = (_filled(repeated(x, query.shape[1]), keys) for x in (key, value))
+    given = (_filled(query, queries), key, value, None, segments)
     with jax.enable_x64(False):
         out, sums, tops = kernels._flash_attention_impl(
-            query, key, value, None, None, True, is_causal, scale, 1, rows, columns, columns, False
+            *given, True, is_causal, scale, 1, rows, columns, columns, False
         )
-        return out, tops + jnp.log(sums)
+        return out[:, :, wanted], (tops + jnp.log(sums))[:, :, wanted]
 
 
 def backward(
@@ -87,8 +139,10 @@ def backward(
     """Gradients for query, key and value."""
     from jax.experimental.pallas.ops.tpu import flash_attention as kernels
 
-    rows, columns = _block(query.shape[2]), _block(key.shape[2])
-    heads = key.shape[1], value.shape[1]
+    queries, keys = whole(query.shape[2]), whole(key.shape[2])
+    rows, columns = block(queries), block(keys)
+    of_queries, of_keys = slice(query.shape[2]), slice(key.shape[2])
+    heads, segments = (key.shape[1], value.shape[1]), _segments(query, key, is_causal)
     with jax.enable_x64(False):
         grad_out = grad_out.astype(query.dtype)
         along = jnp.sum(out.astype(np.float32) * grad_out.astype(np.float32), axis=-1)
@@ -97,10 +151,13 @@ def backward(
         # them until the backward pass.
         late = jax.lax.optimization_barrier((log_sums, along, key, value))
         log_sums, along, key, value = late
-        key, value = (repeated(x, query.shape[1]) for x in (key, value))
+        key, value = (_filled(repeated(x, query.shape[1]), keys) for x in (key, value))
+        query, grad_out, log_sums, along = (
+            _filled(x, queries) for x in (query, grad_out, log_sums, along)
+        )
         # The kernels take the largest score and the sum of exponentials beside it.
         tops, sums = log_sums.astype(np.float32), jnp.ones_like(log_sums, np.float32)
-        given = (query, key, value, None, None, sums, tops, grad_out, along)
+        given = (query, key, value, None, segments, sums, tops, grad_out, along)
         options: dict[str, Any] = {
             "sm_scale": scale,
             "causal": is_causal,
@@ -119,4 +176,5 @@ def backward(
         d_query, _ = kernels._flash_attention_bwd_dq(
             *given, block_q_major=rows, block_k_major=BLOCK, block_k=BLOCK, **options
         )
-    return d_query, summed(d_key, heads[0]), summed(d_value, heads[1])
+    d_key, d_value = d_key[:, :, of_keys], d_value[:, :, of_keys]
+    return d_query[:, :, of_queries], summed(d_key, heads[0]), summed(d_value, heads[1])

@@ -11,6 +11,7 @@ Legend: P leading dimensions (batch and channels, or channels alone), S spatial.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from jax import lax
 from torchtpu_core.lowering import dtypes, mxu
 from torchtpu_core.lowering.extrema import amax
 from torchtpu_core.lowering.table import Lowering, native
-from torchtpu_core.xla_tpu import lowering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,19 +193,16 @@ def max_pool_gradient(
     if grad.size == 0 or any(w.reach > w.stride for w in spec):
         return scatter_gradient(grad, index, shape, len(spec))
     index = index.astype(np.int32)
-    if lowering.target() is not None:
-        # Otherwise XLA spreads the indices in the forward pass, to the size of the input.
-        grad, index = lax.optimization_barrier((grad, index))
     for axis, w in enumerate(spec):
         dim = len(shape) - len(spec) + axis
         grad, index = _spread(grad, dim, w, 0), _spread(index, dim, w, -1)
     return jnp.where(index == flat_index(shape, len(spec)), grad, grad.dtype.type(0))
 
 
-def _takes_selection(grad: jax.Array, spec: Sequence[Window]) -> bool:
-    """Whether windows overlap, and none has holes."""
+def _takes_xla(x: jax.Array, spec: Sequence[Window]) -> bool:
+    """Whether a TPU pools by XLA's own operators, which know neither integers nor holes."""
     holes = any(w.dilation > 1 and w.kernel > 1 for w in spec)
-    return grad.size > 0 and not holes and any(w.reach > w.stride for w in spec)
+    return mxu.lowers_for("tpu") and x.size > 0 and dtypes.is_floating(x.dtype) and not holes
 
 
 def _selected_gradient(grad: jax.Array, x: jax.Array, spec: Sequence[Window]) -> jax.Array:
@@ -214,24 +211,23 @@ def _selected_gradient(grad: jax.Array, x: jax.Array, spec: Sequence[Window]) ->
     As one operator of XLA's (``select_and_scatter``), which a TPU does by windows and not element
     by element. In a window with NaN, some other position than the last NaN may have the gradient.
     """
-    lead = x.ndim - len(spec)
-    ends = [(w.out - 1) * w.stride + w.reach - w.size - w.padding for w in spec]
-    pads = [(w.padding, max(end, 0)) for w, end in zip(spec, ends, strict=True)]
-    least = np.array(-np.inf, x.dtype)  # known to JAX, which then knows a maximum
-
-    def pooled(values: jax.Array) -> jax.Array:
-        return lax.reduce_window(
-            values,
-            least,
-            lax.max,
-            (1,) * lead + tuple(w.kernel for w in spec),
-            (1,) * lead + tuple(w.stride for w in spec),
-            [(0, 0)] * lead + pads,
-        )
-
-    _, backward = jax.vjp(pooled, x)
+    _, backward = jax.vjp(functools.partial(_maxima, spec=spec), x)
     found: jax.Array = backward(grad.astype(x.dtype))[0]
     return found
+
+
+def _maxima(values: jax.Array, spec: Sequence[Window]) -> jax.Array:
+    """The values of `max_pool` alone, of windows without holes, as XLA's own operator."""
+    lead = values.ndim - len(spec)
+    ends = [(w.out - 1) * w.stride + w.reach - w.size - w.padding for w in spec]
+    return lax.reduce_window(
+        values,
+        np.array(-np.inf, values.dtype),  # known to JAX, which then knows a maximum
+        lax.max,
+        (1,) * lead + tuple(w.kernel for w in spec),
+        (1,) * lead + tuple(w.stride for w in spec),
+        [(0, 0)] * lead + [(w.padding, max(e, 0)) for w, e in zip(spec, ends, strict=True)],
+    )
 
 
 def scatter_gradient(
@@ -275,6 +271,8 @@ def _max_pool_with_indices(
             ceil_mode,
         )
         values, index = max_pool(self, spec)
+        if _takes_xla(self, spec):
+            values = _maxima(self, spec)
         return values, index.astype(np.int64)
 
     def backward(
@@ -296,7 +294,7 @@ def _max_pool_with_indices(
             as_list(dilation),
             ceil_mode,
         )
-        if mxu.lowers_for("tpu") and _takes_selection(grad_output, spec):
+        if _takes_xla(grad_output, spec):
             return _selected_gradient(grad_output, self, spec)
         grad = grad_output.astype(dtypes.opmath(grad_output.dtype))
         return max_pool_gradient(grad, indices, self.shape, spec).astype(self.dtype)

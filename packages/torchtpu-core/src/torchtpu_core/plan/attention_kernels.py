@@ -18,13 +18,11 @@ from typing import Any
 
 import torch
 
+from torchtpu_core.lowering.flash_attention import block, pays, whole
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.units import ceil_div
 
-#: Queries and keys of the kernels come in whole blocks of so many; these are tried in turn.
-BLOCK = 128
-_BLOCKS = (512, 256, BLOCK)
 #: Float32 in all lanes of a vector, for each query and head.
 _STATISTIC_BYTES = LANES * 4
 
@@ -61,9 +59,9 @@ def attention_of(name: str, args: Sequence[Any]) -> AttentionWork | None:
     rest = args[4:] if gradient else args[3:]
     drops = any(isinstance(argument, float) and argument > 0.0 for argument in rest)
     flash = not drops and _is_flash(query, key, value, rest)
-    rows = math.prod(query.shape[:-1])
-    pairs = float(rows * lengths[1])
+    pairs = float(math.prod(query.shape[:-1]) * lengths[1])
     if flash:
+        pairs *= math.prod(map(whole, lengths)) / math.prod(lengths)
         share = _share(lengths, min(1024, lengths[0])) if causal else 1.0
         moved = _kernel_bytes(query, key, causal=causal, gradient=gradient)
         pairs *= share
@@ -84,14 +82,13 @@ def attention_of(name: str, args: Sequence[Any]) -> AttentionWork | None:
 def _is_flash(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rest: Sequence[Any]
 ) -> bool:
-    """Whole blocks of queries and keys, heads of one width, and no mask."""
+    """Enough queries and keys, heads of one width, and no mask."""
     masked = any(isinstance(argument, torch.Tensor) for argument in rest[:1])
     return (
         not masked
         and query.dtype in (torch.bfloat16, torch.float32)
         and query.shape[-1] == key.shape[-1] == value.shape[-1]
-        and query.shape[-2] % BLOCK == 0
-        and key.shape[-2] % BLOCK == 0
+        and pays(query.shape[-2], key.shape[-2])
     )
 
 
@@ -100,19 +97,14 @@ def _share(lengths: tuple[int, int], block: int) -> float:
     return (lengths[1] + block) / (2 * lengths[1]) if lengths[0] == lengths[1] else 1.0
 
 
-def _block(length: int) -> int:
-    """The largest block that divides a length."""
-    return next(size for size in _BLOCKS if length % size == 0)
-
-
 def _kernel_bytes(query: torch.Tensor, key: torch.Tensor, *, causal: bool, gradient: bool) -> float:
     """Bytes of HBM of the kernels and of what prepares their operands."""
-    lengths = query.shape[-2], key.shape[-2]
-    rows = math.prod(query.shape[:-1])
+    lengths = whole(query.shape[-2]), whole(key.shape[-2])
+    rows = math.prod(query.shape[:-2]) * lengths[0]
     width = ceil_div(query.shape[-1], LANES) * LANES * query.element_size()
     ours, theirs = rows * width, rows // lengths[0] * lengths[1] * width  # a key for each head
     statistic = rows * _STATISTIC_BYTES
-    block_of_queries, block_of_keys = _block(lengths[0]), _block(lengths[1])
+    block_of_queries, block_of_keys = block(lengths[0]), block(lengths[1])
     share = _share(lengths, block_of_queries) if causal else 1.0
     for_queries = share * lengths[0] / block_of_queries  # times that keys are read
     for_keys = share * lengths[1] / block_of_keys

@@ -2,8 +2,8 @@
 """What attention keeps in HBM for its gradient, and while it computes.
 
 The flash kernels keep operands and result, in whole vectors, and have statistics of the softmax
-while they run. What they do not compute (lengths that are no whole blocks, a mask) has the softmax
-itself in HBM while it runs, in float32 with keys along the lanes, and so has its gradient.
+while they run. What they do not compute (few scores, a mask) has the softmax itself in HBM while it
+runs, in float32 with keys along the lanes, and so has its gradient.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from torchtpu_core.plan.attention_kernels import BLOCK
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.vmem import Life
@@ -35,7 +34,7 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
             continue
         later = [i for i in gradients if op.writes[0] in ops[i].reads]
         shape = blocks[op.writes[0]].shape
-        if _is_flash(op, shape):
+        if op.flash or op.drawn:  # with dropout XLA's peak has no softmax either
             found += _statistics(op, index, 2)
             found += [life for i in later for life in _statistics(ops[i], i, 3)]
         else:
@@ -45,15 +44,6 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
         if later:
             found += _copies(op, index, later[0], uses)
     return found
-
-
-def _is_flash(op: Op, shape: Sequence[int]) -> bool:
-    """Whether no softmax is kept: whole blocks of queries and keys, and no mask.
-
-    With dropout the kernels do not compute it either; XLA's peak has no softmax then all the same.
-    """
-    whole = len(shape) < 2 or (shape[-2] % BLOCK == 0 and _keys(op, shape) % BLOCK == 0)
-    return whole and len(op.reads) <= 3
 
 
 def _keys(op: Op, shape: Sequence[int]) -> int:

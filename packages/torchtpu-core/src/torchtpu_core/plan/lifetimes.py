@@ -9,15 +9,15 @@ them, whatever Python still refers to. What is computed again for its readers
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives
-from torchtpu_core.plan.gathers import row_sizes
-from torchtpu_core.plan.recomputed import is_elementwise, sources_of
+from torchtpu_core.plan.recomputed import is_elementwise, reduces, sources_of, takes_fused
 from torchtpu_core.plan.records import Block, Category, Op, Work
-from torchtpu_core.plan.tiles import image_sizes
+from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
 from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
 
@@ -52,7 +52,7 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     size_of = _Sizes(ops, blocks, uses)
     kept = attention_lives(ops, blocks, uses)
     sources = sources_of(ops, uses, size_of)
-    values = _lives(ops, uses, sources, size_of)
+    values = _lives(ops, blocks, uses, sources, size_of)
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []
@@ -82,7 +82,7 @@ class _Sizes:
     """Bytes of storages, as the compiler keeps them."""
 
     def __init__(self, ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> None:
-        self._padded = {**image_sizes(ops, blocks), **row_sizes(ops, blocks)}
+        self._padded = padded_sizes(ops, blocks)
         self._blocks = blocks
         self._wide = {s for s in uses.passing if _keeps_sums(ops, blocks, uses, s)}
 
@@ -131,17 +131,52 @@ def _takes_float32(op: Op, ops: Sequence[Op], uses: Uses) -> bool:
     return not (moved and all(user.work is Work.MATMUL for user in users))
 
 
+def _ends_of_products(
+    ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, sources: dict[int, frozenset[int]]
+) -> dict[int, int]:
+    """Elementwise results that a product alone is read for, and the product that computes them.
+
+    XLA applies the elementwise work to the product's sums before it writes them, and reads the other
+    operands there.
+    """
+    found: dict[int, int] = {}
+    for index, op in enumerate(ops):
+        for storage in op.writes if takes_fused(op) else ():
+            made = storage
+            while len(readers := uses.readers.get(made, ())) == 1:
+                reader = ops[readers[0]]
+                if not is_elementwise(reader) or reduces(reader):
+                    break
+                count = math.prod(blocks[made].shape)
+                made = reader.writes[0]
+                if math.prod(blocks[made].shape) != count:
+                    break
+                if made not in sources or storage not in sources[made]:
+                    break
+                found[made] = index
+    return found
+
+
 def _lives(
     ops: Sequence[Op],
+    blocks: dict[int, Block],
     uses: Uses,
     sources: dict[int, frozenset[int]],
     size_of: Callable[[int], int],
 ) -> list[Life]:
     """Values of storages, with the uses of what is computed again from them."""
     events: dict[int, set[int]] = defaultdict(set)
+    ends = _ends_of_products(ops, blocks, uses, sources)
+    product_of = {uses.writers[made][-1]: product for made, product in ends.items()}
+    at_ends: set[tuple[int, int]] = set()
     for storage, readers in uses.readers.items():
+        product = ends.get(storage, -1)
         for source in sources.get(storage, (storage,)):
-            events[source].update(readers)
+            made = max(uses.writers.get(source, ()), default=-1)
+            for index in (product,) if made < product else readers:
+                end = product_of.get(index, product)
+                events[source].add(end if made < end else index)
+                at_ends.update([(source, end)] if made < end else ())
     made = [s for s in uses.passing if s not in sources and events[s]]
     sizes_made: dict[int, set[int]] = defaultdict(set)
     for storage in made:
@@ -151,6 +186,7 @@ def _lives(
         points = sorted(events[storage].union(uses.writers[storage]))
         size, last = size_of(storage), points[-1]
         # Elementwise work writes where an operand was that nobody needs any more.
-        in_place = ops[last].work is Work.ELEMENTWISE and size in sizes_made[last]
+        takes = ops[last].work is Work.ELEMENTWISE or (storage, last) in at_ends
+        in_place = takes and size in sizes_made[last]
         found.append(Life(storage, size, tuple(points), last + (not in_place)))
     return found

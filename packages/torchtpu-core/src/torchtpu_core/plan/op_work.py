@@ -60,6 +60,10 @@ MOVES = frozenset(
         "index_copy_",
         "index_select",
         "index",
+        "max_pool2d_with_indices",
+        "max_pool2d_with_indices_backward",
+        "max_pool3d_with_indices",
+        "max_pool3d_with_indices_backward",
         "index_put",
         "index_put_",
         "_index_put_impl_",
@@ -75,6 +79,8 @@ MOVES = frozenset(
         "all_gather_copy_in",
         "split_with_sizes_copy",
         "chunk_cat",
+        "_coalesce",
+        "sparse_mask",
         "contiguous",
     }
 )
@@ -92,6 +98,8 @@ LIKE = frozenset(
         "zeros_like",
     }
 )
+#: Operators that do not read their last operand: gradients of pooling, which a TPU finds anew.
+UNREAD = frozenset({"max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"})
 #: Operators that read single rows of their first operand, however large it is.
 GATHERS = frozenset({"embedding", "gather", "index", "index_select"})
 BAGS = frozenset({"_embedding_bag", "_embedding_bag_forward_only"})

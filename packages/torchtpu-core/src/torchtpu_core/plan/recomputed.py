@@ -42,12 +42,13 @@ def sources_of(
     found: dict[int, frozenset[int]] = {}
     scaled = _scaled_by_reductions(ops)
     normed = {storage for op in ops if op.name in _NORMS for storage in op.writes}
+    random: set[int] = set()
     # In the order of their last writers, so that what these read has been looked at.
     for storage in sorted(uses.passing, key=lambda one: uses.writers[one][-1]):
         writers = uses.writers[storage]
         readers = [index for index in uses.readers[storage] if index not in writers]
         op = ops[writers[-1]]
-        if not readers or (len(writers) > 1 and not _is_chain(ops, writers, readers)):
+        if not readers or (len(writers) > 1 and not _is_chain(ops, storage, writers, readers)):
             continue
         gathered = within_sums(op, [ops[i] for i in readers], size_of)
         if not gathered and not _fuses(ops, op, readers):
@@ -70,8 +71,15 @@ def sources_of(
         if moved_norm and any(_is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers):
             continue
         folded = op.name == "constant_pad_nd" and all(is_convolution(ops[i]) for i in readers)
+        if op.name in COPIES and len(readers) > 1 and uses.fixed.issuperset(sources):
+            if all(_convolves(ops[i], storage) for i in readers):
+                continue
+        draws = _draws(op) or not random.isdisjoint(reads)
+        if draws and len(readers) > 1:
+            continue
         if folded or _pays(ops, storage, writers[-1], readers, sources, size_of):
             found[storage] = sources
+            random.update({storage} if draws else ())
     return found
 
 
@@ -80,16 +88,22 @@ def _read_for(op: Op, storage: int) -> tuple[int, ...]:
     return () if _is_mask(op, storage) else op.reads
 
 
+def _draws(op: Op) -> bool:
+    """Whether all that an operator makes is random numbers."""
+    return op.drawn > 0 and len(op.writes) == 1
+
+
 def _is_mask(op: Op, storage: int) -> bool:
     return op.drawn > 0 and storage in op.writes[1:]
 
 
-def _is_chain(ops: Sequence[Op], writers: Sequence[int], readers: Sequence[int]) -> bool:
+def _is_chain(
+    ops: Sequence[Op], storage: int, writers: Sequence[int], readers: Sequence[int]
+) -> bool:
     """Whether a value is only changed in place before it is read: to XLA, value after value."""
-    whole = max(sum(ops[index].write_bytes) for index in writers)
-    return readers[0] > writers[-1] and all(
-        is_elementwise(ops[index]) and sum(ops[index].write_bytes) == whole for index in writers
-    )
+    written = {ops[i].write_bytes[ops[i].writes.index(storage)] for i in writers}
+    fused = all(is_elementwise(ops[i]) for i in writers)
+    return readers[0] > writers[-1] and fused and len(written) == 1
 
 
 def _joins_for_products(ops: Sequence[Op], uses: Uses, index: int) -> bool:
@@ -142,14 +156,20 @@ def is_convolution(op: Op) -> bool:
     return op.name.startswith("convolution")
 
 
+def _convolves(op: Op, storage: int) -> bool:
+    """Whether a storage is the image that a convolution, or its gradient, reads."""
+    place = 1 if op.name.endswith("backward") else 0
+    return is_convolution(op) and op.reads[place : place + 1] == (storage,)
+
+
 def _fuses(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
     """Whether an operator can be part of each of those who read it."""
     if not is_elementwise(op):
         return False
-    return all(is_elementwise(ops[i]) or _takes_fused(ops[i]) for i in readers)
+    return all(is_elementwise(ops[i]) or takes_fused(ops[i]) for i in readers)
 
 
-def _takes_fused(op: Op) -> bool:
+def takes_fused(op: Op) -> bool:
     """Whether XLA computes operands within an operator: a product, but not in a loop."""
     return op.work is Work.MATMUL and not op.name.startswith("recurrent_layer")
 

@@ -201,6 +201,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return
         op = Op(name, Work.ELEMENTWISE, phase, line)
         read = [] if name in op_work.LIKE else on_device
+        read = read[:-1] if name in op_work.UNREAD else read
         op.reads = tuple(self.storages.key(t, phase, line) for t in read)
         written = results or arguments.mutated(func, args, kwargs)
         op.writes = tuple(self.storages.key(t, phase, line) for t in written)
@@ -316,7 +317,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.work = Work.ATTENTION
             op.scores, op.head_dims = attention.scores, attention.head_dims
             op.gradient, op.kernel_bytes = attention.gradient, attention.hbm_bytes
-            op.drawn = attention.drawn
+            op.flash, op.drawn = attention.flash, attention.drawn
             op.dtype = op_work.dtype_of(on_device[0])
             return
         products = op_work.products_of(name, args, results[0] if results else None)

@@ -76,6 +76,7 @@ class Op:
         scores: pairs of query and key of attention, over all heads.
         head_dims: widths of keys and of values.
         gradient: of attention, whether it is the backward kernel.
+        flash: of attention, whether kernels compute it without its scores in HBM.
         kernel_bytes: of attention, what its kernels, or its scores, move through HBM.
         drawn: random numbers that it draws.
         dtype: element type of the operands, as `simulator.rates` names it.
@@ -104,6 +105,7 @@ class Op:
     scores: float = 0.0
     head_dims: tuple[int, int] = (0, 0)
     gradient: bool = False
+    flash: bool = False
     kernel_bytes: float = 0.0
     drawn: float = 0.0
     dtype: str = "bf16"

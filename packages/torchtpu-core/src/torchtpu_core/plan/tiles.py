@@ -1,26 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes that images take in HBM, whose features and batch are padded to the tiles of a TPU.
+"""Bytes that values take in HBM with the padding of a TPU's tiles: 8 sublanes of 128 lanes.
 
-XLA's TPU compiler keeps what convolutions read and write with features or batch along the 128
-lanes, and the other along the 8 sublanes, whichever wastes less; 64 features in a batch of 64
-take twice their bytes. Other tensors keep their order, and are padded too little to matter.
+XLA's TPU compiler chooses which two dimensions lie along lanes and sublanes by who makes a value:
+
+ - convolutions: features and batch, in the order that wastes less, so that 64 features in a batch
+   of 64 take twice their bytes;
+ - gathers and sums by index: whole rows, features along the lanes;
+ - products and norms over features: the same, unless the rows are narrow;
+ - batched products of narrow matrices: rows and columns, in the order that wastes less.
+
+Elementwise work keeps the order of what it reads. Other values are padded too little to matter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from torchtpu_core.plan.gathers import is_gather, is_sum
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.simulator.rates import LANES, SUBLANES
 from torchtpu_core.units import ceil_div
 
+_FEATURE_NORMS = frozenset(("native_layer_norm", "_fused_rms_norm"))
 
-def image_sizes(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, int]:
-    """Bytes of the padded storages, by storage, of a step that has convolutions.
 
-    What convolutions read and write, and what other operators make of that in the same shape.
-    """
+def padded_sizes(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, int]:
+    """Bytes with padding of a step's values, by storage, where that is known to matter."""
+    paddings = _images(ops, blocks)
+    for op in ops:
+        for storage, factor in _rows(op, blocks):
+            if storage in blocks:
+                paddings[storage] = factor
+        if op.work is not Work.ELEMENTWISE:
+            continue
+        kept = {_form(blocks[s]): paddings[s] for s in op.reads if paddings.get(s, 1.0) > 1.0}
+        for storage in op.writes if kept else ():
+            if storage not in paddings and storage in blocks:
+                paddings[storage] = kept.get(_form(blocks[storage]), 1.0)
+    return {
+        storage: round(blocks[storage].size_bytes * factor)
+        for storage, factor in paddings.items()
+        if blocks[storage].category is None
+    }
+
+
+def _form(block: Block) -> tuple[int, ...]:
+    """What a change of shape before the last two dimensions leaves as it is."""
+    return math.prod(block.shape), *block.shape[-2:]
+
+
+def _images(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, float]:
+    """What convolutions read and write, and what others make of that in the same shape."""
     images: set[int] = set()
     others: set[int] = set()
     for op in ops:
@@ -28,32 +59,73 @@ def image_sizes(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, int]:
             images.update(op.reads, op.writes)
         elif op.work in (Work.ATTENTION, Work.MATMUL):
             others.update(op.writes)
-    images -= others
+    images = (images - others) & blocks.keys()
     for op in ops:
         shapes = {blocks[storage].shape for storage in images.intersection(op.reads)}
         images.update(storage for storage in op.writes if blocks[storage].shape in shapes)
-    sizes = {}
-    for storage in images:
-        block = blocks[storage]
-        if len(block.shape) in (3, 4, 5) and block.category is None:
-            sizes[storage] = round(block.size_bytes * padding(block.shape))
-    return sizes
+    maps = (storage for storage in images if len(blocks[storage].shape) in (3, 4, 5))
+    return {storage: image_padding(blocks[storage].shape) for storage in maps}
 
 
-def padding(shape: Sequence[int]) -> float:
+def _rows(op: Op, blocks: dict[int, Block]) -> Iterator[tuple[int, float]]:
+    """The padding of what an operator moves by index, or multiplies, by storage."""
+    product = op.work is Work.MATMUL and not op.name.startswith("convolution")
+    if is_gather(op):
+        yield from ((storage, row_padding(blocks[storage].shape)) for storage in op.writes)
+    elif is_sum(op):
+        known = (storage for storage in op.reads if storage in blocks)
+        yield from ((storage, row_padding(blocks[storage].shape)) for storage in known)
+    elif op.writes and (product or op.name in _FEATURE_NORMS):
+        made = op.writes[0]
+        if len(blocks[made].shape) > 1 and blocks[made].shape[-1] > LANES // 2:
+            yield from ((one, row_padding(blocks[one].shape)) for one in op.writes)
+    if product and op.products and op.products[0][0] > 1:
+        for storage in (*op.reads, *op.writes):
+            shape = blocks[storage].shape if storage in blocks else ()
+            if len(shape) > 2 and max(shape[-2:]) < LANES:
+                yield storage, matrix_padding(shape)
+
+
+def row_padding(shape: Sequence[int]) -> float:
+    """Padded over plain elements of rows ``[N, ..., D]``.
+
+    >>> row_padding((65536, 4, 64)), row_padding((65536, 4, 1)), row_padding((65536,))
+    (2.0, 32.0, 1.0)
+    """
+    whole = [size for size in shape if size > 1]
+    if len(whole) < 2 or not math.prod(whole):
+        return 1.0
+    return ceil_div(whole[-1], LANES) * LANES / whole[-1]
+
+
+def matrix_padding(shape: Sequence[int]) -> float:
+    """Padded over plain elements of matrices ``[..., M, N]``.
+
+    >>> matrix_padding((3072, 32, 64)), round(matrix_padding((3072, 49, 49)), 2)
+    (2.0, 2.99)
+    """
+    return _best(*shape[-2:])
+
+
+def image_padding(shape: Sequence[int]) -> float:
     """Padded over plain elements of a batch of feature maps ``[N, C, ...]``.
 
-    >>> padding((64, 64, 128, 128)), padding((64, 128, 64, 64))
+    >>> image_padding((64, 64, 128, 128)), image_padding((64, 128, 64, 64))
     (2.0, 1.0)
-    >>> round(padding((128, 3, 128, 128)), 2)
+    >>> round(image_padding((128, 3, 128, 128)), 2)
     1.33
     """
-    batch, features = shape[:2]
+    return _best(*shape[:2])
+
+
+def _best(rows: int, columns: int) -> float:
+    """Padding of two dimensions, one along the lanes and the other along the sublanes."""
 
     def padded(lanes: int, sublanes: int) -> int:
         # Fewer than a tile's sublanes have tiles of 1, 2 or 4.
         height = min(SUBLANES, 1 << (sublanes - 1).bit_length())
         return ceil_div(lanes, LANES) * LANES * ceil_div(sublanes, height) * height
 
-    best = min(padded(features, batch), padded(batch, features))
-    return best / math.prod((batch, features))
+    if not rows * columns:
+        return 1.0
+    return min(padded(rows, columns), padded(columns, rows)) / (rows * columns)
