@@ -9,13 +9,12 @@ them, whatever Python still refers to. What is computed again for its readers
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives
-from torchtpu_core.plan.recomputed import is_elementwise, reduces, sources_of, takes_fused
+from torchtpu_core.plan.recomputed import ends_of_products, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
@@ -131,30 +130,26 @@ def _takes_float32(op: Op, ops: Sequence[Op], uses: Uses) -> bool:
     return not (moved and all(user.work is Work.MATMUL for user in users))
 
 
-def _ends_of_products(
-    ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, sources: dict[int, frozenset[int]]
-) -> dict[int, int]:
-    """Elementwise results that a product alone is read for, and the product that computes them.
+def _events(
+    uses: Uses, sources: dict[int, frozenset[int]], ends: dict[int, int]
+) -> tuple[dict[int, set[int]], set[tuple[int, int]]]:
+    """When each storage is read, and at which of these by the elementwise end of a product.
 
-    XLA applies the elementwise work to the product's sums before it writes them, and reads the other
-    operands there.
+    What is computed again is read for the readers of its result, or where a product computes it.
     """
-    found: dict[int, int] = {}
-    for index, op in enumerate(ops):
-        for storage in op.writes if takes_fused(op) else ():
-            made = storage
-            while len(readers := uses.readers.get(made, ())) == 1:
-                reader = ops[readers[0]]
-                if not is_elementwise(reader) or reduces(reader):
-                    break
-                count = math.prod(blocks[made].shape)
-                made = reader.writes[0]
-                if math.prod(blocks[made].shape) != count:
-                    break
-                if made not in sources or storage not in sources[made]:
-                    break
-                found[made] = index
-    return found
+    events: dict[int, set[int]] = defaultdict(set)
+    at_ends: set[tuple[int, int]] = set()
+    product_of = {uses.writers[storage][-1]: product for storage, product in ends.items()}
+    for storage, readers in uses.readers.items():
+        product = ends.get(storage, -1)
+        for source in sources.get(storage, (storage,)):
+            written = max(uses.writers.get(source, ()), default=-1)
+            for index in [product] if written < product else readers:
+                end = product_of.get(index, product)
+                if written < end:
+                    at_ends.add((source, end))
+                events[source].add(end if written < end else index)
+    return events, at_ends
 
 
 def _lives(
@@ -165,18 +160,7 @@ def _lives(
     size_of: Callable[[int], int],
 ) -> list[Life]:
     """Values of storages, with the uses of what is computed again from them."""
-    events: dict[int, set[int]] = defaultdict(set)
-    ends = _ends_of_products(ops, blocks, uses, sources)
-    product_of = {uses.writers[made][-1]: product for made, product in ends.items()}
-    at_ends: set[tuple[int, int]] = set()
-    for storage, readers in uses.readers.items():
-        product = ends.get(storage, -1)
-        for source in sources.get(storage, (storage,)):
-            made = max(uses.writers.get(source, ()), default=-1)
-            for index in (product,) if made < product else readers:
-                end = product_of.get(index, product)
-                events[source].add(end if made < end else index)
-                at_ends.update([(source, end)] if made < end else ())
+    events, at_ends = _events(uses, sources, ends_of_products(ops, blocks, uses, sources))
     made = [s for s in uses.passing if s not in sources and events[s]]
     sizes_made: dict[int, set[int]] = defaultdict(set)
     for storage in made:

@@ -4,17 +4,20 @@
 XLA fuses elementwise work into those who read it, products and convolutions included, and
 does so once for each reader where that moves fewer bytes than to write the result and read it:
 a ReLU of one operand is never kept, a sum of two that many read is. Random bits are made of nothing
-that is read, so a dropout's mask is drawn again if its gradient draws. A softmax is computed once,
-and so is a norm over features before a product, whose operand it would be; one that is moved for
-the product, too, unless the product is of float32, whose operands are split anew.
+that is read, so a dropout's mask is drawn again if its gradient draws; other random numbers are
+drawn once. An image that is converted for convolutions is kept in the order that these want. A
+softmax is computed once, and so is a norm over features before a product, whose operand it would be;
+one that is moved for the product, too, unless the product is of float32, whose operands are split
+anew.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from torchtpu_core.plan.gathers import within_sums
-from torchtpu_core.plan.records import Op, Phase, Work
+from torchtpu_core.plan.records import Block, Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
 
 #: Moves that are elementwise work for a compiler.
@@ -71,15 +74,47 @@ def sources_of(
         if moved_norm and any(_is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers):
             continue
         folded = op.name == "constant_pad_nd" and all(is_convolution(ops[i]) for i in readers)
-        if op.name in COPIES and len(readers) > 1 and uses.fixed.issuperset(sources):
-            if all(_convolves(ops[i], storage) for i in readers):
-                continue
+        converted = op.name in COPIES and uses.fixed.issuperset(sources)
+        if converted and len(readers) > 1 and all(_convolves(ops[i], storage) for i in readers):
+            continue
         draws = _draws(op) or not random.isdisjoint(reads)
         if draws and len(readers) > 1:
             continue
         if folded or _pays(ops, storage, writers[-1], readers, sources, size_of):
             found[storage] = sources
             random.update({storage} if draws else ())
+    return found
+
+
+def ends_of_products(
+    ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, sources: dict[int, frozenset[int]]
+) -> dict[int, int]:
+    """Elementwise results made of a product that nobody else reads, and the product.
+
+    XLA applies such work to the product's sums before it writes them, and reads the other operands
+    there.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+        uses: of its storages.
+        sources: as `sources_of` finds them.
+    """
+    found: dict[int, int] = {}
+    for index, op in enumerate(ops):
+        for storage in op.writes if takes_fused(op) else ():
+            made = storage
+            while len(readers := uses.readers.get(made, [])) == 1:
+                reader = ops[readers[0]]
+                if not is_elementwise(reader) or reduces(reader):
+                    break
+                count = math.prod(blocks[made].shape)
+                made = reader.writes[0]
+                if math.prod(blocks[made].shape) != count:
+                    break
+                if made not in sources or storage not in sources[made]:
+                    break
+                found[made] = index
     return found
 
 
