@@ -2,8 +2,8 @@
 """Flash attention on a TPU: JAX's own Pallas kernels, where they apply.
 
 Written out, attention keeps the scores of every pair of query and key, which XLA's TPU compiler
-puts into HBM. JAX's kernels keep none. They are used when a program is lowered for a TPU and there are
-enough scores; XLA's CPU client, which computes a simulated TPU's values, has no such kernels.
+puts into HBM. JAX's kernels keep none. They are used when a program is lowered for a TPU and there
+are enough scores; XLA's CPU client, which computes a simulated TPU's values, has no such kernels.
 
 The kernels compute whole blocks. Other lengths are filled up with zeros, and the keys among them
 belong to a segment of which no query is; a causal mask hides them without that.
@@ -26,9 +26,9 @@ from torchtpu_core.xla_tpu import lowering
 #: Queries and keys come in whole blocks of so many.
 BLOCK = 128
 _BLOCKS = (512, 384, 256, BLOCK)
-#: Pairs of query and key whose scores, written out, move as many bytes as the kernels for one
-#: query, most of it statistics in all lanes of a vector, and for one key. libtpu's schedules of both
-#: take the same time at 384 queries and keys.
+#: Pairs of query and key whose scores, written out, move as many bytes as the kernels for a query
+#: (most of it statistics in all lanes of a vector), and for a key. libtpu's schedules of both take
+#: the same time at 384 queries and keys.
 _PAIRS_OF_QUERY, _PAIRS_OF_KEY = 320, 64
 
 

@@ -7,8 +7,8 @@ a ReLU of one operand is never kept, a sum of two that many read is. Random bits
 that is read, so a dropout's mask is drawn again if its gradient draws; other random numbers are
 drawn once. An image that is converted for convolutions is kept in the order that these want. A
 softmax is computed once, and so is a norm over features before a product, whose operand it would
-be; one that is moved for the product, too, unless the product is of float32, whose operands are split
-anew.
+be; one that is moved for the product, too, unless the product is of float32, whose operands are
+split anew.
 """
 
 from __future__ import annotations
