@@ -168,3 +168,25 @@ def test_gradient_of_control_flow_of_open_size_is_right(function) -> None:
         at_all_sizes(y).backward(slopes.to("tpu"))
         torch.testing.assert_close(y.grad.cpu(), x.grad, rtol=1e-4, atol=1e-5)
     assert not bounded_program.reasons
+
+
+def _layers(x: Tensor, w: Tensor) -> Tensor:
+    from torch._higher_order_ops.scan import scan
+
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        y = torch.cond(x.sum() > 0, lambda x: x @ w, lambda x: x @ w * 3, (x,)).float()
+        carried, _ = scan(lambda c, row: (c + (row @ w).float(), row * 2), y[0], y)
+        return torch.utils.checkpoint.checkpoint(lambda x: x @ w, carried, use_reentrant=False)
+
+
+def test_control_flow_under_autocast_computes_in_its_dtype() -> None:
+    results = []
+    on_cpu = torch.compile(_layers, backend="aot_eager", fullgraph=True)
+    for run, device in ((on_cpu, "cpu"), (compiled(_layers), "tpu")):
+        torch.manual_seed(0)
+        x, w = (torch.randn(4, 4).to(device).requires_grad_() for _ in range(2))
+        out = run(x, w)
+        assert out.dtype == torch.bfloat16
+        out.sum().backward()
+        results.append([value.cpu() for value in (out.detach(), x.grad, w.grad)])
+    torch.testing.assert_close(results[1], results[0], rtol=5e-2, atol=5e-2)

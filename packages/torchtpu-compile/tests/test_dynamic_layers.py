@@ -353,6 +353,10 @@ PARAMETERS: dict[str, tuple[Callable[..., Tensor], Callable[[int], list[Tensor]]
         lambda x, w, b: F.layer_norm(x, x.shape[1:], w, b),
         lambda n: weighted(n, (n, 6), (n, 6)),
     ),
+    "group norm": (
+        lambda x, w, b: F.group_norm(x, 2, w, b),
+        lambda n: weighted(2 * n, (2 * n,), (2 * n,)),
+    ),
     "convolution in groups": (
         lambda x, w: F.conv1d(x, w, groups=2),
         lambda n: weighted(2 * n, (4, n, 3)),

@@ -158,6 +158,27 @@ def test_product_of_reflections_of_an_open_size() -> None:
     check(torch.linalg.householder_product, lambda n: torch.geqrf(torch.randn(n + 1, n)))
 
 
+def test_gradient_of_three_pieces_of_open_columns() -> None:
+    """The last piece of an input is padded apart from the others; a sum keeps no tensor."""
+
+    def function(x: Tensor, w: Tensor) -> Any:
+        one, two, three = (x @ w).chunk(3, -1)
+        return one * two.sin() + three, sum(piece.sum() for piece in w.chunk(3, -1))
+
+    compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
+    bounded_program.reasons.clear()
+    for n in SIZES:
+        operands = torch.randn(4, 8), torch.randn(8, 3 * n)
+        found = []
+        for run, device in ((function, "cpu"), (compiled, "tpu")):
+            leaves = [x.detach().to(device).requires_grad_() for x in operands]
+            out, total = run(*leaves)
+            (out.square().sum() + total).backward()
+            found.append([out.detach().cpu(), *(x.grad.cpu() for x in leaves)])
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+    assert not bounded_program.reasons
+
+
 def test_op_that_fails_at_a_padded_size_runs_at_the_true_one(monkeypatch: Any) -> None:
     def rule(call: Any) -> Any:
         raise TypeError("an arm is too short")

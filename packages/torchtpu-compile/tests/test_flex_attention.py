@@ -73,6 +73,15 @@ def test_block_mask_and_grouped_heads_hide_what_they_should() -> None:
     check(masked, reference, *operands(kv_heads=1))
 
 
+def test_autocast_casts_the_operands() -> None:
+    def cast(*operands: Tensor) -> Tensor:
+        with torch.autocast("tpu", dtype=torch.bfloat16):
+            return flex_attention(*operands)
+
+    found = torch.compile(cast, backend="tpu", fullgraph=True)(*(x.to("tpu") for x in operands()))
+    assert found.dtype == torch.bfloat16
+
+
 def test_one_call_is_one_program() -> None:
     compiled = torch.compile(flex_attention, backend="tpu", fullgraph=True)
     q, k, v = (x.to("tpu") for x in operands())

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sympy
 import torch
-from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, Mod, ToFloat, TruncToInt
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, Max, Mod, ToFloat, TruncToInt
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 from torchtpu_compile.size_sources import sources_of, true_sizes
 from torchtpu_compile.symbols import (
     Unbounded,
@@ -62,6 +67,28 @@ def test_rounded_quotient_of_a_fraction_stays_whole() -> None:
     assert expression(capacity) == capacity
     simplified = TruncToInt(FloatTrueDiv(sympy.Float(2.5) * S, sympy.Float(4)))
     assert evaluate(expression(simplified), {S: 7}) == int(2.5 * 7 / 4)
+
+
+def with_guard(expr: sympy.Expr, guard: sympy.Expr) -> Any:
+    """A symbolic size of a tracer that has one guard."""
+    shape_env = ShapeEnv()
+    shape_env.var_to_range[S] = ValueRanges(2, int_oo)
+    shape_env.guards.append(SimpleNamespace(expr=guard))
+    return torch.SymInt(SymNode(expr, shape_env, int, None))
+
+
+@pytest.mark.parametrize(
+    ("expr", "guard", "expected"),
+    [
+        (3 * FloorDiv(S, 3), sympy.Eq(Mod(S, 3), 0), S),
+        (6 * Max(1, FloorDiv(S, 3)), sympy.Eq(Mod(S, 3), 0), 2 * S),
+        (FloorDiv(S, 3) + 1, sympy.Eq(Mod(S, 3), 0), FloorDiv(S, 3) + 1),
+        (3 * FloorDiv(S, 3), sympy.Eq(Mod(S, 2), 0), 3 * FloorDiv(S, 3)),
+        (FloorDiv(S - 1, 2), sympy.Eq(FloorDiv(S - 1, 2), 1), 1),
+    ],
+)
+def test_guards_simplify_quotients(expr: Any, guard: Any, expected: Any) -> None:
+    assert expression(with_guard(expr, guard)) == expected
 
 
 @pytest.mark.parametrize(

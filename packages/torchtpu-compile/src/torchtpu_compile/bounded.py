@@ -323,13 +323,13 @@ def _cut_to_smallest(operands: list[Padded]) -> list[Padded]:
         wide = [x for x in operands if len(x.dims) >= d and x.dims[-d] != ()]
         least = min((x.array.shape[-d] for x in wide), default=1)
         operands = [
-            _cut(x, len(x.dims) - d, least) if len(x.dims) >= d and x.dims[-d] != () else x
+            cut(x, len(x.dims) - d, least) if len(x.dims) >= d and x.dims[-d] != () else x
             for x in operands
         ]
     return operands
 
 
-def _cut(x: Padded, dim: int, size: int) -> Padded:
+def cut(x: Padded, dim: int, size: int) -> Padded:
     """`x` with the first `size` places of a dimension of one factor."""
     if x.array.shape[dim] == size:
         return x

@@ -252,7 +252,7 @@ class _Builder:
             else:
                 tensors[source] = None
         writes = self._writes(step, tensors)
-        values.update(dict.fromkeys(self._symbols_of(tensors)))
+        values.update(dict.fromkeys(self._symbols_of((*tensors, *values))))
         return Interface(
             tensors=tuple(tensors),
             scalars=tuple(scalars),
@@ -282,9 +282,13 @@ class _Builder:
             for source in node.all_input_nodes:
                 yield from self._leaves_of_number(source, inside)
 
-    def _symbols_of(self, tensors: Iterable[Node]) -> Iterable[Node]:
-        """Arguments that tell sizes of which `tensors` show products only."""
-        sizes = [expression(s) for n in tensors for s in n.meta["val"].shape]
+    def _symbols_of(self, operands: Iterable[Node]) -> Iterable[Node]:
+        """Arguments that tell sizes of which `operands` show products or parts only."""
+        values = [n.meta["val"] for n in operands]
+        shapes = [v.shape if isinstance(v, torch.Tensor) else (v,) for v in values]
+        sizes = [
+            expression(s) for shape in shapes for s in shape if not isinstance(s, torch.SymBool)
+        ]
         missing = {symbol for size in sizes for symbol in size.free_symbols}.difference(sizes)
         for node in self.owner.inputs:
             value = node.meta.get("val")

@@ -85,6 +85,7 @@ def _prepare_dynamo() -> None:
     from torch._dynamo import trace_rules
 
     from torchtpu_compile import (
+        autocast,
         flex_attention,
         image_layouts,
         margin_losses,
@@ -94,6 +95,7 @@ def _prepare_dynamo() -> None:
         resampling,
     )
 
+    autocast.register()
     flex_attention.admit_device()
     meta_kernels.register()
     image_layouts.register()

@@ -37,17 +37,19 @@ def expression(size: Any) -> sympy.Expr:
     if is_symbolic:
         known = _fixed(size.node.shape_env)
         expr = expr.replace(lambda e: known(e) is not None, known)
+        expr = _without_rests(expr, size.node.shape_env)
     return expr.replace(_is_rounded, _unrounded).replace(_is_division, lambda e: _whole(*e.args))
 
 
 def _fixed(shape_env: Any) -> Callable[[sympy.Expr], sympy.Integer | None]:
     """A function that tells the value of a function of sizes whose guards allow one only.
 
-    Blocks of 128 positions: ``(s + 127) // 128`` is 1 where ``s`` is at most 128.
+    Blocks of 128 positions: ``(s + 127) // 128`` is 1 where ``s`` is at most 128. The last pair
+    of a sum in pairs: ``(s - 1) // 2 == 1`` is a guard itself.
     """
     count, known = _values.get(shape_env, (-1, {}))
     if count != len(shape_env.guards):
-        known = {}
+        known = {a: b for a, b in _equations(shape_env) if is_static(b)}
         _values[shape_env] = len(shape_env.guards), known
 
     def value(expr: sympy.Expr) -> sympy.Integer | None:
@@ -63,6 +65,48 @@ def _fixed(shape_env: Any) -> Callable[[sympy.Expr], sympy.Integer | None]:
 
 
 _values: weakref.WeakKeyDictionary[Any, tuple[int, dict[sympy.Expr, sympy.Integer | None]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _equations(shape_env: Any) -> list[tuple[sympy.Expr, sympy.Expr]]:
+    """The two sides of each guard that is an equation."""
+    guards = (guard.expr for guard in shape_env.guards)
+    return [guard.args for guard in guards if isinstance(guard, sympy.Eq)]
+
+
+def _without_rests(expr: sympy.Expr, shape_env: Any) -> sympy.Expr:
+    """An expression without the divisions that guards say leave no rest, if all of them cancel.
+
+    Groups of channels, ``s % 2 == 0``: ``2 * (s//2)`` is ``s``.
+    """
+    count, exact = _quotients.get(shape_env, (-1, frozenset()))
+    if count != len(shape_env.guards):
+        rests = [rest for rest, value in _equations(shape_env) if value == 0]
+        rests = [rest for rest in rests if type(rest).__name__ in ("Mod", "PythonMod")]
+        exact = frozenset(rest.args for rest in rests if is_static(rest.args[1]))
+        _quotients[shape_env] = len(shape_env.guards), exact
+
+    def is_exact(e: sympy.Expr) -> bool:
+        return _is_division(e) and e.args in exact
+
+    def is_lifted(e: sympy.Expr) -> bool:
+        """Whether it is ``max(1, s//3)``: a size that 3 divides is not below 3."""
+        return (
+            type(e).__name__ == "Max"
+            and len(e.args) == 2
+            and 1 in e.args
+            and any(map(is_exact, e.args))
+        )
+
+    if not exact:
+        return expr
+    expr = expr.replace(is_lifted, lambda e: next(a for a in e.args if a != 1))
+    plain = sympy.expand(expr.replace(is_exact, lambda e: e.args[0] / e.args[1]))
+    return expr if any(not is_static(n) for n in plain.atoms(sympy.Number)) else plain
+
+
+_quotients: weakref.WeakKeyDictionary[Any, tuple[int, frozenset[tuple[sympy.Expr, ...]]]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -83,11 +127,9 @@ def _equal_products(shape_env: Any) -> dict[sympy.Expr, sympy.Expr]:
         return found
     age = {symbol: i for i, symbol in enumerate(shape_env.var_to_range)}
     found = {}
-    for guard in shape_env.guards:
-        if isinstance(guard.expr, sympy.Eq) and all(
-            side.is_Mul or is_static(side) for side in guard.expr.args
-        ):
-            older, newer = sorted(guard.expr.args, key=lambda e: _age(e, age))
+    for sides in _equations(shape_env):
+        if all(side.is_Mul or is_static(side) for side in sides):
+            older, newer = sorted(sides, key=lambda e: _age(e, age))
             found[newer] = older
     _products[shape_env] = len(shape_env.guards), found
     return found

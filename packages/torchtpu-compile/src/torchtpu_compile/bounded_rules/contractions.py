@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from torchtpu_core.lowering import checks
 
-from torchtpu_compile.bounded import Call, Rule, align, joint_dims
+from torchtpu_compile.bounded import Call, Rule, align, cut, joint_dims
 from torchtpu_compile.bounded_rules.common import fitted, refuse, zeroed
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size
 from torchtpu_compile.symbols import same
@@ -24,15 +24,15 @@ def _contract(call: Call, left: int, right: int, at: int, bt: int) -> tuple[Padd
     moved.
     """
     a, b = call.args[left], call.args[right]
-    pairs = [(a.dims[at], b.dims[bt])]
-    if len(a.dims) == 3 and len(b.dims) == 3:
-        pairs.append((a.dims[0], b.dims[0]))
-    if not all(same_dim(x, y) for x, y in pairs if is_padded(x) or is_padded(y)):
+    at, bt = at % len(a.dims), bt % len(b.dims)
+    pairs = [(at, bt)] if len(a.dims) < 3 or len(b.dims) < 3 else [(at, bt), (0, 0)]
+    joint = [(a.dims[d], b.dims[e]) for d, e in pairs]
+    if not all(same_dim(x, y) for x, y in joint if is_padded(x) or is_padded(y)):
         a, b = call.sizes.compact(a), call.sizes.compact(b)
-    a, b = (
-        call.sizes.filled(a, 0, [at % len(a.dims)]),
-        call.sizes.filled(b, 0, [bt % len(b.dims)]),
-    )
+        for d, e in pairs:
+            room = min(a.array.shape[d], b.array.shape[e])
+            a, b = cut(a, d, room), cut(b, e, room)
+    a, b = call.sizes.filled(a, 0, [at]), call.sizes.filled(b, 0, [bt])
     call.args[left], call.args[right] = a, b
     return a, b
 

@@ -30,16 +30,18 @@ def _cat(call: Call) -> Padded:
     arrays = [cast(p.array, dtype) for p in parts]
     expr = call.exprs()[dim]
     dims = (*parts[0].dims[:dim], call.sizes.dim(expr), *parts[0].dims[dim + 1 :])
+    room = list(arrays[0].shape)
+    room[dim] = padded_size(dims[dim])
     if not any(is_padded(p.dims[dim]) for p in parts[:-1]):
-        return Padded(lax.concatenate(arrays, dim), dims)
-    shape = list(arrays[0].shape)
-    shape[dim] = sum(a.shape[dim] for a in arrays)
+        return Padded(fitted(lax.concatenate(arrays, dim), room), dims)
+    shape = list(room)
+    shape[dim] = max(room[dim], sum(a.shape[dim] for a in arrays))
     whole, at = jnp.zeros(shape, dtype), jnp.zeros((), np.int64)
     for part, array in zip(parts, arrays, strict=True):
         # Each part overwrites the padding of the one before it.
         whole = lax.dynamic_update_slice_in_dim(whole, array, at, dim)
         at = at + call.sizes.true(true_size(part.dims[dim]))
-    return Padded(lax.slice_in_dim(whole, 0, padded_size(dims[dim]), axis=dim), dims)
+    return Padded(fitted(whole, room), dims)
 
 
 def _with_equal_room(parts: list[Padded], dims: Sequence[int]) -> list[Padded]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from torchtpu_core.lowering.promotion import cast
 from torchtpu_compile.bounded import Call, Rule, align, joint_dims
 from torchtpu_compile.bounded_rules.common import dim_of, has_argument, refuse, require_plain
 from torchtpu_compile.bounded_rules.reductions import count_of, moments
-from torchtpu_compile.padded import Dim, Padded, is_padded, same_dim
+from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size
 
 
 def _softmax(call: Call) -> Padded:
@@ -223,68 +223,79 @@ def _batch_gradients(call: Call, grad: Padded, x: Padded, lanes: list[Padded]) -
 
 def _group_norm(call: Call) -> Any:
     # aten::native_group_norm(input, weight, bias, N, C, HxW, group, eps)
-    x = call.args[0] = call.sizes.compact(call.args[0])
-    require_plain(call, x, [1])
-    out, mean, rstd = _grouped(call, x)(x.array, *_affine(call, x.array.dtype))
+    x, *affine = _with_affine(call, [call.args[0]])
+    out, mean, rstd = _grouped(call, x)(*(value.array for value in (x, *affine)))
     group = call.sizes.dim(call.arg("group"))
     return [Padded(out, x.dims), *(Padded(s, (x.dims[0], group)) for s in (mean, rstd))]
 
 
 def _group_norm_backward(call: Call) -> Any:
     # aten::native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, ...)
-    operands = align(call.sizes, [call.sizes.compact(a) for a in call.args[:2]])
-    grad, x = (call.sizes.filled(a, 0) for a in operands)
-    require_plain(call, x, [1])
-    weight = call.arg("weight")
-    channels = x.array.shape[1]
-    given = jnp.ones(channels, x.array.dtype) if weight is None else weight.array
+    grad, x, *affine = _with_affine(call, call.args[:2])
+    grad, x = (call.sizes.filled(value, 0) for value in (grad, x))
     function = _grouped(call, x)
-    _, pull = jax.vjp(lambda x, w, b: function(x, w, b)[0], x.array, given, jnp.zeros_like(given))
-    gradients = pull(grad.array)
+    operands = (value.array for value in (x, *affine))
+    _, pull = jax.vjp(lambda *arrays: function(*arrays)[0], *operands)
+    slope, *lanes = pull(grad.array)
+    gradients = (slope, *(lane.reshape(-1) for lane in lanes))
     dims = (_slope_dims(call, grad, x), (x.dims[1],), (x.dims[1],))
     wanted = call.arg("output_mask")
     return [Padded(g, d) if w else None for g, d, w in zip(gradients, dims, wanted, strict=True)]
 
 
-def _affine(call: Call, dtype: np.dtype) -> tuple[Any, Any]:
-    weight, bias = call.arg("weight"), call.arg("bias")
-    channels = int(call.arg("C"))
-    return (
-        jnp.ones(channels, dtype) if weight is None else weight.array,
-        jnp.zeros(channels, dtype) if bias is None else bias.array,
-    )
+def _with_affine(call: Call, images: Sequence[Padded]) -> list[Padded]:
+    """Images `(N, C, ...)` of one factor per dimension; weight and bias `(1, C, 1, ...)`."""
+    images = [call.sizes.compact(x) for x in images]
+    behind = len(images[0].dims) - 2
+    channels, dtype = images[-1].dims[1], images[-1].array.dtype
+    lanes = []
+    for name, neutral in (("weight", 1), ("bias", 0)):
+        value = call.arg(name) if has_argument(call, name) else None
+        if value is None:
+            value = Padded(jnp.full(padded_size(channels), neutral, dtype), (channels,))
+        value = call.sizes.compact(value)
+        lanes.append(Padded(value.array.reshape(1, -1, *[1] * behind), _lane(value.dims, behind)))
+    return align(call.sizes, [*images, *lanes])
+
+
+def _lane(channels: tuple[Dim, ...], behind: int) -> tuple[Dim, ...]:
+    return ((), *channels, *((),) * behind)
 
 
 def _grouped(call: Call, x: Padded) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:
     """Group norm of arrays like that of `x`: result, mean and 1 / deviation, `(N, groups)`."""
-    groups, shape = int(call.arg("group")), x.array.shape
-    ok = call.sizes.valid(x, range(2, len(x.dims)))
-    inside = jnp.ones((), bool) if ok is None else ok
-    count = count_of(call, x, list(range(2, len(x.dims)))) * (shape[1] // groups)
+    groups, behind = int(call.arg("group")), tuple(range(2, len(x.dims)))
+    ok = call.sizes.valid(x, range(1, len(x.dims)))
+    count = count_of(call, x, [1, *behind]) // groups
+    width = jnp.maximum(call.sizes.true(true_size(x.dims[1])) // groups, 1)
+    group = jnp.minimum(lax.iota(np.int64, x.array.shape[1]) // width, groups - 1)
+    is_own = group[:, None] == lax.iota(np.int64, groups)
     dtype = np.dtype(dtypes.opmath(x.array.dtype))
 
-    def folded(values: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(values, shape).reshape(shape[0], groups, -1)
+    def mean_of(values: jax.Array) -> jax.Array:
+        """`(N, groups)`: a channel at a time, since groups of open width do not lie in rows."""
+        each = jnp.sum(values if ok is None else jnp.where(ok, values, 0), axis=behind)
+        return jnp.sum(jnp.where(is_own, each[..., None], 0), axis=1) / count.astype(dtype)
 
-    def total(values: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.where(folded(inside), values, 0), axis=2, keepdims=True)
+    def spread(values: jax.Array) -> jax.Array:
+        """`(N, groups)` -> `(N, C, 1, ...)`."""
+        return jnp.expand_dims(values[:, group], behind)
 
     def slack(variance: jax.Array) -> jax.Array:
         """What is added to the variance; the gradient's op has it only in the saved result."""
         if has_argument(call, "eps"):
             return cast(call.arg("eps"), dtype)
-        saved = call.sizes.filled(call.sizes.compact(call.arg("rstd")), 1).array
-        return lax.stop_gradient(1 / jnp.square(cast(saved, dtype)[:, :, None]) - variance)
+        saved = cast(call.sizes.filled(call.sizes.compact(call.arg("rstd")), 1).array, dtype)
+        return lax.stop_gradient(1 / jnp.square(saved) - variance)
 
     def function(array: jax.Array, weight: jax.Array, bias: jax.Array) -> Any:
-        values = folded(cast(array, dtype))
-        mean = total(values) / count.astype(dtype)
-        variance = total(jnp.square(values - mean)) / count.astype(dtype)
+        values = cast(array, dtype)
+        mean = mean_of(values)
+        centred = values - spread(mean)
+        variance = mean_of(jnp.square(centred))
         rstd = lax.rsqrt(variance + slack(variance))
-        lane = [1, -1] + [1] * (len(shape) - 2)
-        hat = ((values - mean) * rstd).reshape(shape)
-        out = hat * cast(weight, dtype).reshape(lane) + cast(bias, dtype).reshape(lane)
-        return out.astype(array.dtype), mean[..., 0], rstd[..., 0]
+        out = centred * spread(rstd) * cast(weight, dtype) + cast(bias, dtype)
+        return out.astype(array.dtype), mean, rstd
 
     return function
 
