@@ -171,12 +171,11 @@ def test_gradient_of_control_flow_of_open_size_is_right(function) -> None:
 
 
 def _layers(x: Tensor, w: Tensor) -> Tensor:
-    from torch._higher_order_ops.scan import scan
+    from torch._higher_order_ops.map import map as each
 
     with torch.autocast(x.device.type, dtype=torch.bfloat16):
-        y = torch.cond(x.sum() > 0, lambda x: x @ w, lambda x: x @ w * 3, (x,)).float()
-        carried, _ = scan(lambda c, row: (c + (row @ w).float(), row * 2), y[0], y)
-        return torch.utils.checkpoint.checkpoint(lambda x: x @ w, carried, use_reentrant=False)
+        y = torch.cond(x.sum() > 0, lambda x: x @ w, lambda x: x @ w * 3, (x,))
+        return each(lambda row, w: row @ w, y, w)
 
 
 def test_control_flow_under_autocast_computes_in_its_dtype() -> None:
@@ -190,3 +189,26 @@ def test_control_flow_under_autocast_computes_in_its_dtype() -> None:
         out.sum().backward()
         results.append([value.cpu() for value in (out.detach(), x.grad, w.grad)])
     torch.testing.assert_close(results[1], results[0], rtol=5e-2, atol=5e-2)
+
+
+def test_associative_scans_of_open_length_share_programs() -> None:
+    """One graph for lengths up to the same power of two; torch has one for each length."""
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def function(x: Tensor) -> Tensor:
+        return associative_scan(torch.mul, x, 0, combine_mode="generic")
+
+    at_all_sizes = torch.compile(function, backend="tpu", fullgraph=True, dynamic=True)
+    bounded_program.reasons.clear()
+    torch._dynamo.utils.counters.clear()
+    for n in (6, 7, 8):
+        x = torch.randn(n, requires_grad=True)
+        y = x.detach().to("tpu").requires_grad_()
+        slopes = torch.randn(n)
+        expected, actual = x.cumprod(0), at_all_sizes(y)
+        expected.backward(slopes)
+        actual.backward(slopes.to("tpu"))
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(y.grad.cpu(), x.grad, rtol=1e-4, atol=1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert not bounded_program.reasons

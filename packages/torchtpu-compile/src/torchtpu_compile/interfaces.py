@@ -85,6 +85,7 @@ def _prepare_dynamo() -> None:
     from torch._dynamo import trace_rules
 
     from torchtpu_compile import (
+        associative_scans,
         autocast,
         flex_attention,
         image_layouts,
@@ -95,6 +96,7 @@ def _prepare_dynamo() -> None:
         resampling,
     )
 
+    associative_scans.register()
     autocast.register()
     flex_attention.admit_device()
     meta_kernels.register()
