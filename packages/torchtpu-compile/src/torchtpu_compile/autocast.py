@@ -20,12 +20,11 @@ _KEY = DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
 
 @functools.cache
 def register() -> None:
-    """Let tracing under autocast enter higher-order ops: those there are, and later ones."""
+    """Let tracing under autocast enter the higher-order ops that torch has."""
     from torch._higher_order_ops.flex_attention import flex_attention
 
     for op in torch._ops._higher_order_ops.values():
         op.fallthrough(_KEY)
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
     flex_attention.py_impl(_KEY)(_attend)
 
 
