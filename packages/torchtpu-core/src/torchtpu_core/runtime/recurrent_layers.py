@@ -10,6 +10,7 @@ does the derivative of a gradient.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _STEPPED = {
     "tanh": torch.ops.aten.rnn_tanh,
     "relu": torch.ops.aten.rnn_relu,
 }
+_served = torch.library.Library("aten", "IMPL")
 _library = torch.library.Library("torchtpu", "FRAGMENT")
 _library.define(
     "recurrent_layer(Tensor input, Tensor? batch_sizes, Tensor hx, Tensor? cx, Tensor w_ih, "
@@ -45,15 +47,12 @@ watchers: list[Callable[[], None]] = []
 _KEYS = ("AutogradPrivateUse1", "PrivateUse1")
 
 
-def register(library: torch.library.Library) -> None:
-    """Serve the layers of `torch.nn` on the device.
-
-    Args:
-        library: for implementations in the namespace ``aten``.
-    """
+@functools.cache
+def register() -> None:
+    """Serve the layers of `torch.nn` on the device, and in plans, which have none."""
     for overload, function in implementations().items():
         for key in _KEYS:
-            library.impl(overload, _watched(function), key)
+            _served.impl(overload, _watched(function), key)
 
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Any]:

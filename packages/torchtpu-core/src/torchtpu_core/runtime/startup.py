@@ -79,7 +79,7 @@ def start() -> None:
     for row in tables.current().values():
         register(row)
     sparse.register(_library("aten::"))
-    recurrent_layers.register(_library("aten::"))
+    recurrent_layers.register()
     attention_batches.register(_library("aten::"))
     fake_results.register()
     _C.set_copy_op(tables.current()["aten::copy"])
