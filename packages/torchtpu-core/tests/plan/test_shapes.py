@@ -127,3 +127,12 @@ def test_modes_of_the_user_see_nothing_of_a_kept_result(shapes) -> None:
     with Told() as told:
         shapes.run(aten.relu.default, (), (x,), {})
     assert told.calls == 0
+
+
+def test_views_in_inference_mode_are_tensors_of_it_only_if_their_base_is(shapes) -> None:
+    before = made(shapes, 4, 4)
+    with torch.inference_mode():
+        inside = shapes.run(aten.ones.default, (), ([4, 4],), {"device": torch.device("tpu")})
+        for _ in range(2):
+            views = [shapes.run(aten.t.default, (), (x,), {}) for x in (before, inside)]
+            assert [view.is_inference() for view in views] == [False, True]

@@ -99,6 +99,13 @@ class Shapes:
         if makes is _Makes.SAME:
             return args[0]
         storage = args[0].untyped_storage() if makes is _Makes.VIEW else None
+        inference = storage is not None and torch.is_inference_mode_enabled()
+        if inference and not args[0].is_inference():  # a view of a parameter is none either
+            with torch.inference_mode(False):
+                return self._made_again(known, storage)
+        return self._made_again(known, storage)
+
+    def _made_again(self, known: Any, storage: Any) -> Any:
         with torch._C._DisableTorchDispatch():
             if type(known) is list:
                 return [self._make(one, storage) for one in known]
