@@ -34,6 +34,8 @@ CASES: list[tuple[Any, ...]] = [
     ("_unsafe_index.Tensor", X, [GRID, PAIR]),
     ("index_put", X, [PAIR], torch.zeros(2, 3, 4)),
     ("index_put", X, [None, PAIR], SCALAR),
+    ("index_put", X, [None, torch.tensor([[-1]])], torch.ones(2, 1, 1, 4)),
+    ("index_put", X, [torch.tensor(1), None, torch.tensor([2])], torch.ones(3)),
     ("index_put", X, [PAIR, None, GRID], torch.zeros(3)),
     ("index_put", X, [None, torch.tensor([1, 1, 0])], torch.ones(3, 4), True),
     ("index_put", HALF, [torch.tensor([0, 0])], torch.ones(2, 4).bfloat16(), True),

@@ -127,6 +127,22 @@ dim_labels=b01f_01io->b01f, feature_group_count=128
     assert span.end_s < rates.fused_matmul_s(8 * 64 * 64 * 128, 49, 1, "f32") / 4
 
 
+def test_slice_that_is_written_in_place_takes_the_time_of_the_slice() -> None:
+    program = """HloModule m, is_scheduled=true
+
+ENTRY %main (cache: f32[1024,1024], row: f32[8,1024], place: s32[]) -> (f32[1024,1024]) {
+  %cache = f32[1024,1024]{1,0:T(8,128)} parameter(0)
+  %row = f32[8,1024]{1,0:T(8,128)} parameter(1)
+  %place = s32[]{:T(128)} parameter(2)
+  %zero = s32[]{:T(128)} constant(0)
+  %new = f32[1024,1024]{1,0:T(8,128)} dynamic-update-slice(%cache, %row, %place, %zero)
+  ROOT %all = (f32[1024,1024]{1,0:T(8,128)}) tuple(%new)
+}
+"""
+    (span,) = [s for s in timing.time_of(program, V5E).spans if s.instruction.name == "new"]
+    assert span.hbm_bytes == 2 * 8 * 1024 * 4 + 2 * 4  # and the two numbers of its place
+
+
 def test_loop_takes_its_body_as_often_as_it_runs(programs) -> None:
     run = timing.time_of(programs.LOOP, V5E)
     body = 2 * 4 * 1024 * 1024 / (819e9 * cal.HBM_ACHIEVED.value)

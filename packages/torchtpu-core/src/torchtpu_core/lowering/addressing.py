@@ -124,7 +124,11 @@ def take_blocks(
 def put_blocks(
     x: jax.Array, axes: Sequence[int], indices: Sequence[jax.Array], position: int
 ) -> Put:
-    """The writer for the blocks that `take_blocks` reads."""
+    """The writer for the blocks that `take_blocks` reads.
+
+    A single block, such as a token's keys in a cache, is written as a slice: a TPU does that in
+    place, and a scatter through all of the operand.
+    """
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=_windows(x, axes, indices[0].ndim, position),
         inserted_window_dims=tuple(sorted(axes)),
@@ -135,9 +139,22 @@ def put_blocks(
 
     def put(x: jax.Array, updates: jax.Array, how: str) -> jax.Array:
         updates = jnp.broadcast_to(updates, shape)
+        if how == "set" and indices[0].size == 1 and x.size > 0:
+            return _put_one(x, axes, indices, updates)
         return _scatter(x, joined, updates, numbers, how)
 
     return put
+
+
+def _put_one(
+    x: jax.Array, axes: Sequence[int], indices: Sequence[jax.Array], updates: jax.Array
+) -> jax.Array:
+    zero = np.zeros((), indices[0].dtype)
+    where = dict(zip(axes, (lax.reshape(i, ()) for i in indices), strict=True))
+    starts = [where.get(d, zero) for d in range(x.ndim)]
+    sizes = tuple(1 if d in where else s for d, s in enumerate(x.shape))
+    block = lax.reshape(updates.astype(x.dtype), sizes)
+    return lax.dynamic_update_slice(x, block, [s.astype(np.int64) for s in starts])
 
 
 def take_elements(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:

@@ -339,7 +339,7 @@ class _Walker:
         for one in inside:
             if one.opcode == "dynamic-update-slice" and len(one.operands) > 1:
                 update = self.known.get(one.operands[1])
-                if update is not None and one.root:
+                if update is not None and (one.root or len(inside) == 1):
                     return sum(a.size_bytes for a in update.arrays)
         return None
 
