@@ -116,3 +116,14 @@ def test_tensor_made_like_another_reads_none_of_it(planned) -> None:
         for fill in ("torch.zeros_like(x)", 'torch.zeros(4096, 4096, device="tpu")')
     )
     assert like == pytest.approx(alone)
+
+
+def test_fourier_transforms_are_products_with_roots_of_unity() -> None:
+    image = torch.empty(2, 64, 32)
+    half = torch.empty(2, 64, 17, dtype=torch.complex64)
+    rows = (3, 2 * 17, 64, 64), (2, 2 * 64 * 17 // 32, 32, 32)
+    assert products_of("_fft_r2c", (image, [1, 2], 0, True), half) == rows
+    assert products_of("_fft_c2r", (half, [1, 2], 2, 32), image) == rows
+    long = torch.empty(4, 4096, dtype=torch.complex64)
+    factors = (3, 4 * 32, 128, 128), (3, 4 * 128, 32, 32)
+    assert products_of("_fft_c2c", (long, [1], 0, True), long) == factors

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchtpu_core.plan import embedding_advice, host_advice
+from torchtpu_core.plan import embedding_advice, host_advice, op_work
 from torchtpu_core.plan.attention_heads import heads_of_products
 from torchtpu_core.plan.changed_step import Found, Step
 from torchtpu_core.plan.fusion import Fusion
@@ -161,7 +161,8 @@ def _off_tile(step: Step) -> Iterator[Found]:
     ops, off = list(step.ops), []
     useful = padded = 0.0
     for i, op in enumerate(step.ops):
-        wasted = [row for row in op.products if _is_padded(op, row, step.pricer)]
+        rows = () if op.name in op_work.TRANSFORMS else op.products
+        wasted = [row for row in rows if _is_padded(op, row, step.pricer)]
         for batch, m, k, n in wasted:
             useful += batch * 2.0 * m * k * n
             padded += batch * step.pricer.rates.padded_flops(m, k, n)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchtpu_core.lowering.random import FEW_READERS
+from torchtpu_core.simulator.rates import LANES
 
 Shape = Sequence[int]
 Products = tuple[tuple[int, int, int, int], ...]
@@ -115,6 +116,10 @@ SCATTERS = frozenset(
         "scatter_reduce_",
     }
 )
+#: Fourier transforms.
+TRANSFORMS = frozenset({"_fft_c2c", "_fft_c2r", "_fft_r2c"})
+#: Seen in libtpu's programs: one of 1,000 is a product, one of 4,096 is two.
+_LONGEST_TRANSFORM = 1024
 _BY_INDEX = frozenset({"gather", "scatter", "scatter_add", "scatter_reduce"})
 _RANDOM = ("dropout", "rand", "normal", "bernoulli", "uniform", "exponential")
 _DTYPES = {
@@ -122,6 +127,8 @@ _DTYPES = {
     torch.float16: "bf16",
     torch.float32: "f32",
     torch.float64: "f64",
+    torch.complex64: "f32",
+    torch.complex128: "f64",
     torch.int8: "int8",
     torch.float8_e4m3fn: "fp8",
     torch.float8_e5m2: "fp8",
@@ -270,6 +277,32 @@ def _recurrent_layer(
     return tuple(gates)
 
 
+def _transform(args: Sequence[Any], out: Any) -> Products:
+    """The sums of Fourier transforms as XLA's TPU compiler makes them.
+
+    A dimension is a product with a matrix of roots of unity, a large one in factors of 128: three
+    products of complex numbers, two where one side is real.
+    """
+    given, dims = args[0], args[1]
+    size_of = {dim: max(given.shape[dim], out.shape[dim]) for dim in dims}
+    elements = min(given.numel(), out.numel())
+    rows: list[tuple[int, int, int, int]] = []
+    for dim in dims:
+        is_real = not (given.is_complex() and out.is_complex()) and dim == dims[-1]
+        for size in _factors(size_of[dim]):
+            rows.append((2 if is_real else 3, max(1, elements // size), size, size))
+    return tuple(rows)
+
+
+def _factors(size: int) -> list[int]:
+    """What a transform of `size` is split into: 128s, while it is long and they divide it."""
+    found = []
+    while size > _LONGEST_TRANSFORM and size % LANES == 0:
+        found.append(LANES)
+        size //= LANES
+    return [*found, size]
+
+
 _PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Products]] = {
     "mm": _mm,
     "_scaled_mm": _mm,
@@ -279,6 +312,7 @@ _PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Products]] = {
     "_grouped_mm": _grouped,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
+    **dict.fromkeys(TRANSFORMS, _transform),
     "recurrent_layer": _recurrent,
     "recurrent_layer_backward": _recurrent_backward,
 }
