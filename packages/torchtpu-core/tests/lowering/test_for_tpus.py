@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.interpreters import partial_eval
 from torchtpu_core.lowering import (
     addressing,
     convolution,
@@ -18,6 +19,8 @@ from torchtpu_core.lowering import (
     padding,
     pooling,
     random,
+    scans,
+    shape,
     sorting,
     upsample,
 )
@@ -258,3 +261,21 @@ def test_strided_convolution_of_waves_is_of_their_phases(sizes, kernel, stride, 
         assert f"window_strides={stride}" not in text
         assert f"dilation={stride}" not in text
         np.testing.assert_allclose(phases, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_cumulative_sum_between_flips_is_one_from_the_end() -> None:
+    flip, cumsum = (
+        next(row.function for row in table if row.overload == f"aten::{name}")
+        for table, name in ((shape.TABLE, "flip"), (scans.TABLE, "cumsum"))
+    )
+
+    def gradient(x):
+        with layout.remembering():
+            return flip(cumsum(flip(x, [-2]), 1), [1])
+
+    x = RANDOM.standard_normal((2, 5, 3)).astype(np.float32)
+    np.testing.assert_allclose(gradient(x), np.cumsum(x[:, ::-1], 1)[:, ::-1], rtol=1e-5)
+    made, _ = partial_eval.dce_jaxpr(jax.make_jaxpr(gradient)(x).jaxpr, [True])
+    assert [eqn.primitive.name for eqn in made.eqns] == ["cumsum"]
+    other = flip(cumsum(flip(x, [0]), 1), [0])
+    np.testing.assert_allclose(other, np.cumsum(x, 1), rtol=1e-5)

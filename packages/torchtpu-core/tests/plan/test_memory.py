@@ -312,6 +312,16 @@ def test_image_that_is_converted_for_convolutions_is_kept_as_they_want_it() -> N
     assert kept == [True, False]
 
 
+def test_cumulative_sums_are_written(planned) -> None:
+    script = """
+import torch
+x = torch.nn.Parameter(torch.ones(4096, 16384, device="tpu"))
+x.cumsum(0).square().sum().backward()
+"""
+    found = planned(script, "--target", "v5e:1x1")
+    assert found["hbm"]["peak_bytes"] >= 3 * 4096 * 16384 * 4  # operand, sums, gradient
+
+
 def test_narrow_matrices_of_batched_products_take_whole_tiles() -> None:
     ops = [
         op("bmm", Work.MATMUL, (1,), (2,), products=((64, 49, 32, 49),)),

@@ -6,8 +6,9 @@ that contracts the untransposed dimension does not (a factor of 1.7 on a GPT ste
 So whoever transposes a value says so here, and ``matmul.py`` asks. Likewise bags of
 embeddings whose offsets are a ramp are all of one size, and the rows of a matrix are those of
 a tensor of more dimensions: PyTorch joins these before it multiplies and splits them afterwards,
-which on a TPU moves all the data where rows do not fill its tiles. Nothing is rewritten: the
-value itself stays correct, and is dead code if nobody reads it.
+which on a TPU moves all the data where rows do not fill its tiles. The gradient of a cumulative sum
+is one of the flipped gradient, flipped back, and each of the three would be written to memory.
+Nothing is rewritten: the value itself stays correct, and is dead code if nobody reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import jax
 from jax import lax
 
 _local = threading.local()
-_KINDS = ("sources", "ramps", "joined")
+_KINDS = ("sources", "ramps", "joined", "flipped")
 
 
 @contextlib.contextmanager
@@ -101,6 +102,26 @@ def by_rows(x: jax.Array, function: Callable[[jax.Array], jax.Array]) -> jax.Arr
     """`function` of a matrix, elementwise along its rows, before these were joined."""
     source = rows_of(x)
     return function(x) if source is None else reshaped(function(source), x.shape)
+
+
+def flipped(x: jax.Array, axes: Sequence[int]) -> jax.Array:
+    """``lax.rev``, remembered; what was made by the same flip is what that was made of."""
+    axes = tuple(sorted(axes))
+    before = flipped_from(x, axes)
+    if before is not None:
+        return before
+    result = lax.rev(x, axes)
+    entries = getattr(_local, "flipped", None)
+    if entries is not None:
+        entries[id(result)] = (result, x, axes)
+    return result
+
+
+def flipped_from(x: jax.Array, axes: Sequence[int]) -> jax.Array | None:
+    """What `x` was flipped from along just these axes, if it was."""
+    entries = getattr(_local, "flipped", None)
+    entry = entries.get(id(x)) if entries else None
+    return entry[1] if entry is not None and entry[2] == tuple(axes) else None
 
 
 def ramp(x: jax.Array, start: int, step: int) -> jax.Array:

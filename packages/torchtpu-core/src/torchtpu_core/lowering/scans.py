@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import dtypes, layout
 from torchtpu_core.lowering.arithmetic import logaddexp
 from torchtpu_core.lowering.elementwise import constant, is_bool, isnan
 from torchtpu_core.lowering.promotion import cast
@@ -26,8 +26,16 @@ def _cumulative(scan: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
             result = dtypes.to_numpy(dtype)
         else:
             result = self.dtype if dtypes.is_inexact(self.dtype) else np.dtype(np.int64)
-        x = cast(self, np.dtype(np.int32) if result == np.bool_ else dtypes.opmath(result))
-        return cast(scan(x, axis=dim % x.ndim) if x.ndim else x, result)
+        compute = np.dtype(np.int32) if result == np.bool_ else dtypes.opmath(result)
+        if self.ndim == 0:
+            return cast(cast(self, compute), result)
+        axis = dim % self.ndim
+        before = layout.flipped_from(self, (axis,))
+        if before is None:
+            return cast(scan(cast(self, compute), axis=axis), result)
+        return layout.flipped(
+            cast(scan(cast(before, compute), axis=axis, reverse=True), result), (axis,)
+        )
 
     return cumulative
 

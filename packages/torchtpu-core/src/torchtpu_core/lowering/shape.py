@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dims, dtypes, promotion, refused_shapes, view_ops
+from torchtpu_core.lowering import dims, dtypes, layout, promotion, refused_shapes, view_ops
 from torchtpu_core.lowering.promotion import Operand, Scalar
 from torchtpu_core.lowering.table import Lowering, composite, native
 
@@ -51,7 +51,7 @@ def _chunk_cat(tensors: Sequence[jax.Array], dim: int, num_chunks: int) -> jax.A
 
 
 def _flip(self: jax.Array, dims_: Sequence[int]) -> jax.Array:
-    return lax.rev(self, dims.wrap_all(dims_, self.ndim)) if self.ndim and dims_ else self
+    return layout.flipped(self, dims.wrap_all(dims_, self.ndim)) if self.ndim and dims_ else self
 
 
 def _roll_one(x: jax.Array, shift: int | Scalar, dim: int) -> jax.Array:
