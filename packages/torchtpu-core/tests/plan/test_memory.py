@@ -319,7 +319,7 @@ x = torch.nn.Parameter(torch.ones(4096, 16384, device="tpu"))
 x.cumsum(0).square().sum().backward()
 """
     found = planned(script, "--target", "v5e:1x1")
-    assert found["hbm"]["peak_bytes"] >= 3 * 4096 * 16384 * 4  # operand, sums, gradient
+    assert found["hbm"]["peak_bytes"] >= 2 * 4096 * 16384 * 4  # the sums, and the gradient
 
 
 def test_narrow_matrices_of_batched_products_take_whole_tiles() -> None:
