@@ -18,7 +18,14 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering
 from torchtpu_core.runtime import clients
 
-from torchtpu_compile import flex_attention, numbers, output_views, recomputed, rng_states
+from torchtpu_compile import (
+    carried_numbers,
+    flex_attention,
+    numbers,
+    output_views,
+    recomputed,
+    rng_states,
+)
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.graph_steps import DeviceStep, EagerStep, Values, host_number, number_of
 from torchtpu_compile.placement import (
@@ -62,6 +69,7 @@ class Executable:
         policy: Callable[[], BucketPolicy] = BucketPolicy,
         aliases: bool = False,
     ) -> None:
+        carried_numbers.make_tensors(module)
         rng_states.annotate(module)
         flex_attention.expand(module)
         seen = module.meta.get(USER_OUTPUTS)
