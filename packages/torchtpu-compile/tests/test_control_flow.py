@@ -178,12 +178,17 @@ def _layers(x: Tensor, w: Tensor) -> Tensor:
         return each(lambda row, w: row @ w, y, w)
 
 
+def _layers_by_python(x: Tensor, w: Tensor) -> Tensor:
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        y = x @ w if x.sum() > 0 else x @ w * 3
+        return torch.stack([row @ w for row in y])
+
+
 def test_control_flow_under_autocast_computes_in_its_dtype() -> None:
     results = []
-    on_cpu = torch.compile(_layers, backend="aot_eager", fullgraph=True)
-    for run, device in ((on_cpu, "cpu"), (compiled(_layers), "tpu")):
-        torch.manual_seed(0)
-        x, w = (torch.randn(4, 4).to(device).requires_grad_() for _ in range(2))
+    operands = torch.randn(4, 4), torch.randn(4, 4)
+    for run, device in ((_layers_by_python, "cpu"), (compiled(_layers), "tpu")):
+        x, w = (value.detach().to(device).requires_grad_() for value in operands)
         out = run(x, w)
         assert out.dtype == torch.bfloat16
         out.sum().backward()

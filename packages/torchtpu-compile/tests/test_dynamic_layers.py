@@ -373,7 +373,7 @@ def test_parameters_that_are_operands_of_open_size(name: str) -> None:
     function, make = PARAMETERS[name]
     compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
     bounded_program.reasons.clear()
-    for n in SIZES:
+    for n in (5, 7):
         operands = [x.requires_grad_() for x in make(n)]
         on_device = [x.detach().to("tpu").requires_grad_() for x in operands]
         expected, actual = function(*operands), compiled(*on_device)
