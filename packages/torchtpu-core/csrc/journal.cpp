@@ -84,7 +84,7 @@ void Journal::note(Node& node) {
 void Journal::forget_streams() {
   streams_.clear();
   kin_.clear();
-  last_ = nullptr;
+  order_.reset();
 }
 
 SeenStream& Journal::seen() {
@@ -157,12 +157,10 @@ void Journal::miss(std::shared_ptr<Program> program, bool built, uint32_t in_pie
 }
 
 SeenStream& Journal::expected_after(SeenStream& stream) {
-  if (last_ != nullptr) {
-    last_->next = &stream;
-  }
-  last_ = &stream;
-  bool is_told = stream.next != nullptr && !stream.varies && !stream.next->varies;
-  return is_told ? *stream.next : stream;
+  order_.note(stream, stream.varies ? site_ : mixed(hash_, length_));
+  SeenStream* foretold = order_.foretold();
+  bool is_told = foretold != nullptr && !stream.varies && !foretold->varies;
+  return is_told ? *foretold : stream;
 }
 
 void Journal::end(bool with_piece) {

@@ -10,6 +10,7 @@
 
 #include "credit.h"
 #include "loops.h"
+#include "order.h"
 #include "pieces.h"
 
 #include <array>
@@ -43,7 +44,6 @@ struct SeenStream {
   uint64_t first = 0;  // stream of this hash
   bool varies = false;  // it is one of many that differ in sizes only
   bool looked_up = false;  // on disk
-  SeenStream* next = nullptr;  // that followed it the last time
   std::shared_ptr<Program> requested;  // asked for, perhaps not compiled yet
 };
 
@@ -107,7 +107,6 @@ class Journal {
   bool is_regular(const SeenStream& stream) const;
   bool varies(const SeenStream& stream);
   // The stream that will probably follow one that ends: what did so the last time, or another like it.
-  // Notes that this one has followed the one before.
   SeenStream& expected_after(SeenStream& stream);
 
   std::atomic<uint64_t> epoch_{1};  // read by other threads, as a hint
@@ -126,7 +125,7 @@ class Journal {
   uint32_t pause_ = 0;        // streams not to defer for their pieces, whose programs were not there
   uint32_t paused_ = 0;       // how many of them have come
   std::unordered_map<uint64_t, SeenStream> streams_;
-  SeenStream* last_ = nullptr;  // the one that ended last
+  Order order_;
   std::unordered_map<uint64_t, Kinship> kin_;  // by site
   Credit credit_;
   Loops loops_;

@@ -108,12 +108,13 @@ class Replay {
 
   // Runs them one by one, as Strict would have, but for the pieces that a stream of other sizes
   // shares with those before it. What depends on an op that failed fails too; the first error is
-  // raised at the end. True if programs were built side by side.
+  // raised at the end. True if programs were built side by side, or the stream will ask for a piece of
+  // most of its ops when it comes again.
   bool run() {
     Pieces& pieces = trace_.journal.pieces();
     bool varies = trace_.journal.varies();
-    for (size_t i = 0; varies && i < nodes_.size(); ++i) {
-      pieces.note(nodes_[i]);
+    for (const Node& node : nodes_) {  // the first of many sizes, too: what stays is known sooner
+      pieces.note(node);
     }
     for (size_t i = 0; i < nodes_.size();) {
       Several several = varies ? run_several(std::span(nodes_).subspan(i)) : Several();
@@ -127,7 +128,7 @@ class Replay {
     if (first_error_) {
       std::rethrow_exception(first_error_);
     }
-    return built_;
+    return built_ || is_promising_;
   }
 
  private:
@@ -176,6 +177,7 @@ class Replay {
     }
     auto piece = rest.first(length);
     bool known = pieces.is_known(piece);
+    is_promising_ |= !known && 2 * length >= nodes_.size();
     return {length, known && run_together(piece, [this] { return run_program_of_piece(); })};
   }
 
@@ -286,6 +288,7 @@ class Replay {
   const Node* learned_ = nullptr;  // up to where the sizes of ops were noted
   std::exception_ptr first_error_;
   bool built_ = false;
+  bool is_promising_ = false;
 };
 
 // Runs the program of the whole trace, if there is one; else `pending` is the one that was asked

@@ -3,6 +3,7 @@
 
 #include "allocator.h"
 #include "device.h"
+#include "recomputation.h"
 #include "recording.h"
 #include "trace_key.h"
 
@@ -141,6 +142,9 @@ bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<const
   TraceLock lock(trace);
   if (!trace.nodes.empty() || (followed && !trace.journal.immediate())) {
     return false;
+  }
+  if (followed && is_recomputation() != trace.recomputing) {
+    return false;  // the stream may end before this op
   }
   py::gil_scoped_acquire gil;
   const LastRun& last = signature.last_run;

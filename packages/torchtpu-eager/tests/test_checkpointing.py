@@ -76,6 +76,15 @@ def test_blocks_computed_again_are_not_kept(how):
     torch.testing.assert_close(step().cpu(), _step(how, "cpu")(), rtol=1e-4, atol=1e-6)
 
 
+def test_steps_run_as_programs_from_the_fifth_on():
+    step, runs = _step("not reentrant"), []
+    for _ in range(6):
+        torch.tpu.reset_counters()
+        step().cpu()
+        runs.append(torch.tpu.counters()["runs"])
+    assert runs[4:] == [LAYERS + 1] * 2
+
+
 def test_gradients_of_gradients_are_no_recomputation():
     x = torch.randn(8, device="tpu", requires_grad=True)
     torch.tpu.reset_counters()

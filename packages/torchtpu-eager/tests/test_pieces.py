@@ -75,6 +75,21 @@ def test_what_repeats_between_ops_of_other_sizes_runs_in_programs() -> None:
     assert len(asked) <= 12
 
 
+def test_what_follows_a_box_of_other_sizes_is_one_program_from_the_sixth_step_on() -> None:
+    w = (torch.randn(WIDTH, WIDTH) / 4).to("tpu")
+    fused = []
+    for step in range(7):
+        image = torch.randn(16, WIDTH).to("tpu")
+        image[: step + 2] = image[-step - 2 :] * 0.5
+        for _ in range(6):
+            image = torch.relu(image @ w) + image
+        before = torch.tpu.counters()["fused_ops"]
+        image.sum().item()
+        fused.append(torch.tpu.counters()["fused_ops"] - before)
+        _ready()
+    assert min(fused[5:]) >= 18
+
+
 def test_sizes_that_drift_ask_for_few_programs() -> None:
     rows = torch.randn(64, 4).to("tpu")
     earlier = torch.tpu.explain().compiles

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which order the streams of a script come: which will come next.
+//
+// A stream is foretold by what followed the last time after the same streams before it, as many as
+// are known up to eight: layers of the same form that are computed again in a backward pass are equal
+// streams in a row, and only the first of them tell where the row ends.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+
+namespace torchtpu {
+
+struct SeenStream;
+
+class Order {
+ public:
+  // A stream ended. Streams that differ in sizes only have one name.
+  void note(SeenStream& stream, uint64_t name);
+  // The one that will probably come next; null: that is unknown.
+  SeenStream* foretold() const { return foretold_; }
+  void reset() { *this = Order(); }
+
+ private:
+  static constexpr size_t kLongest = 8;
+
+  // A name of the last streams.
+  uint64_t recent(size_t count) const;
+
+  std::array<uint64_t, kLongest> names_{};  // of the last streams, the last one first
+  std::unordered_map<uint64_t, SeenStream*> followed_;  // what came last, by the streams before it
+  SeenStream* foretold_ = nullptr;
+};
+
+}  // namespace torchtpu
