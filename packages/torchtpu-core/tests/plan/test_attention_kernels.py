@@ -72,6 +72,16 @@ def test_lengths_are_filled_up_to_whole_blocks() -> None:
     assert (some.scores, some.hbm_bytes) == (whole.scores, whole.hbm_bytes)
 
 
+def test_kernel_of_gradients_that_nobody_wants_is_not_priced() -> None:
+    def work(*wanted):
+        return _gradient(_qkv(), None, [*wanted, False])
+
+    both, queries, keys = work(True, True, True), work(True, False, False), work(False, True, True)
+    assert [w.scores / both.scores for w in (queries, keys)] == [0.6, 0.8]
+    once = 2 * 2 * 4 * 512 * 128 * (2 + 4)  # operands of both, and their statistics
+    assert queries.hbm_bytes + keys.hbm_bytes - both.hbm_bytes == once
+
+
 def test_keys_are_read_for_each_block_of_queries() -> None:
     once, twice = (_work(_qkv(length, keys=512)).hbm_bytes for length in (512, 1024))
     assert twice == 2 * once

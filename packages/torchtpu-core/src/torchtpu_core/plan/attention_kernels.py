@@ -27,12 +27,18 @@ from torchtpu_core.units import ceil_div
 _STATISTIC_BYTES = LANES * 4
 
 
+#: Products of the gradient's kernels, by whether queries and whether keys or values want theirs:
+#: each computes the scores and their gradients, and one product for each result.
+_PRODUCTS = {(True, True): 5, (True, False): 3, (False, True): 4, (False, False): 0}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionWork:
     """What one call of attention, or of its gradient, does.
 
     Attributes:
-        scores: pairs of query and key that are computed, over all heads.
+        scores: pairs of query and key that are computed, over all heads; of a gradient that not all
+            operands want, the part of them that its products are of all five.
         head_dims: widths of keys and of values.
         gradient: whether it is the gradient.
         flash: whether the kernels compute it.
@@ -63,8 +69,9 @@ def attention_of(name: str, args: Sequence[Any]) -> AttentionWork | None:
     if flash:
         pairs *= math.prod(map(whole, lengths)) / math.prod(lengths)
         share = _share(lengths, min(1024, lengths[0])) if causal else 1.0
-        moved = _kernel_bytes(query, key, causal=causal, gradient=gradient)
-        pairs *= share
+        wanted = _wanted(rest) if gradient else (True, True)
+        moved = _kernel_bytes(query, key, causal=causal, gradient=gradient, wanted=wanted)
+        pairs *= share * _PRODUCTS[wanted] / 5
     else:
         per_score = cal.SCORE_BYTES_BACKWARD if gradient else cal.SCORE_BYTES_FORWARD
         moved = pairs * per_score.value
@@ -92,12 +99,26 @@ def _is_flash(
     )
 
 
+def _wanted(rest: Sequence[Any]) -> tuple[bool, bool]:
+    """Whether a gradient is for queries, and for keys or values; XLA drops the other kernel."""
+    masks = (one for one in rest[1:2] if isinstance(one, (list, tuple)) and len(one) >= 3)
+    queries, *others = next(masks, (True, True, True))
+    return bool(queries), any(others[:2])
+
+
 def _share(lengths: tuple[int, int], block: int) -> float:
     """Part of the pairs in blocks on or below the diagonal."""
     return (lengths[1] + block) / (2 * lengths[1]) if lengths[0] == lengths[1] else 1.0
 
 
-def _kernel_bytes(query: torch.Tensor, key: torch.Tensor, *, causal: bool, gradient: bool) -> float:
+def _kernel_bytes(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    *,
+    causal: bool,
+    gradient: bool,
+    wanted: tuple[bool, bool],
+) -> float:
     """Bytes of HBM of the kernels and of what prepares their operands."""
     lengths = whole(query.shape[-2]), whole(key.shape[-2])
     rows = math.prod(query.shape[:-2]) * lengths[0]
@@ -115,4 +136,5 @@ def _kernel_bytes(query: torch.Tensor, key: torch.Tensor, *, causal: bool, gradi
     of_keys = 4 * theirs + (2 * ours + 3 * statistic) * for_keys
     of_queries = 3 * ours + 3 * statistic + 2 * theirs * for_queries
     # The sum of result and gradient; two statistics are spread over lanes.
-    return repeated + of_keys + of_queries + 2 * ours + 2 * statistic
+    both = repeated + 2 * ours + 2 * statistic
+    return both + wanted[0] * of_queries + wanted[1] * of_keys
