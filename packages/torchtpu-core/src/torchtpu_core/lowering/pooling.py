@@ -24,6 +24,7 @@ from jax import lax
 from torchtpu_core.lowering import dtypes, mxu
 from torchtpu_core.lowering.extrema import amax
 from torchtpu_core.lowering.table import Lowering, native
+from torchtpu_core.xla_tpu import lowering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +194,9 @@ def max_pool_gradient(
     if grad.size == 0 or any(w.reach > w.stride for w in spec):
         return scatter_gradient(grad, index, shape, len(spec))
     index = index.astype(np.int32)
+    if lowering.target() is not None:  # windows with holes, which `_takes_xla` leaves
+        # Otherwise XLA spreads the indices in the forward pass, to the size of the input.
+        grad, index = lax.optimization_barrier((grad, index))
     for axis, w in enumerate(spec):
         dim = len(shape) - len(spec) + axis
         grad, index = _spread(grad, dim, w, 0), _spread(index, dim, w, -1)
