@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``_foreach_*`` families: one program for a whole list of tensors.
+"""The ``_foreach_*`` families: one op for a whole list of tensors.
 
-Every row applies an elementwise lowering of a single tensor to each element, so
-that a fused optimizer step costs one launch. The in-place overloads follow from
-these by the recorder.
+Every row applies a lowering of a single tensor to each element, and to each by itself:
+`torchtpu_core.runtime.list_parts` divides lists. The in-place overloads follow from these
+by the recorder.
 """
 
 from __future__ import annotations

@@ -23,7 +23,15 @@ from torchtpu_core import plugins
 from torchtpu_core.cache import Entry, Kind
 from torchtpu_core.env_values import LogTopic
 from torchtpu_core.env_vars import settings
-from torchtpu_core.runtime import caching, clients, compiling, executables, fresh_zeros, varying
+from torchtpu_core.runtime import (
+    caching,
+    clients,
+    compiling,
+    executables,
+    fresh_zeros,
+    list_parts,
+    varying,
+)
 from torchtpu_core.runtime.trace_key import trace_key
 from torchtpu_core.runtime.trace_lowering import Check, Description, trace_function
 
@@ -88,6 +96,9 @@ def build_noted(description: Description, sizes_seen: Sequence[varying.Sizes]) -
     if zeros is not None:
         return _of_zeros(zeros, description)
     found = find_program(key, description["device"], remote=False)
+    parts = None if found else list_parts.parts_of(description)
+    if parts is not None:
+        found = _of_parts(description, parts, _find if sizes_seen else _found_or_made)
     if found is None and sizes_seen:
         found = plugins.manager().hook.torchtpu_open_sizes(
             description=description, sizes_seen=[(sizes,) for sizes in sizes_seen], later=False
@@ -101,6 +112,38 @@ def _of_zeros(zeros: fresh_zeros.FreshZeros, description: Description) -> Progra
     return Program(zeros, [0], [], device_time_ps, zeros.nbytes, compiled=False)
 
 
+def _find(description: Description) -> Program | None:
+    return find_program(trace_key(description), description["device"], remote=False)
+
+
+def _found_or_made(description: Description) -> Program | None:
+    return _find(description) or _make(trace_key(description), description)
+
+
+def _of_parts(
+    description: Description,
+    parts: Sequence[list_parts.Part],
+    make: Callable[[Description], Program | None],
+) -> Program | None:
+    made = []
+
+    def make_noted(part: Description) -> Program | None:
+        made.append(part)
+        return make(part)
+
+    programs = list_parts.programs_of(parts, description["device"], make_noted)
+    if programs is None:
+        return None
+    return Program(
+        call=list_parts.Calls(description, parts, programs),
+        positions=list(range(len(description["live"]))),
+        checks=[],
+        device_time_ps=sum(program.device_time_ps for program in programs),
+        new_bytes=sum(program.new_bytes for program in programs),
+        compiled=bool(made),
+    )
+
+
 def lookup_program(description: Description) -> Program | None:
     """The program of a trace if this host has it; never traces, lowers, compiles or waits.
 
@@ -108,6 +151,9 @@ def lookup_program(description: Description) -> Program | None:
         description: what `csrc/describe.cpp` makes of a trace.
     """
     found = find_at_once(trace_key(description), description["device"])
+    parts = None if found else list_parts.parts_of(description)
+    if parts is not None:
+        found = _of_parts(description, parts, _find)
     if found is not None:
         varying.note_ops(description)
     return found
