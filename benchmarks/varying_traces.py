@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts whose trace differs at every step, Fused and Strict.
 
-    python benchmarks/varying_traces.py [operators sizes] [--rounds 3] [--save]
+    python benchmarks/varying_traces.py [operators sizes layers terms] [--rounds 3] [--save]
 
 ``operators``: 300 random chains of 20 to 60 of ten operators on a 64x64 tensor, which are all
 compiled before. ``sizes``: 25 such chains, each on a tensor of a size that was not met before.
-Each figure is a process of its own with an empty cache; the modes take turns. Seconds of wall time
-and of CPU time.
+``layers``: 100 steps of AdamW on a transformer of six layers, each of which a step leaves out with
+a chance of one in five. ``terms``: 100 steps of Adam on a small convolutional network with five
+heads, of which a step takes some. Each figure is a process with an empty cache; the modes
+take turns. Seconds of wall time and of CPU time.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from _measure import arguments, compare_modes, print_seconds, save
 
-STEPS = {"operators": 300, "sizes": 25}
+STEPS = {"operators": 300, "sizes": 25, "layers": 100, "terms": 100}
 WARM_UP = 5
 
 
-def child(kind: str) -> None:
-    """The steps of a kind in the mode that the environment names; prints the figures."""
+def _chains(kind: str) -> Callable[[int], None]:
+    """A step of a random chain of operators; five are made before."""
     import torch
 
     chosen = random.Random(0)
@@ -40,10 +43,78 @@ def child(kind: str) -> None:
 
     for _ in range(WARM_UP):
         step(64)
+    return lambda index: step(65 + index if kind == "sizes" else 64)
+
+
+def _layers() -> Callable[[int], None]:
+    """A training step of a transformer that leaves layers out."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    chosen = random.Random(0)
+    layer = {"nhead": 4, "dim_feedforward": 128, "batch_first": True, "norm_first": True}
+    parts = (nn.Embedding(100, 64), nn.Linear(64, 100))
+    embedding, head = (part.to("tpu") for part in parts)
+    layers = nn.ModuleList(nn.TransformerEncoderLayer(64, **layer) for _ in range(6)).to("tpu")
+    model = nn.ModuleList((embedding, layers, head))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokens = torch.randint(0, 100, (512, 33))
+
+    def step(index: int) -> None:
+        batch = tokens[index * 16 % 512 :][:16].to("tpu")
+        x = embedding(batch[:, :-1])
+        for each in layers:
+            x = each(x) if chosen.random() < 0.8 else x
+        loss = nn.functional.cross_entropy(head(x).flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        loss.item()
+
+    return step
+
+
+def _terms() -> Callable[[int], None]:
+    """A training step whose loss has some of five terms."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    chosen = random.Random(0)
+    body = nn.Sequential(
+        *(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 64)),
+    ).to("tpu")
+    heads = nn.ModuleList(nn.Linear(64, 10) for _ in range(5)).to("tpu")
+    optimizer = torch.optim.Adam([*body.parameters(), *heads.parameters()], lr=1e-3)
+    images, labels = torch.randn(512, 3, 16, 16), torch.randint(0, 10, (512, 5))
+
+    def step(index: int) -> None:
+        first = index * 16 % 512
+        x = body(images[first : first + 16].to("tpu"))
+        y = labels[first : first + 16].to("tpu")
+        loss = x.square().mean() * 1e-3
+        for place, head in enumerate(heads):
+            if place == 0 or chosen.random() < 0.5:
+                loss = loss + nn.functional.cross_entropy(head(x), y[:, place])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    return step
+
+
+def child(kind: str) -> None:
+    """The steps of a kind in the mode that the environment names; prints the figures."""
+    step = {"layers": _layers, "terms": _terms}.get(kind, lambda: _chains(kind))()
 
     def steps() -> None:
         for index in range(STEPS[kind]):
-            step(65 + index if kind == "sizes" else 64)
+            step(index)
 
     print_seconds(steps)
 
