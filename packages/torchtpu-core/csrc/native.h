@@ -26,7 +26,8 @@ struct Native {
 
   int version;
   // All of these: the GIL is held.
-  // The caller's line, "file.py:12 in train"; empty if unknown. It is never freed.
+  // The caller's line, "file.py:12 in train", or in the backward pass "backward of " and the
+  // forward op's; empty if unknown. It is never freed.
   const std::string& (*user_line)();
   // Runs what is recorded for a device, as before a program of its own.
   void (*flush)(c10::DeviceIndex device);

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <typeinfo>
 #include <unordered_map>
 
@@ -88,17 +89,20 @@ bool calls_python(torch::autograd::Node& node) {
   return std::string_view(typeid(node).name()).find("PyNode") != std::string_view::npos;
 }
 
-}  // namespace
+struct CallingLine {
+  UserLine line;
+  bool is_backward = false;  // the line is the forward op's
+};
 
-UserLine current_user_line() {
+CallingLine calling_line() {
   if (auto node = torch::autograd::get_current_node()) {
     if (calls_python(*node)) {  // where the user's code asks for an op itself, it is named
       if (UserLine line = innermost_frame(is_user_code); line.code != nullptr) {
-        return line;
+        return {line};
       }
     }
     if (auto line = forward_lines().find(node->sequence_nr())) {
-      return *line;
+      return {*line, true};
     }
   }
   UserLine line = innermost_frame(is_user_code);
@@ -106,15 +110,21 @@ UserLine current_user_line() {
   if (line.code != nullptr && next > 0) {
     forward_lines().add(next - 1, line);
   }
-  return line;
+  return {line};
+}
+
+}  // namespace
+
+UserLine current_user_line() {
+  return calling_line().line;
 }
 
 const std::string& current_line_text() {
-  static auto* texts = new std::map<std::pair<PyCodeObject*, int>, std::string>();
-  UserLine line = current_user_line();
-  auto [it, added] = texts->try_emplace({line.code, line.instruction});
+  static auto* texts = new std::map<std::tuple<PyCodeObject*, int, bool>, std::string>();
+  auto [line, is_backward] = calling_line();
+  auto [it, added] = texts->try_emplace({line.code, line.instruction, is_backward});
   if (added) {
-    it->second = line.describe();
+    it->second = (is_backward ? "backward of " : "") + line.describe();
   }
   return it->second;
 }

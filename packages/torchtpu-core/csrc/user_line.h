@@ -19,10 +19,12 @@ struct UserLine {
 };
 
 // The current thread's line, or for an op of the backward pass the line of the
-// forward op it belongs to, unless a hook or a function of the user's computes it. Takes the GIL where code is met for the first time.
+// forward op it belongs to, unless a hook or a function of the user's computes it. Takes the GIL
+// where code is met for the first time.
 UserLine current_user_line();
 
-// Its description, made once per place in a program. The GIL is held; never freed.
+// Its description, after "backward of " where it is a forward op's; made once per place in a
+// program. The GIL is held; never freed.
 const std::string& current_line_text();
 
 }  // namespace torchtpu

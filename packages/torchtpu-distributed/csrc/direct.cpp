@@ -134,7 +134,7 @@ void Direct::report(const char* how, const PendingPtr& record, const std::string
 
 std::string Direct::line() const {
   const std::string& known = device_api().user_line();  // none in a thread of autograd's
-  return known.empty() ? owner_().attr("main_line")().cast<std::string>() : known;
+  return known.empty() ? owner_().attr("stand_in_line")().cast<std::string>() : known;
 }
 
 Memory Direct::memory(const at::Tensor& tensor, bool write) const {

@@ -54,3 +54,9 @@ def test_mistake_in_the_backward_pass_of_a_parallel_loss_names_the_users_line(pa
     for said in pair("dtensor_features.backward_mistake"):
         assert "out of bounds" in said and "dtensor_features.py" in said
         assert "in backward_mistake" in said
+
+
+def test_collective_of_the_backward_pass_is_called_the_backward_of_a_line(pair):
+    for forward, backward in pair("dtensor_features.lines_of_a_redistribution"):
+        assert forward["name"] == "lines_of_a_redistribution"
+        assert backward == {**forward, "name": f"backward of {forward['name']}"}

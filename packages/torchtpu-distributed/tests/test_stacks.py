@@ -7,6 +7,7 @@ import _thread
 import queue
 import site
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from torchtpu_distributed import stacks
@@ -33,3 +34,11 @@ def test_thread_that_python_has_not_started_has_the_line_of_the_main_thread():
     assert line.endswith(
         f"in {test_thread_that_python_has_not_started_has_the_line_of_the_main_thread.__name__}"
     )
+
+
+def test_stack_of_a_rank_ends_where_the_package_is_called():
+    names: dict[str, Any] = {"stack": stacks.main_stack}
+    file = str(Path(stacks.__file__).with_name("waiting.py"))
+    exec(compile("def wait():\n    return stack()", file, "exec"), names)
+    found = names["wait"]()
+    assert found.endswith('    found = names["wait"]()\n')

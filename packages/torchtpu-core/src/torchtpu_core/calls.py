@@ -107,5 +107,9 @@ def add_device_time(device: int, duration_ps: int) -> None:
 
 
 def user_line() -> str:
-    """The innermost line of the caller that is not library code: ``file.py:12 in train``."""
+    """The innermost line of the caller that is not library code: ``file.py:12 in train``.
+
+    In the backward pass it is ``backward of`` and the forward op's line, unless the script's own
+    function or hook is the caller.
+    """
     return _C.user_line()

@@ -41,7 +41,7 @@ class ExecutionMode:
 
 
 def user_line() -> str:
-    """``file.py:12 in train``: the caller's line, or in backward the forward op's; or ``""``."""
+    """``file.py:12 in train``: the caller's, or ``backward of`` the forward op's; or ``""``."""
     from torchtpu_core import _C
 
     return str(_C.user_line())

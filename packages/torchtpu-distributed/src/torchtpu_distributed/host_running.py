@@ -212,7 +212,7 @@ class HostRunner:
         """Warn that the ends of a message have other shapes, for compiled code."""
         message_ends.warn_of_shapes(self._group, pending, said)
 
-    def main_line(self) -> str:
+    def stand_in_line(self) -> str:
         """What stands for the line of a call by a thread without one, for compiled code."""
         return stand_in_line()
 

@@ -28,7 +28,7 @@ VERSION = "2.10"
 #: The analyser knows a fixed list of libraries; this is its name for other accelerators'.
 _LIBRARY = "xccl"
 _DEFAULT_ENTRIES = 2000
-_LINE = re.compile(r"(?P<filename>.*):(?P<line>\d+)(?: in (?P<name>.*))?$")
+_LINE = re.compile(r"(?P<of>backward of )?(?P<filename>.*):(?P<line>\d+)(?: in (?P<name>.*))?$")
 _NAMES: Mapping[str, str] = {
     "all_gather_list": "all_gather",
     "all_gather": "_all_gather_base",
@@ -167,7 +167,7 @@ def _frames(line: str) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "name": found["name"] or "<module>",
+            "name": (found["of"] or "") + (found["name"] or "<module>"),
             "filename": found["filename"],
             "line": int(found["line"]),
         }

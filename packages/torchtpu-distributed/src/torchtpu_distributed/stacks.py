@@ -9,20 +9,25 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 
 _INSTALLED = tuple(site.getsitepackages())
 _OWN = str(Path(__file__).parent)
-_LIBRARIES = (*_INSTALLED, _OWN, sysconfig.get_path("stdlib"))
+_STANDARD = sysconfig.get_path("stdlib")
+_LIBRARIES = (*_INSTALLED, _OWN, _STANDARD)
 #: Threads that the interpreter and other libraries (autograd) have made.
 _NOT_STARTED = (threading._MainThread, threading._DummyThread)  # type: ignore[attr-defined]
 
 
 def main_stack() -> str:
-    """The innermost lines of the main thread."""
-    frame = _main_frame()
-    return "".join(traceback.format_stack(frame)[-12:]) if frame is not None else ""
+    """The innermost lines of the main thread, without those of this package that wait for it."""
+    frames = list(_frames(_main_frame()))
+    below = list(takewhile(_may_wait, frames))
+    own = [i for i, frame in enumerate(below, 1) if frame.f_code.co_filename.startswith(_OWN)]
+    shown = frames[own[-1] :] if own else frames
+    return "".join(traceback.format_stack(shown[0])[-12:]) if shown else ""
 
 
 def stand_in_line() -> str:
@@ -40,6 +45,13 @@ def stand_in_line() -> str:
         if began:
             return f"{_place(began[-1])}, on thread {thread.name}"
     return _script_line(_main_frame())
+
+
+def _may_wait(frame: FrameType) -> bool:
+    """Whether it is of this package, or of what that calls."""
+    name = frame.f_code.co_filename
+    is_standard = name.startswith(_STANDARD) and not name.startswith(_INSTALLED)
+    return is_standard or name.startswith(_OWN)
 
 
 def _script_line(innermost: FrameType | None) -> str:

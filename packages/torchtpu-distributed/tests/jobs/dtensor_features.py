@@ -13,6 +13,7 @@ from feature_parts import Pair, whole
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torchtpu_distributed import active
 
 Tensor = torch.Tensor
 
@@ -160,6 +161,14 @@ def backward_mistake() -> str:
     except RuntimeError as error:
         return str(error)
     return "no error"
+
+
+def lines_of_a_redistribution() -> list[dict[str, Any]]:
+    """What the recorder says of the calls of a redistribution, forward and backward."""
+    mesh = dist.init_device_mesh("tpu", (dist.get_world_size(),))
+    x = distribute_tensor(torch.ones(4, 4, device="tpu"), mesh, [Shard(0)]).requires_grad_()
+    x.redistribute(mesh, [Shard(1)]).to_local().sum().backward()
+    return [entry["frames"][0] for entry in active.flight_recorder()["entries"][-2:]]
 
 
 def random_compiled() -> Pair:
