@@ -235,6 +235,13 @@ def test_rank_killed_before_a_message_is_named(run_scripts):
     assert_survivor(survivor, "PeerLostError", "rank 1", "recv from group rank 1")
 
 
+def test_rank_that_takes_too_few_messages_is_named_with_its_last_call(run_scripts):
+    survivor, left = run_scripts(SCRIPT, "messages", "8")
+    assert left.returncode == 0
+    called = "The last one it has called was recv from group rank 0"
+    assert_survivor(survivor, "PeerLostError", "send to group rank 1", called, "lost_rank.py:")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "words"),

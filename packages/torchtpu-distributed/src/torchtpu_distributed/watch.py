@@ -192,6 +192,8 @@ class Watch:
     def _lost_message(self, rank: int, reason: str, pending: Pending) -> str:
         number, name = self._position(rank, pending)
         last = f" The last one it is known to have come to was {name}." if number else ""
+        if pending.message and (said := self._gone.get(rank, {}).get("last")):
+            last = f" The last one it has called was {said}."  # messages have no common number
         last += self._ahead(rank)
         return (
             f"{self._peers[rank].name} is gone: {reason}. {pending.name}, cannot finish without "

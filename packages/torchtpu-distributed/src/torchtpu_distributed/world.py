@@ -99,7 +99,8 @@ class World:
         active.world = None
         try:
             positions, board = self.ledger.positions(), Board(self.store, self.rank)
-            board.post("gone", reason=reason, positions=positions)
+            last = "".join(record.name for record in self.ledger.records.last()[-1:])
+            board.post("gone", reason=reason, positions=positions, last=last)
             board.beat(positions, "", self.ledger.failed_in)  # it waits for nobody any more
             if failed or self.ledger.failure is not None or self.left is not None:
                 self._let_others_read(board)

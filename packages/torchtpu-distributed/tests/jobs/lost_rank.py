@@ -150,6 +150,16 @@ def exchange(x: torch.Tensor, sends_less: bool) -> None:
     dist.all_to_all_single(x.new_empty(4), x[: sum(sizes)], [2, 2], sizes)
 
 
+def take_one_message(x: torch.Tensor, sends: bool) -> None:
+    """Two messages, of which the receiver takes one."""
+    if sends:
+        dist.send(x, 1)
+        dist.send(x, 1)
+    dist.recv(x, 0)
+    dist.destroy_process_group()
+    sys.exit(0)
+
+
 def wait_for_timeout() -> None:
     """Until the other rank's error is there."""
     dist.distributed_c10d._get_default_store().wait(["timed out"])
@@ -221,6 +231,8 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
         if other:
             lose_me()
         dist.recv(x, 1)
+    if how == "messages":
+        take_one_message(x, not other)
     if how == "backward":
         train_once()
     if how == "checkpoint":
