@@ -40,7 +40,7 @@ def report(group: Group, pending: Pending, found: Difference) -> str:
     for rank in group.ranks:
         if rank not in calls:
             number, name = reached(group, rank, pending.seq)
-            calls[rank] = name if number else "(it has not come to any of the last ones)"
+            calls[rank] = name if number else "(none of its calls is known yet)"
     listed = "".join(f"\n  rank {rank}: {calls[rank]}" for rank in sorted(calls))
     return (
         f"Collective number {pending.seq} of group {group.name!r} differs between ranks; rank "
