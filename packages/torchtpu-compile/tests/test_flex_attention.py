@@ -138,9 +138,11 @@ def test_masks_of_blocks_made_in_the_graph_share_programs(backend: str) -> None:
 
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     bounded_program.reasons.clear()
-    for length in (5, 20, 33, 47):
+    for length in (20, 47):
         on_cpu = [x.requires_grad_() for x in operands(length)]
         on_tpu = [x.detach().to("tpu").requires_grad_() for x in on_cpu]
+        for x in on_tpu:
+            torch._dynamo.mark_dynamic(x, 2)
         expected = written_out(*on_cpu, None, lambda b, h, i, j, n=length - 2: j < n)
         actual = compiled(*on_tpu, torch.tensor([length - 2], device="tpu"))
         torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)

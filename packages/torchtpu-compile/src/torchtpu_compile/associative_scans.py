@@ -3,7 +3,9 @@
 
 torch halves the length until one element is left and asks at each step whether it is even: a
 graph for each length, on any device. Here each round combines every element with the one twice
-as far before it, which asks only whether the length is reached: graphs for each power of two.
+as far before it, which asks only whether the length is reached: graphs for each power of two. One
+element more is scanned than there are, so that no round has a single pair: PyTorch fixes sizes
+of 1, and the length with them.
 It does `log2(length)` times the work of one round where torch does about two, so a length that
 is known keeps torch's way, and so do other devices.
 """
@@ -41,16 +43,18 @@ def register() -> None:
         is_known = statically_known_true(count % 2 == 0) or statically_known_true(count % 2 == 1)
         if is_known or leaves[0].device.type != "tpu":
             return own(operator, leaves, dim, additional_inputs)  # type: ignore[no-any-return]
-        values, reach = list(leaves), 1
+        values = [torch.cat([x, x.narrow(dim, count - 1, 1)], dim) for x in leaves]
+        reach = 1
         while reach < count:
-            before = [x.narrow(dim, 0, count - reach) for x in values]
-            after = [x.narrow(dim, reach, count - reach) for x in values]
+            pairs = count + 1 - reach
+            before = [x.narrow(dim, 0, pairs) for x in values]
+            after = [x.narrow(dim, reach, pairs) for x in values]
             both = pytree.tree_leaves(operator(*before, *after, *additional_inputs))
             values = [
                 torch.cat([x.narrow(dim, 0, reach), y], dim)
                 for x, y in zip(values, both, strict=True)
             ]
             reach *= 2
-        return values
+        return [x.narrow(dim, 0, count) for x in values]
 
     torch.compiler.substitute_in_graph(original)(scan)

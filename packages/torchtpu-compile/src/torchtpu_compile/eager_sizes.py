@@ -5,7 +5,8 @@ An op that a script calls with ever new sizes, such as attention over a cache th
 group of ops whose sizes vary together, runs at padded sizes by the rules of compiled graphs.
 Nothing else changes: operands are padded and results cut back in host memory, so that values,
 views and keys are those of programs of true sizes. A call that does not fit gets a program of
-its own.
+its own. Where only the storages vary that a call, also of a compiled graph, reads parts of,
+`parts_call` serves it.
 
 Legend: the *form* of a call is all that its program depends on but sizes; a *pattern* says
 which sizes are open, and which of them are always equal.
@@ -24,6 +25,7 @@ from torchtpu_core.runtime.programs import Program
 from torchtpu_core.runtime.trace_key import identity
 from torchtpu_core.runtime.trace_lowering import Description, name_of
 
+from torchtpu_compile import parts_call
 from torchtpu_compile.open_graph import FormError, Pattern, Size, link_form
 from torchtpu_compile.open_op import OpenOps
 from torchtpu_compile.padded_call import PaddedCall
@@ -50,6 +52,10 @@ def program(description: Description, sizes_seen: Sequence[Any], *, later: bool)
     """
     if clients.client().platform != "cpu":
         return None
+    if len(description["nodes"]) == 1 and not later:
+        of_parts = parts_call.program(description, sizes_seen)
+        if of_parts is not None or not description["nodes"][0]["site"]:
+            return of_parts  # without a site it is a compiled graph
     pattern, true = _pattern(sizes_seen)
     if not true:
         return None

@@ -100,7 +100,7 @@ class PaddedCall:
         )
         self._way = op.way(description, self._reads)
         self._outputs = [_Output(nodes[n]["outputs"][i], nodes[n]) for n, i in description["live"]]
-        spans = list(_starts(nodes))
+        spans = list(starts_of_views(nodes))
         self._starts_in = [spans[number][0][index] for number, index in graph.reads]
         self._starts_out = [spans[number][1][index] for number, index in description["live"]]
         copied = [
@@ -169,7 +169,9 @@ class PaddedCall:
 untraced(PaddedCall.__call__)  # C++ enters it where an op runs between two graphs
 
 
-def _starts(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[list[slice], list[slice]]]:
+def starts_of_views(
+    nodes: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[list[slice], list[slice]]]:
     """Of each op, where among the scalars the starts of its inputs' and outputs' views are."""
     at = 0
     for node in nodes:

@@ -7,7 +7,7 @@ loop that decodes is the same site with larger operands. A loop that never stops
 host is one endless stream without sites that come again. There the last calls tell the
 place, as they also do where an optimizer goes from parameter to parameter; so only sizes
 that grow steadily count. Sites of one line of the script share what they learn about sizes that
-change.
+change. A compiled graph is a place wherever the script calls it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torchtpu_core.lowering.table import operator
+from torchtpu_core.runtime import tables
 from torchtpu_core.runtime.trace_lowering import Description
 
 #: Of each operand of an op: sizes of the tensor, and those under which its storage is kept; then
@@ -99,7 +100,7 @@ def note_ops(description: Description) -> None:
 
 def _sizes_seen(node: Mapping[str, Any]) -> Sequence[Sizes]:
     if not node["site"]:
-        return ()
+        return _seen_by_call(node)
     sizes = sizes_of(node)
     form = tuple(tuple(n if n < 2 else None for n in part) for pair in sizes for part in pair)
     with _lock:
@@ -118,6 +119,15 @@ def _sizes_seen(node: Mapping[str, Any]) -> Sequence[Sizes]:
         if known := _known_to_vary(line, sizes):
             return known
     return recently if _grows_steadily(recently[-_OWN_PROGRAMS - 1 :]) else ()
+
+
+def _seen_by_call(node: Mapping[str, Any]) -> Sequence[Sizes]:
+    """The sizes that a compiled graph was called with, which is a place of its own."""
+    if tables.is_core(node["row"]):
+        return ()  # an op of a mode that keeps no record of the script
+    with _lock:
+        seen = _noted(("call", id(node["row"])), sizes_of(node))  # rows of calls are never freed
+    return seen if len(seen) > _OWN_PROGRAMS else ()
 
 
 def _alike(at_site: Sequence[Sizes], at_line: Sequence[Sizes]) -> Sequence[Sizes]:
