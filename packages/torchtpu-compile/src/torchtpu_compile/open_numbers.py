@@ -158,6 +158,10 @@ def _each(one: Function, lists: int) -> Function:
     return function
 
 
+def _each_power_of(base: Any, exponents: Sequence[Tensor]) -> Any:
+    return [_power_of(base, x) for x in exponents] if _is_open(base) else NotImplemented
+
+
 def _scaled_sum(x: Tensor, y: Tensor, alpha: Any) -> Tensor:
     return x + y * alpha
 
@@ -190,6 +194,7 @@ _ATEN: Mapping[Any, Function] = {
     aten.scalar_tensor.default: _scalar_tensor,
     aten._foreach_add.List: _each(_scaled_sum, 2),
     aten._foreach_sub.List: _each(_scaled_difference, 2),
+    aten._foreach_pow.ScalarAndTensor: _each_power_of,
     **{
         overload: _each(one, lists)
         for packet, one, lists in (
