@@ -17,12 +17,13 @@ constexpr uint32_t kOwnPrograms = 2;     // sizes of a stream that are worth a p
 // compiled for ever: after the first few each takes so many sightings more.
 constexpr uint32_t kOftenEnough = 8;
 constexpr uint32_t kCheapPrograms = 8;
-// A stream is regular if one of so many is it; then it is worth a program at once. Others take more
-// sightings, and credit.
+// A stream is regular if one of so many is it and they come in an order; then it is worth a program at
+// once. Others take more sightings, and credit.
 constexpr uint64_t kRegular = 8;
 constexpr uint64_t kRegularAtOnce = 4;  // at its second sighting
 constexpr size_t kFewStreams = 16;      // that are known; among more, a second sighting may be chance
 constexpr uint32_t kIrregularSightings = 4;
+constexpr uint32_t kSightingsByChance = 16;  // where streams come in no order
 constexpr uint32_t kLongestPause = 7;
 
 // Of the rolling hash of recent calls: an odd number, and its kRecent-th power (2 to the 5th).
@@ -95,10 +96,12 @@ SeenStream& Journal::seen() {
 }
 
 bool Journal::is_regular(const SeenStream& stream) const {
+  uint64_t age = epoch() - stream.first;
   if (stream.count < 2) {
-    return stream.count == 1 && epoch() - stream.first <= kRegularAtOnce && streams_.size() <= kFewStreams;
+    bool in_turn = age == 1 || (age <= kRegularAtOnce && order_.foretold() == &stream);
+    return stream.count == 1 && in_turn && streams_.size() <= kFewStreams;
   }
-  return epoch() - stream.first <= kRegular * stream.count;
+  return age <= kRegular * stream.count && order_.holds();
 }
 
 bool Journal::is_worth_one(const SeenStream& stream) {
@@ -110,7 +113,7 @@ bool Journal::is_worth_one(const SeenStream& stream) {
     wanted = std::max(wanted, kOftenEnough) * factor;
   }
   if (!at_once) {
-    wanted = std::max(wanted, kIrregularSightings);
+    wanted = std::max(wanted, order_.holds() ? kIrregularSightings : kSightingsByChance);
   }
   return stream.count >= wanted && (at_once || credit_.is_left());
 }

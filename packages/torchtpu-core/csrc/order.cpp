@@ -5,6 +5,7 @@
 #include "mixed.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace torchtpu {
 namespace {
@@ -26,6 +27,10 @@ void Order::note(SeenStream& stream, uint64_t name) {
   if (followed_.size() > kMostForetold) {
     followed_.clear();
   }
+  if (foretold_ != nullptr) {
+    came_ = static_cast<uint8_t>((came_ << 1) | (foretold_ == &stream ? 1 : 0));
+    told_ = std::min(told_ + 1, 8);
+  }
   for (size_t count : kStreamsBefore) {
     followed_[recent(count)] = &stream;
   }
@@ -40,5 +45,7 @@ void Order::note(SeenStream& stream, uint64_t name) {
     }
   }
 }
+
+bool Order::holds() const { return 2 * std::popcount(came_) >= told_; }
 
 }  // namespace torchtpu

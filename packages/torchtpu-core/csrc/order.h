@@ -21,6 +21,8 @@ class Order {
   void note(SeenStream& stream, uint64_t name);
   // The one that will probably come next; null: that is unknown.
   SeenStream* foretold() const { return foretold_; }
+  // Whether at least half of the streams that were foretold lately have come.
+  bool holds() const;
   void reset() { *this = Order(); }
 
  private:
@@ -32,6 +34,8 @@ class Order {
   std::array<uint64_t, kLongest> names_{};  // of the last streams, the last one first
   std::unordered_map<uint64_t, SeenStream*> followed_;  // what came last, by the streams before it
   SeenStream* foretold_ = nullptr;
+  uint8_t came_ = 0;  // of those that were foretold lately, up to eight: a bit for each that came
+  int told_ = 0;      // how many those are
 };
 
 }  // namespace torchtpu
