@@ -100,7 +100,7 @@ def test_others_ask_after_four_rounds_while_there_is_credit(asked: list[int]) ->
 def test_streams_by_chance_ask_for_few_programs(asked: list[int]) -> None:
     chance = random.Random(0)
     _run([chance.randrange(KINDS) for _ in range(8 * KINDS)])
-    assert asked == []  # some came 16 times; most that were foretold did not come
+    assert asked == []  # each came some eight times, few when they were foretold
     _run([chance.randrange(KINDS) for _ in range(16 * KINDS)])
     assert CREDIT <= sum(asked) <= CREDIT + 4 * LENGTH
 
