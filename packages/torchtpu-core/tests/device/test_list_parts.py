@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor
-from torchtpu_core.runtime import list_parts
+from torchtpu_core.runtime.list_rounds import rounds_of
 
 LAYER = ((3, 4), (5,), (5,), ())
 
@@ -92,7 +92,7 @@ def test_rounds_take_every_tensor_once():
         for kind, count in kinds.items():
             places[kind] = list(range(first, first + count))
             first += count
-        rounds = list_parts._rounds_of(places, had)
+        rounds = rounds_of(places, had)
         assert sorted(place for each in rounds for place in each) == list(range(first))
         assert [len(each) for each in rounds] == [7] * layers + [5]
     assert len(had) == 2

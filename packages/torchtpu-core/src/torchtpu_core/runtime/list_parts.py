@@ -20,6 +20,7 @@ import numpy as np
 
 from torchtpu_core.lowering.promotion import SCALAR_WORDS
 from torchtpu_core.runtime import transfers
+from torchtpu_core.runtime.list_rounds import Round, rounds_of
 from torchtpu_core.runtime.trace_lowering import Description
 
 #: The numbers of a part, if it has any.
@@ -28,17 +29,8 @@ _Words: TypeAlias = tuple[jax.Array, ...]
 #: Names of ops that do the same to each tensor of their lists.
 _PREFIX = "aten::_foreach_"
 
-#: Tensors of a kind in one part: each is a kernel to compile.
-_MOST_OF_A_KIND = 8
-
-
-_CALLS_FOR_A_KERNEL = 8
-_MOST_ROUNDS = 64  # remembered of an op; then all are forgotten
-
-#: Of one part: kinds of tensors, and how many of each.
-_Round: TypeAlias = tuple[tuple[Hashable, int], ...]
-#: Those of the lists so far, by op.
-_rounds_had: dict[Hashable, dict[_Round, None]] = {}
+#: Rounds of the lists so far, by op.
+_rounds_had: dict[Hashable, dict[Round, None]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,75 +70,11 @@ def parts_of(description: Description) -> list[Part] | None:
     alike: dict[Hashable, list[int]] = {}
     for place in range(count):
         alike.setdefault(whole.part([place]).key, []).append(place)
-    rounds = _rounds_of(alike, _rounds_had.setdefault(whole.row, {}))
+    rounds = rounds_of(alike, _rounds_had.setdefault(whole.row, {}))
     parts = [part for part in map(whole.part, rounds) if part.live]
     donated = {operand for operand, _ in description["donated"]}
     readers = [operand for part in parts for operand in part.operands if operand in donated]
     return parts if 1 < len(parts) < count and len(readers) == len(donated) else None
-
-
-def _rounds_of(alike: Mapping[Hashable, list[int]], had: dict[_Round, None]) -> list[list[int]]:
-    """The places that each part takes.
-
-    A list is divided as those before it, so that a network with equal layers has a program for one
-    layer, however many a step leaves out; if that makes too many parts, by itself.
-
-    Args:
-        alike: the places of each kind of tensor.
-        had: the rounds of the op's lists so far, to which new ones are added.
-    """
-    if len(had) > _MOST_ROUNDS:
-        had.clear()
-    count = sum(map(len, alike.values()))
-    for known in (sorted(had, key=_size, reverse=True), []):
-        left = {kind: places[::-1] for kind, places in alike.items()}
-        rounds, new = [], []
-        for each in known:
-            while all(len(left.get(kind, ())) >= many for kind, many in each):
-                rounds.append(_take(left, each))
-        counts = {kind: len(places) for kind, places in left.items() if places}
-        for each, times in _new_rounds(counts):
-            new.append(each)
-            rounds.extend(_take(left, each) for _ in range(times))
-        if 2 * len(rounds) <= count:
-            break
-    had.update(dict.fromkeys(new))
-    return rounds
-
-
-def _new_rounds(counts: Mapping[Hashable, int]) -> Iterator[tuple[_Round, int]]:
-    """Rounds that take all tensors, and how often each is made."""
-    while sum(counts.values()) > _MOST_OF_A_KIND and max(counts.values()) > 1:
-        choices = [_made_often(counts, n) for n in sorted({n for n in counts.values() if n > 1})]
-        each, times = min(choices, key=lambda choice: _cost(counts, *choice))
-        yield each, times
-        taken = dict(each)
-        rest = {kind: n - times * taken.get(kind, 0) for kind, n in counts.items()}
-        counts = {kind: n for kind, n in rest.items() if n}
-    if counts:
-        yield tuple(counts.items()), 1
-
-
-def _made_often(counts: Mapping[Hashable, int], times: int) -> tuple[_Round, int]:
-    each = [(kind, min(n // times, _MOST_OF_A_KIND)) for kind, n in counts.items() if n >= times]
-    if len(each) == 1:  # nothing comes with it
-        many = min(_MOST_OF_A_KIND, 1 << times.bit_length() - 1)
-        return ((each[0][0], many),), times // many
-    return tuple(each), times
-
-
-def _cost(counts: Mapping[Hashable, int], each: _Round, times: int) -> int:
-    """Kernels to compile, among them one for each tensor that is left, and some of the calls."""
-    left = sum(counts.values()) - times * _size(each)
-    return _CALLS_FOR_A_KERNEL * (_size(each) + left) + times
-
-
-def _take(left: Mapping[Hashable, list[int]], each: _Round) -> list[int]:
-    return [left[kind].pop() for kind, many in each for _ in range(many)]
-
-
-def _size(each: _Round) -> int:
-    return sum(many for _, many in each)
 
 
 def _length(node: Mapping[str, Any]) -> int | None:
