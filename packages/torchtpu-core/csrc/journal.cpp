@@ -101,7 +101,7 @@ bool Journal::is_regular(const SeenStream& stream) const {
     bool in_turn = age == 1 || (age <= kRegularAtOnce && order_.foretold() == &stream);
     return stream.count == 1 && in_turn && streams_.size() <= kFewStreams;
   }
-  return age <= kRegular * stream.count && order_.holds();
+  return age <= kRegular * stream.count && order_.holds(stream);
 }
 
 bool Journal::is_worth_one(const SeenStream& stream) {
@@ -113,7 +113,7 @@ bool Journal::is_worth_one(const SeenStream& stream) {
     wanted = std::max(wanted, kOftenEnough) * factor;
   }
   if (!at_once) {
-    wanted = std::max(wanted, order_.holds() ? kIrregularSightings : kSightingsByChance);
+    wanted = std::max(wanted, order_.holds(stream) ? kIrregularSightings : kSightingsByChance);
   }
   return stream.count >= wanted && (at_once || credit_.is_left());
 }

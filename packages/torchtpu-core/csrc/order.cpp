@@ -27,10 +27,8 @@ void Order::note(SeenStream& stream, uint64_t name) {
   if (followed_.size() > kMostForetold) {
     followed_.clear();
   }
-  if (foretold_ != nullptr) {
-    came_ = static_cast<uint8_t>((came_ << 1) | (foretold_ == &stream ? 1 : 0));
-    told_ = std::min(told_ + 1, 8);
-  }
+  came_ = came_with(stream);
+  told_ = told_with_next();
   for (size_t count : kStreamsBefore) {
     followed_[recent(count)] = &stream;
   }
@@ -46,6 +44,14 @@ void Order::note(SeenStream& stream, uint64_t name) {
   }
 }
 
-bool Order::holds() const { return 2 * std::popcount(came_) >= told_; }
+uint8_t Order::came_with(const SeenStream& next) const {
+  return foretold_ == nullptr ? came_ : static_cast<uint8_t>((came_ << 1) | (foretold_ == &next ? 1 : 0));
+}
+
+int Order::told_with_next() const { return foretold_ == nullptr ? told_ : std::min(told_ + 1, 8); }
+
+bool Order::holds(const SeenStream& next) const {
+  return 2 * std::popcount(came_with(next)) >= told_with_next();
+}
 
 }  // namespace torchtpu

@@ -21,13 +21,16 @@ class Order {
   void note(SeenStream& stream, uint64_t name);
   // The one that will probably come next; null: that is unknown.
   SeenStream* foretold() const { return foretold_; }
-  // Whether at least half of the streams that were foretold lately have come.
-  bool holds() const;
+  // Whether at least half of the streams that were foretold lately have come, if this one is next.
+  bool holds(const SeenStream& next) const;
   void reset() { *this = Order(); }
 
  private:
   static constexpr size_t kLongest = 8;
 
+  // What is known of those that were foretold, once the next stream has come.
+  uint8_t came_with(const SeenStream& next) const;
+  int told_with_next() const;
   // A name of the last streams.
   uint64_t recent(size_t count) const;
 
