@@ -45,6 +45,10 @@ FAILS = {
         "import torch\nx = torch.zeros(4, 5, device='tpu')\nx @ x\n",
         "wrong shapes.py:3 while it ran without values: RuntimeError: a and b must have same",
     ),
+    "lazy": (
+        "import torch\nlayer = torch.nn.LazyLinear(4)\nlayer.to('tpu')\n",
+        "lazy.py:3 while it ran without values: RuntimeError: a lazy module has no shapes before",
+    ),
     "asks for cuda": (
         "import torch\ntorch.nn.Linear(4, 4).cuda()\n",
         "A plan runs on the device 'tpu': choose it",

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import is_lazy
 
 from torchtpu_core.plan import sparse_shapes
 
@@ -120,6 +121,11 @@ class Shapes:
         Made by hand: PyTorch's conversion keeps a weak reference to the host tensor, and then it
         can no longer be swapped for the copy, as moving a module does.
         """
+        if is_lazy(source):
+            raise RuntimeError(
+                "a lazy module has no shapes before its first call, so a plan cannot move it. Call "
+                "it once on the CPU, with an input of the right size, and then .to('tpu')."
+            )
         dtype = kwargs.get("dtype") or source.dtype
         with self.mode:
             return torch.empty_strided(
