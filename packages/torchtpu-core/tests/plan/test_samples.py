@@ -35,6 +35,21 @@ for _ in range(2):
     optimizer.step()
 """
 
+LABELS = """
+import torch
+from torch import nn
+
+labels = nn.Embedding(10, 4).to("tpu")
+layer = nn.Conv2d(3, 4, 3).to("tpu")
+optimizer = torch.optim.SGD([*labels.parameters(), *layer.parameters()], lr=0.1)
+for _ in range(2):
+    for _ in range(2):
+        label = labels(torch.randint(0, 10, (8,), device="tpu"))
+        image = layer(torch.randn(8, 3, 9, 9, device="tpu"))
+        (image * label[:, :, None, None]).sum().backward()
+    optimizer.step()
+"""
+
 
 @pytest.mark.parametrize("shape", ["16, 32", "16, 7, 32"])
 def test_rows_of_data_that_the_first_linear_layer_reads_are_counted(planned, shape) -> None:
@@ -47,3 +62,8 @@ def test_images_of_all_microbatches_and_ranks_are_counted_and_no_evaluation(plan
     assert plan["samples_per_s"] * plan["step_s"] == pytest.approx(4 * 2 * 24)
     assert "samples/s" in plan["said"]
     assert plan["tokens_per_rank_and_step"] == 0
+
+
+def test_a_label_for_each_image_is_no_token(planned) -> None:
+    plan = planned(LABELS)
+    assert (plan["tokens_per_rank_and_step"], plan["samples_per_rank_and_step"]) == (0, 2 * 8)

@@ -148,16 +148,19 @@ class Plan:
         """Elements that the step's first embedding looks up, in all microbatches; 0 without one.
 
         What is looked up without gradients, as in an evaluation between steps, counts only
-        where nothing is looked up with them.
+        where nothing is looked up with them. One for each image of a convolutional network is a
+        label.
         """
         looked_up = [op for op in self.ops if op.name == "embedding" and op.phase is Phase.FORWARD]
         looked_up = [op for op in looked_up if op.differentiable] or looked_up
         first = looked_up[:1]
-        return sum(
+        count = sum(
             op.looked_up
             for op in looked_up
             if (op.line, self._table_bytes(op)) == (first[0].line, self._table_bytes(first[0]))
         )
+        convolves = any(op.name == "convolution" and op.phase is Phase.FORWARD for op in self.ops)
+        return 0 if convolves and count <= self.samples_per_rank else count
 
     @property
     def samples_per_rank(self) -> int:
