@@ -5,7 +5,6 @@
 #include "python_frames.h"
 
 #include <ATen/SequenceNumber.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <array>
 #include <map>
@@ -80,7 +79,8 @@ ForwardLines& forward_lines() {
   return *lines;
 }
 
-// Whether Python code may be what computes in a node: its own, or that of hooks.
+}  // namespace
+
 bool calls_python(torch::autograd::Node& node) {
   if (!node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty()) {
     return true;
@@ -88,6 +88,8 @@ bool calls_python(torch::autograd::Node& node) {
   // By name, because the class is in a library that extensions in C++ are not linked with.
   return std::string_view(typeid(node).name()).find("PyNode") != std::string_view::npos;
 }
+
+namespace {
 
 struct CallingLine {
   UserLine line;

@@ -4,6 +4,8 @@
 
 #include <Python.h>
 
+#include <torch/csrc/autograd/function.h>
+
 #include <string>
 
 namespace torchtpu {
@@ -26,5 +28,8 @@ UserLine current_user_line();
 // Its description, after "backward of " where it is a forward op's; made once per place in a
 // program. The GIL is held; never freed.
 const std::string& current_line_text();
+
+// Whether Python code may be what computes in a node of the backward pass: its own, or that of hooks.
+bool calls_python(torch::autograd::Node& node);
 
 }  // namespace torchtpu

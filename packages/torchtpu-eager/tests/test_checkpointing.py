@@ -94,6 +94,13 @@ def test_gradients_of_gradients_are_no_recomputation():
     assert "recomputation" not in torch.tpu.counters()["flushes"]
 
 
+def test_gradients_of_functions_are_no_recomputation():
+    x = torch.randn(8, device="tpu")
+    torch.tpu.reset_counters()
+    torch.func.vmap(torch.func.grad(lambda each: each.sin().square()))(x).cpu()
+    assert "recomputation" not in torch.tpu.counters()["flushes"]
+
+
 def test_one_program_of_both_has_a_barrier_before_what_is_computed_again():
     step = _step("not reentrant")
     seen = []

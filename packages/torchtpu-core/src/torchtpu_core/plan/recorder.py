@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtpu_core.errors import PlanError
@@ -170,7 +171,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if self.in_optimizer:
             return Phase.OPTIMIZER
         if torch._C._current_graph_task_id() != -1:
-            return Phase.RECOMPUTE if torch.is_grad_enabled() else Phase.BACKWARD
+            return Phase.RECOMPUTE if _is_recomputation() else Phase.BACKWARD
         return Phase.FORWARD
 
     def _record(
@@ -327,6 +328,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.dtype = op_work.dtype_of(on_device[0])
         elif name in op_work.MOVES:
             op.work = Work.MOVE
+
+
+def _is_recomputation() -> bool:
+    """Whether an operator of a backward pass is the forward pass's (`csrc/recomputation.h`)."""
+    autograd = torch._C._autograd
+    if not torch.is_grad_enabled():
+        return False
+    if autograd._top_saved_tensors_default_hooks(False) is not None:
+        return True
+    is_own = isinstance(torch._C._current_autograd_node(), BackwardCFunction)
+    return is_own and not autograd._get_current_graph_task_keep_graph()
 
 
 def _other_shapes() -> bool:
