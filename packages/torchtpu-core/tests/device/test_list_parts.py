@@ -8,13 +8,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor
+from torchtpu_core.runtime import list_parts
 from torchtpu_core.runtime.list_rounds import rounds_of
 
 LAYER = ((3, 4), (5,), (5,), ())
 
 
 @pytest.fixture(autouse=True)
-def _strict() -> Iterator[None]:
+def _strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(list_parts, "_rounds_had", {})  # lists are divided as those before them
     with torch.tpu.set_eager_mode("strict"):
         yield
 
