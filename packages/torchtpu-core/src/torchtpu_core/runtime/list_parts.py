@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from torchtpu_core.lowering.promotion import SCALAR_WORDS
-from torchtpu_core.runtime import transfers
+from torchtpu_core.runtime import fingerprints, transfers
 from torchtpu_core.runtime.list_rounds import Round, rounds_of
 from torchtpu_core.runtime.trace_lowering import Description
 
@@ -48,7 +48,7 @@ class Part:
     key: Hashable
     description: Callable[[], Description]
     operands: Sequence[int]
-    scalars: Sequence[int]
+    scalars: list[int]
     live: Sequence[int]
 
 
@@ -111,7 +111,8 @@ class _Whole:
         plans = [read[3] for read in node["inputs"]] + [out[3] for out in node["outputs"]]
         self.starts = list(_ranges(plan[4] for plan in plans))
         self.first_scalar = sum(plan[4] for plan in plans)
-        self.row = (node["name"], id(node["row"]), node["precision"])
+        context = fingerprints.lowering_context()  # a part may outlive a change of it
+        self.row = (node["name"], id(node["row"]), node["precision"], context)
 
     def part(self, places: Sequence[int]) -> Part:
         """What is done to the tensors at some places of the lists."""
@@ -292,10 +293,7 @@ class Calls:
         self._has_words = description["scalar_count"] > 0
         self._device = description["device"]
         self._divided: tuple[Any, list[_Words]] = (None, [()] * len(parts))
-        self._places = [
-            (np.array(part.scalars, int)[:, None] * SCALAR_WORDS + np.arange(SCALAR_WORDS)).ravel()
-            for part in parts
-        ]
+        self._scalars = [part.scalars for part in parts]
         self._steps = [
             (program.call, part.operands, list(zip(part.live, program.positions, strict=True)))
             for part, program in zip(parts, programs, strict=True)
@@ -315,11 +313,11 @@ class Calls:
 
     def _divide(self, words: Any) -> list[_Words]:
         """The numbers of each part, on the device; equal ones are put there once."""
-        host = np.asarray(words)
+        rows = np.asarray(words).reshape(-1, SCALAR_WORDS)
         put: dict[bytes, _Words] = {b"": ()}
         divided = []
-        for places in self._places:
-            own = host[places]
+        for scalars in self._scalars:
+            own = rows[scalars].reshape(-1)
             key = own.tobytes()
             if key not in put:
                 put[key] = (transfers.put(own, self._device),)
