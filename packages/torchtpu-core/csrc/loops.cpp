@@ -7,7 +7,11 @@
 namespace torchtpu {
 namespace {
 
-constexpr size_t kMinPiece = 64;   // ops: rounds of a small body go together
+constexpr size_t kLeastLoop = 64;  // ops that go round
+// Rounds of a small body go together, up to so many ops, but a loop has several pieces: as layers
+// that are left out by chance, it may be shorter the next time.
+constexpr size_t kLongPiece = 64;
+constexpr size_t kPiecesOfLoop = 8;
 constexpr size_t kMinRounds = 3;   // to call it a loop
 constexpr size_t kMaxKnown = 8;
 
@@ -34,7 +38,7 @@ bool Loops::piece_ends() {
   }
   for (const Known& loop : known_) {
     if (loop.run >= loop.period && sum_of_last(loop.period) == loop.sum) {
-      piece_ = (kMinPiece + loop.period - 1) / loop.period * loop.period;
+      piece_ = loop.piece;
       piece_hash_ = 0;
       unlike_ = 0;
       return true;
@@ -61,7 +65,7 @@ void Loops::learn() {
     }
     last[shapes_[i]] = i;
   }
-  if (best_run + best_period < kMinPiece) {
+  if (best_run + best_period < kLeastLoop) {
     return;
   }
   uint64_t sum = 0;
@@ -76,7 +80,10 @@ void Loops::learn() {
   if (known_.size() == kMaxKnown) {
     known_.erase(known_.begin());
   }
-  known_.push_back({best_period, sum, best_end + 1 == shapes_.size() ? best_run : 0});
+  size_t ops = std::min(kLongPiece, (best_run + best_period) / kPiecesOfLoop);
+  size_t rounds = (ops + best_period - 1) / best_period;
+  size_t going = best_end + 1 == shapes_.size() ? best_run : 0;
+  known_.push_back({best_period, sum, rounds * best_period, going});
 }
 
 bool Loops::going_round() const {

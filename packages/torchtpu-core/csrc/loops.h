@@ -27,6 +27,7 @@ class Loops {
   struct Known {
     size_t period;
     uint64_t sum;     // of the shapes of one round, wherever it starts
+    size_t piece;     // ops of a piece: some rounds
     size_t run = 0;   // ops in a row that equal the op one period before
   };
 
