@@ -294,9 +294,10 @@ def test_random_numbers_are_drawn_once_for_several_readers() -> None:
     assert {life.storage for life in lives} == {3, 4}
 
 
-def test_image_that_is_converted_for_convolutions_is_kept_as_they_want_it() -> None:
+@pytest.mark.parametrize("name", ["_to_copy", "div"])
+def test_image_that_is_converted_for_convolutions_is_kept_as_they_want_it(name) -> None:
     ops = [
-        op("_to_copy", Work.MOVE, (1,), (3,)),
+        op(name, Work.ELEMENTWISE, (1,), (3,)),
         op("convolution", Work.MATMUL, (3, 1), (4,), products=SQUARE),
         op("convolution_backward", Work.MATMUL, (4, 3, 1), (5,), BACK, products=SQUARE),
     ]
@@ -439,3 +440,32 @@ def test_elementwise_result_that_is_joined_for_a_product_is_kept(reader, kept) -
     ]
     # 5 and 6, which are there throughout, and 2.
     assert _passing(_memory(ops, dict.fromkeys((2, 3, 4), 5)))[3] == 3 * MIB + kept * MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "reader", "kept"),
+    [
+        ("slice_backward", "mm", 2),
+        ("mul", "mm", 0),
+        ("upsample_nearest2d", "convolution", 1),
+        ("mul", "convolution", 0),
+    ],
+)
+def test_what_is_padded_or_repeated_for_a_product_is_written(name, reader, kept) -> None:
+    ops = [
+        _mm(1, 2),
+        op("neg", Work.ELEMENTWISE, (2,), (3,)),
+        op(name, Work.ELEMENTWISE, (3,), (4,)),
+        op(reader, Work.MATMUL, (4,), (5,), products=SQUARE),
+    ]
+    made = recording(ops, dict.fromkeys((2, 3, 4), 4))
+    found = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
+    assert len({life.storage for life in found} & {3, 4}) == kept
+
+
+def test_what_the_script_holds_between_steps_is_no_activation() -> None:
+    made = recording([_mm(1, 2), _mm(2, 3)], {2: 2})
+    made.blocks[1] = Block(MIB, 0, Phase.FORWARD, "script.py:1")
+    memory = memory_of(made.ops, made.blocks, (1, 2), 1 << 40, Vmem(0))
+    assert memory.at_peak[Category.HELD] == 2 * MIB  # 2 is of the operator before the step
+    assert memory.at_peak[Category.ACTIVATIONS] == MIB

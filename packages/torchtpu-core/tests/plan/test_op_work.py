@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torchtpu_core.plan.op_work import drawn_of, is_compared, products_of, touched_bytes
+from torchtpu_core.plan.recorder import _is_composite
 
 ROWS, WIDTH, LOOKED_UP = 1000, 16, 8
 TABLE = torch.empty(ROWS, WIDTH)
@@ -127,3 +128,8 @@ def test_fourier_transforms_are_products_with_roots_of_unity() -> None:
     long = torch.empty(4, 4096, dtype=torch.complex64)
     factors = (3, 4 * 32, 128, 128), (3, 4 * 128, 32, 32)
     assert products_of("_fft_c2c", (long, [1], 0, True), long) == factors
+
+
+@pytest.mark.parametrize(("name", "composite"), [("upsample_nearest2d", False), ("linear", True)])
+def test_operator_that_python_alone_can_take_apart_is_recorded_whole(name, composite) -> None:
+    assert _is_composite(getattr(torch.ops.aten, name).default) == composite

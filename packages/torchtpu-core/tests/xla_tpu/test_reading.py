@@ -112,6 +112,27 @@ def test_time_of_a_product_is_its_copy_and_then_its_matrix_or_memory_time(progra
     assert run.waited_s == {"copy": pytest.approx(copy, rel=1e-3)}
 
 
+@pytest.mark.parametrize("place", ["", "S(1)"])
+def test_copy_beside_the_core_has_what_that_leaves_of_hbm(place) -> None:
+    row = f"f32[4096,4096]{{1,0:T(8,128){place}}}"
+    copied = "f32[8192,4096]{1,0:T(8,128)S(1)}"
+    text = f"""ENTRY %main (x: f32[4096,4096], w: f32[8192,4096]) -> f32[8192,4096] {{
+  %x = {row} parameter(0)
+  %w = f32[8192,4096]{{1,0:T(8,128)}} parameter(1)
+  %start = ({copied}, f32[8192,4096]{{1,0:T(8,128)}}, u32[]{{:S(2)}}) copy-start(%w)
+  %y = {row} negate(%x)
+  ROOT %done = {copied} copy-done(%start)
+}}
+"""
+    rates = Rates.of(V5E.chip)
+    array, copy = 4 * 4096 * 4096, rates.hbm_s(8192 * 4096 * 4)
+    run = timing.time_of(text, V5E)
+    core = 0.0 if place else rates.hbm_s(2 * array)
+    assert run.step_s == pytest.approx(core + copy)
+    assert run.step_s == pytest.approx(rates.hbm_s(run.moved_bytes))
+    assert run.spans[0].end_s == pytest.approx(run.step_s)
+
+
 def test_depthwise_convolution_takes_the_vector_unit_less_time_than_the_matrix_unit() -> None:
     shape = "f32[8,64,64,128]{3,2,1,0:T(8,128)S(1)}"
     text = f"""ENTRY %main (x: f32[8,64,64,128], w: f32[7,7,1,128]) -> f32[8,64,64,128] {{

@@ -293,8 +293,7 @@ def _larger_batch(step: Step) -> Iterator[Found]:
     """Twice the batch: weights, their communication and the update are shared by more tokens."""
     if not any(op.phase is Phase.BACKWARD for op in step.ops):
         return
-    at_peak = step.memory.at_peak
-    grown = at_peak.get(Category.ACTIVATIONS, 0) + at_peak.get(Category.TEMPORARIES, 0)
+    grown = sum(step.memory.at_peak.get(category, 0) for category in Category.varying())
     room = step.memory.limit_bytes - step.memory.peak_bytes
     if grown > room:
         return

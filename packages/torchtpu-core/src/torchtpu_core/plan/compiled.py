@@ -16,25 +16,26 @@ from torchtpu_core import xla_tpu
 from torchtpu_core.errors import PlanError, TPUCompileError
 from torchtpu_core.plan.compiled_roles import of_roles
 from torchtpu_core.plan.links import traffic_of
-from torchtpu_core.plan.memory import Memory
+from torchtpu_core.plan.memory import Memory, given_category
 from torchtpu_core.plan.placed import Placed, Schedule, Unit
 from torchtpu_core.plan.program import StepProgram, program_of
 from torchtpu_core.plan.records import Category, Op, Phase, Recording, Work
 from torchtpu_core.plan.result import Plan
 from torchtpu_core.plan.schedule import Pricer
 from torchtpu_core.targets import Target
-from torchtpu_core.xla_tpu import timing
+from torchtpu_core.xla_tpu import spans
 from torchtpu_core.xla_tpu.buffers import totals
 from torchtpu_core.xla_tpu.compiling import Compiled, Progress
 from torchtpu_core.xla_tpu.hlo import Instruction, Module, read
 from torchtpu_core.xla_tpu.liveness import lives
+from torchtpu_core.xla_tpu.timing import time_of
 
 NAME = "xla-tpu"
 _UNITS = {
-    timing.CORE: Unit.CORE,
-    timing.DMA: Unit.DMA,
-    timing.ICI: Unit.ICI,
-    timing.DCN: Unit.DCN,
+    spans.CORE: Unit.CORE,
+    spans.DMA: Unit.DMA,
+    spans.ICI: Unit.ICI,
+    spans.DCN: Unit.DCN,
 }
 _KINDS = {
     "all-reduce": "all_reduce",
@@ -118,13 +119,13 @@ def _phase_of(instruction: Instruction) -> Phase:
 
 def _schedule(made: Compiled, plan: Plan, lines: _Lines) -> Schedule:
     """The schedule in the plan's words."""
-    run = timing.time_of(made.hlo, plan.where, plan.slices)
+    run = time_of(made.hlo, plan.where, plan.slices)
     module = read(made.hlo)
     result = Schedule(step_s=run.step_s)
     critical: dict[str, float] = defaultdict(float)
     network = 0.0
     for index, span in enumerate(run.spans):
-        if span.bound in ("loop", "call"):
+        if span.bound in spans.OUTER:
             continue
         op = _op_of(span, module, lines)
         seconds = (span.end_s - span.start_s) * span.runs
@@ -158,7 +159,7 @@ def _schedule(made: Compiled, plan: Plan, lines: _Lines) -> Schedule:
     return result
 
 
-def _op_of(span: timing.Span, module: Module, lines: _Lines) -> Op:
+def _op_of(span: spans.Span, module: Module, lines: _Lines) -> Op:
     """A span's instruction as an operator of the plan."""
     one = span.instruction
     kind = one.opcode.removesuffix("-start")
@@ -170,7 +171,7 @@ def _op_of(span: timing.Span, module: Module, lines: _Lines) -> Op:
         op.group, op.moved_bytes = span.group, span.moved_bytes
     elif span.flops:
         op.work = Work.MATMUL
-    elif span.unit == timing.DMA or kind in ("copy", "transpose", "slice"):
+    elif span.unit == spans.DMA or kind in ("copy", "transpose", "slice"):
         op.work = Work.MOVE
     return op
 
@@ -179,7 +180,7 @@ def _memory(
     made: Compiled, module: Module, program: StepProgram, plan: Plan, lines: _Lines
 ) -> Memory:
     """HBM over the schedule: operands and results throughout, temporaries while they live."""
-    blocks = plan.recording.blocks
+    blocks, start = plan.recording.blocks, plan.recording.step()[0]
     entry = module.computations.get(module.entry, [])
     steps = len(entry) + 1
     curves = {category: [0] * steps for category in Category}
@@ -188,7 +189,7 @@ def _memory(
     given = _argument_sizes(made, module)
     for place, size in zip(program.operands, given, strict=False):
         block = blocks[place.storage]
-        category = block.category or Category.ACTIVATIONS
+        category = given_category(block, start)
         curves[category] = [value + size for value in curves[category]]
         by_line[category, block.line] += size
     rest = sums["argument"] - sum(given[: len(program.operands)]) + sums["constant"]

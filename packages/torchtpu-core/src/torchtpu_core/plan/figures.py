@@ -31,6 +31,7 @@ _CATEGORIES = {
     Category.OPTIMIZER: GREEN,
     Category.GRADIENTS: ORANGE,
     Category.GATHERED: PINK,
+    Category.HELD: YELLOW,
     Category.ACTIVATIONS: RED,
     Category.TEMPORARIES: GREY,
 }

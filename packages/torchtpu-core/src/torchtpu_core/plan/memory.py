@@ -57,8 +57,7 @@ class Memory:
         """The nearest change that would fit; empty if it fits."""
         if self.fits:
             return ""
-        growing = (Category.ACTIVATIONS, Category.TEMPORARIES)
-        varies = sum(self.at_peak.get(category, 0) for category in growing)
+        varies = sum(self.at_peak.get(category, 0) for category in Category.varying())
         state = self.peak_bytes - varies
         if state >= self.limit_bytes:
             return (
@@ -101,7 +100,7 @@ def memory_of(
     for storage, size in found.fixed.items():
         if not size:
             continue
-        category = blocks[storage].category or Category.ACTIVATIONS
+        category = given_category(blocks[storage], start)
         living.append((category, 0, end - start + 1, size, storage))
     for life in found.lives:
         category = _category(blocks[life.storage], life.end, backward)
@@ -141,6 +140,11 @@ def _tables(ops: Sequence[Op], state: Container[int]) -> float:
     passes = sum(op.phase is not Phase.OPTIMIZER for op in ops)
     changed = {storage for op in ops for storage in op.writes if storage in state}
     return passes * cal.TABLES_PER_OPERATOR.value + len(changed) * cal.TABLES_PER_STATE.value
+
+
+def given_category(block: Block, start: int) -> Category:
+    """What an operand or result of the step holds, which starts with the operator `start`."""
+    return block.category or (Category.HELD if block.born < start else Category.ACTIVATIONS)
 
 
 def _category(block: Block, end: int, backward: int) -> Category:

@@ -24,6 +24,8 @@ from torchtpu_core.plan.uses import Uses
 COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
 _NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
 _SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
+_PADS = frozenset({"slice_backward", "constant_pad_nd"})
+_REPEATS = ("upsample_", "_upsample_")
 #: Operators further apart than this are not fused, but for what is computed again.
 WINDOW = 24
 #: Operands of one fusion: the most that libtpu gave the sum of an LSTM's gradients.
@@ -66,6 +68,8 @@ def sources_of(
             continue
         if any(_joins_for_products(ops, uses, i) for i in readers):
             continue
+        if _written_for_product(ops, uses, op, readers):
+            continue
         if op.name in _SOFTMAX and readers[-1] - writers[-1] > WINDOW:
             continue
         if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
@@ -74,7 +78,7 @@ def sources_of(
         if moved_norm and any(_is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers):
             continue
         folded = op.name == "constant_pad_nd" and all(is_convolution(ops[i]) for i in readers)
-        converted = op.name in COPIES and uses.fixed.issuperset(sources)
+        converted = uses.fixed.issuperset(sources)
         if converted and len(readers) > 1 and all(_convolves(ops[i], storage) for i in readers):
             continue
         draws = _draws(op) or not random.isdisjoint(reads)
@@ -145,6 +149,20 @@ def _joins_for_products(ops: Sequence[Op], uses: Uses, index: int) -> bool:
     """Whether an operator joins tensors for a product, which reads them in their parts."""
     joined = ops[index].writes if ops[index].name == "cat" else ()
     return any(ops[i].work is Work.MATMUL for storage in joined for i in uses.readers[storage])
+
+
+def _written_for_product(ops: Sequence[Op], uses: Uses, op: Op, readers: Sequence[int]) -> bool:
+    """Whether a product reads a result that it does not compute within it.
+
+    It neither pads its operand, as the gradient of a slice is, nor repeats rows of an image.
+    What is padded is written before.
+    """
+    if op.name.startswith(_REPEATS) and any(takes_fused(ops[i]) for i in readers):
+        return True
+    if op.name in _PADS and _feeds_product(ops, readers):
+        return True
+    padded = (storage for i in readers if ops[i].name in _PADS for storage in ops[i].writes)
+    return any(_feeds_product(ops, uses.readers[storage]) for storage in padded)
 
 
 def _scaled_by_reductions(ops: Sequence[Op]) -> set[int]:

@@ -354,12 +354,14 @@ def _is_composite(func: Any) -> bool:
     """Whether `func` is made of others on the device.
 
     Autograd takes such an operator apart before it comes here; tensors of inference mode and
-    calls below autograd, such as DTensor's, have none.
+    calls below autograd, such as DTensor's, have none. `can_decompose` also holds for kernels with
+    a decomposition in Python alone, as interpolation has, which the device runs as they are.
     """
     if func.namespace == "prim" or func is _aten._has_compatible_shallow_copy_type.default:
         return False
-    own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "PrivateUse1")
-    return not own and bool(func._can_decompose())
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    own = has_kernel(func.name(), "PrivateUse1")
+    return not own and has_kernel(func.name(), "CompositeImplicitAutograd")
 
 
 def _to_small_host(tensor: Any, target: Any) -> bool:

@@ -48,8 +48,14 @@ class Category(enum.StrEnum):
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer state"
     GATHERED = "gathered weights"
+    HELD = "buffers, other state"
     ACTIVATIONS = "activations"
     TEMPORARIES = "temporaries"
+
+    @classmethod
+    def varying(cls) -> tuple[Category, ...]:
+        """What may grow with the batch; caches of keys and values are among what is held."""
+        return cls.HELD, cls.ACTIVATIONS, cls.TEMPORARIES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,26 +5,26 @@ The compiler says what is fused, what lies in VMEM, which copies and collectives
 the core and where the core waits for them. It has no times: those are the simulator's, by
 the same rates as everywhere. The core works in the order of the schedule; copies use HBM,
 collectives the links. Not modelled: HBM shared by copies and the core at once.
-Imports neither torch nor, but for a Pallas kernel's program, JAX.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from torchtpu_core.ici.groups import span_of
 from torchtpu_core.ici.kinds import CollectiveKind
-from torchtpu_core.ici.model import CollectiveTime, Message, NetworkModel, network_model
+from torchtpu_core.ici.model import Message, NetworkModel, network_model
 from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.simulator.collective_pricing import start_s
 from torchtpu_core.simulator.rates import Rates
+from torchtpu_core.xla_tpu.copies import Copies, Copy
 from torchtpu_core.xla_tpu.device_groups import groups_of
 from torchtpu_core.xla_tpu.hlo import Array, Instruction, Module, bits_of, read
 from torchtpu_core.xla_tpu.kernels import work_of
 from torchtpu_core.xla_tpu.products import product_of
+from torchtpu_core.xla_tpu.spans import CORE, DCN, DMA, ICI, Run, Span
 
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _STATED = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
@@ -55,55 +55,6 @@ _MOVES = frozenset(
 )
 _INSIDE_FREE = _FREE | {"broadcast", "fusion", "reshape", "transpose", "copy", "slice", "pad"}
 _SLICED = frozenset(("slice", "dynamic-slice", "gather"))
-CORE, DMA, ICI, DCN = "TensorCore", "DMA", "ICI", "DCN"
-
-
-@dataclass(slots=True)
-class Span:
-    """When one instruction ran on one unit.
-
-    Attributes:
-        instruction: what ran.
-        unit: TensorCore, DMA, ICI or DCN.
-        start_s: simulated start.
-        end_s: simulated end.
-        bound: what took the time.
-        flops: of its products.
-        hbm_bytes: that it moves.
-        runs: how often, of a loop's body.
-        collective: its network time, of a collective.
-        group: the first group of devices, of a collective.
-        moved_bytes: that a device puts in, of a collective.
-    """
-
-    instruction: Instruction
-    unit: str
-    start_s: float
-    end_s: float
-    bound: str
-    flops: float = 0.0
-    hbm_bytes: float = 0.0
-    runs: int = 1
-    collective: CollectiveTime | None = None
-    group: tuple[int, ...] = ()
-    moved_bytes: int = 0
-
-
-@dataclass(slots=True)
-class Run:
-    """A program's simulated run.
-
-    Attributes:
-        spans: in the order of the schedule.
-        step_s: simulated seconds.
-        waited_s: seconds in which the core waits, by opcode of what it waits for.
-        unknown: opcodes whose work is not known, with how often they occur.
-    """
-
-    spans: list[Span] = field(default_factory=list)
-    step_s: float = 0.0
-    waited_s: dict[str, float] = field(default_factory=dict)
-    unknown: dict[str, int] = field(default_factory=dict)
 
 
 def time_of(hlo: str, where: Slice, slices: int = 1) -> Run:
@@ -135,32 +86,40 @@ class _Walker:
     def walk(self, body: Sequence[Instruction], run: Run, now: float, runs: int) -> float:
         """Places a computation's instructions from `now`; returns when all is done."""
         core = now
-        free = {DMA: now, ICI: now, DCN: now}
+        free = {ICI: now, DCN: now}
         ends: dict[str, float] = {}
+        copies, copied = Copies(), list[tuple[Span, Copy]]()
         for one in body:
             if one.opcode.endswith("-done"):
-                end = ends.get(one.operands[0], core) if one.operands else core
+                name = one.operands[0] if one.operands else ""
+                end = max(core, copies.done(name, core), ends.get(name, core))
+                if name in ends:
+                    copies.advance(core, end, 0.0)
                 if end > core:
                     self._waited(run, one, end - core, runs)
-                core = max(core, end)
+                core = end
                 continue
             made = self._span(one, run, core, runs)
-            if made is None:
+            if made is None or made.end_s <= 0:
                 continue
-            if one.opcode.endswith("-start"):
-                made.start_s = max(core, free[made.unit])
-                made.end_s += made.start_s
+            run.spans.append(made)
+            if made.unit == DMA:
+                copied.append((made, copies.start(one.name, made.end_s)))
+                continue
+            beside = one.opcode.endswith("-start")
+            made.start_s = max(core, free[made.unit]) if made.unit in free else core
+            made.end_s += made.start_s
+            if made.unit in free:
                 free[made.unit] = ends[one.name] = made.end_s
-            else:
-                made.start_s = max(core, free[made.unit]) if made.unit in (ICI, DCN) else core
-                made.end_s += made.start_s
-                if made.unit in (ICI, DCN):
+                if not beside:
                     self._waited(run, one, made.end_s - core, runs)
-                    free[made.unit] = made.end_s
+            if not beside:
+                copies.advance(core, made.end_s, self.rates.hbm_s(made.hbm_bytes))
                 core = made.end_s
-            if made.end_s > made.start_s:
-                run.spans.append(made)
-        return max([core, *free.values()])
+        end = max([core, copies.drain(core), *free.values()])
+        for span, copy in copied:
+            span.start_s, span.end_s = copy.start_s, copy.end_s
+        return end
 
     def _waited(self, run: Run, one: Instruction, seconds: float, runs: int) -> None:
         name = one.opcode.removesuffix("-done").removesuffix("-start")
@@ -242,7 +201,9 @@ class _Walker:
         run.spans += inner.spans
         for name, seconds in inner.waited_s.items():
             run.waited_s[name] = run.waited_s.get(name, 0.0) + seconds
-        return Span(one, CORE, 0.0, once * count, "loop", runs=runs)
+        return Span(
+            one, CORE, 0.0, once * count, "loop", hbm_bytes=inner.moved_bytes / runs, runs=runs
+        )
 
     def _branches(self, one: Instruction, run: Run, core: float, runs: int) -> Span:
         """The longest of the computations that may run."""
@@ -253,7 +214,7 @@ class _Walker:
             tried.append((end - core, inner))
         seconds, inner = max(tried, key=lambda pair: pair[0], default=(0.0, Run()))
         run.spans += inner.spans
-        return Span(one, CORE, 0.0, seconds, "call", runs=runs)
+        return Span(one, CORE, 0.0, seconds, "call", hbm_bytes=inner.moved_bytes / runs, runs=runs)
 
     def _on_core(self, one: Instruction, run: Run, runs: int) -> Span | None:
         if one.opcode == "custom-call" and "tpu_custom_call" not in one.text:
