@@ -133,3 +133,16 @@ def test_fourier_transforms_are_products_with_roots_of_unity() -> None:
 @pytest.mark.parametrize(("name", "composite"), [("upsample_nearest2d", False), ("linear", True)])
 def test_operator_that_python_alone_can_take_apart_is_recorded_whole(name, composite) -> None:
     assert _is_composite(getattr(torch.ops.aten, name).default) == composite
+
+
+def test_transposed_convolution_is_the_gradient_of_one_whose_output_it_reads() -> None:
+    small, large = torch.empty(2, 8, 5, 5), torch.empty(2, 4, 10, 10)
+    weight, stride, padding = torch.empty(8, 4, 2, 2), [2, 2], [0, 0]
+    rest = (None, stride, padding, [1, 1], True, [0, 0], 1)
+    places, taps = 2 * 5 * 5, 4 * 2 * 2
+    # Each place of the large image is reached by one tap of every feature.
+    assert products_of("convolution", (small, weight, *rest), large) == ((1, 200, 8, 4),)
+    found = products_of(
+        "convolution_backward", (large, small, weight, *rest, [True, True, False]), small
+    )
+    assert found == ((1, places, taps, 8), (1, 8, places, taps))

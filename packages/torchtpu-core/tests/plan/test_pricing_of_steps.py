@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from torchtpu_core.ici.slices import parse_slice
-from torchtpu_core.plan.figures import timeline
+from torchtpu_core.plan.figures import memory, roofline, timeline
 from torchtpu_core.plan.fusion import fuse
 from torchtpu_core.plan.making import make_plan
 from torchtpu_core.plan.memory import Memory
@@ -363,3 +363,48 @@ def test_memory_that_does_not_fit_names_the_part_of_the_batch_that_would() -> No
     assert "50% of the batch" in Memory(at_peak=kept, peak_bytes=160, limit_bytes=100).to_fit
     assert "2 times as many" in Memory(at_peak=kept, peak_bytes=160, limit_bytes=30).to_fit
     assert Memory(at_peak=kept, peak_bytes=160, limit_bytes=160).to_fit == ""
+
+
+@pytest.mark.parametrize(("keys", "stays"), [(256, True), (77, False)])
+def test_scores_that_fit_vmem_in_whole_tiles_move_nothing_through_hbm(keys, stays) -> None:
+    scores, kernel_bytes = 4.0 * 256 * keys, 1 << 24
+    ops = [
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
+        op("sdpa", Work.ATTENTION, (2,), (3,), scores=scores, head_dims=(64, 64)),
+        op("mm", Work.MATMUL, (3,), (4,), products=SQUARE),
+    ]
+    ops[1].kernel_bytes = kernel_bytes
+    made = recording(ops, {2: 2, 3: 3})
+    made.blocks[3].shape = (1, 4, 256, 64)
+    plan = make_plan(made, parse_slice("v5e:1x1"), 1, "highest")
+    # The operand and the result, which stay in VMEM, too, are part of the bytes of the scores.
+    assert plan.fusion.moved_bytes[1] == (0 if stays else kernel_bytes - 2 * MIB)
+
+
+def test_attention_without_kernels_takes_the_passes_of_its_products() -> None:
+    pricer = Pricer(parse_slice("v5e:1x1"), 1)
+
+    def seconds(**more: object) -> float:
+        one = op("sdpa", Work.ATTENTION, (1,), (2,), scores=1e9, head_dims=(128, 128), **more)
+        return pricer.core(one, 0.0, 0.0)[0]
+
+    kernels, narrow, wide = seconds(flash=True), seconds(), seconds(dtype="f32")
+    assert kernels == narrow < wide < 6 * narrow
+
+
+def test_figures_reach_from_the_start_of_the_step_to_its_end() -> None:
+    plan = make_plan(_training(), V5P, 1, "highest")
+    drawn = memory(plan)["data"]
+    assert drawn
+    for curve in drawn:
+        assert (curve["x"][0], curve["x"][-1]) == (0.0, pytest.approx(plan.step_s * 1e3))
+
+
+def test_product_of_operands_in_vmem_is_at_the_end_of_the_roof() -> None:
+    plan = make_plan(_training(), V5P, 1, "highest")
+    for item in plan.schedule.placed:
+        item.hbm_bytes = 0.0
+    roof, *marks = roofline(plan)["data"]
+    assert marks
+    for mark in marks:
+        assert mark["x"] == [pytest.approx(roof["x"][-1], rel=0.01)]

@@ -190,6 +190,7 @@ def test_inference_mode_is_planned(tmp_path) -> None:
     done = _run(tmp_path, INFERENCE, "--target", "v5e:1x1", "--json", "plan.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[1.0, 1.0, 1.0, 1.0] True" in done.stdout
+    assert "reads a tensor (.cpu(), .numpy() or .tolist()), 1 time;" in done.stdout
     plan = json.loads((tmp_path / "plan.json").read_text())
     parameters = 256 * 1024 + 1024 + 1024 + 1024 * 256 + 256 + 512 * 512
     assert plan["hbm"]["at_peak"]["parameters"] == 4 * parameters

@@ -109,7 +109,7 @@ def test_time_of_a_product_is_its_copy_and_then_its_matrix_or_memory_time(progra
     memory = (1024 * 512 + 1024 * 256) * 2 / rate
     assert run.step_s == pytest.approx(copy + memory, rel=1e-3)
     assert sum(span.flops for span in run.spans) == 2 * 1024 * 512 * 256
-    assert run.waited_s == {"copy": pytest.approx(copy, rel=1e-3)}
+    assert run.waited_s == {"DMA": pytest.approx(copy, rel=1e-3)}
 
 
 @pytest.mark.parametrize("place", ["", "S(1)"])

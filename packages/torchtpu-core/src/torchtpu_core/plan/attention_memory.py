@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.vmem import Life
-from torchtpu_core.simulator.rates import LANES
+from torchtpu_core.simulator.rates import LANES, SUBLANES
 from torchtpu_core.units import ceil_div
 
 _ELEMENT_BYTES = {"f32": 4, "f64": 8}
@@ -43,6 +43,37 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
             found += [Life(ops[i].writes[0], size, (i,), i + 1) for i in both]
         if later:
             found += _copies(op, index, later[0], uses)
+    return found
+
+
+def scores_in_vmem(
+    ops: Sequence[Op],
+    blocks: dict[int, Block],
+    lives: Sequence[Life],
+    out: Sequence[Life],
+    room_bytes: int,
+) -> set[int]:
+    """Attention without kernels whose scores are never in HBM, by index.
+
+    They are where the softmax is, if their rows fill tiles and two of their size have room; others
+    XLA copies into another layout.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+        lives: as `attention_lives` finds them.
+        out: those of all lives that take a place in HBM.
+        room_bytes: room for values in VMEM.
+    """
+    placed = {id(life) for life in out}
+    found = set()
+    for life in lives:
+        op = ops[life.first]
+        if len(life.uses) > 1 or op.flash or op.drawn or id(life) in placed:
+            continue
+        whole = _keys(op, blocks[life.storage].shape) % SUBLANES == 0
+        if whole and 2 * life.size_bytes <= room_bytes:
+            found.add(life.first)
     return found
 
 

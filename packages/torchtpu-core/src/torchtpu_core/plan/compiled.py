@@ -45,6 +45,8 @@ _KINDS = {
     "collective-permute": "collective_permute",
 }
 
+_WAITS = {**_KINDS, spans.DMA: Unit.DMA.value}
+
 
 def compiled_plan(
     plan: Plan, target: Target, *, timeout_s: float, progress: Progress | None = None
@@ -124,7 +126,11 @@ def _schedule(made: Compiled, plan: Plan, lines: _Lines) -> Schedule:
     result = Schedule(step_s=run.step_s)
     critical: dict[str, float] = defaultdict(float)
     network = 0.0
-    for index, span in enumerate(run.spans):
+    # Of what a loop runs the loop's place, or that of what went before it.
+    places = {one.name: i for i, one in enumerate(module.computations.get(module.entry, []))}
+    index = 0
+    for span in run.spans:
+        index = places.get(span.instruction.name, index)
         if span.bound in spans.OUTER:
             continue
         op = _op_of(span, module, lines)
@@ -149,7 +155,7 @@ def _schedule(made: Compiled, plan: Plan, lines: _Lines) -> Schedule:
         elif unit is Unit.CORE:
             critical[f"{op.phase.value}: {op.work.value}"] += seconds
     for name, waited in run.waited_s.items():
-        critical[f"waiting for {_KINDS.get(name, name)}"] += waited
+        critical[f"waiting for {_WAITS.get(name, name)}"] += waited
     result.exposed_s = sum(s for n, s in run.waited_s.items() if n in _KINDS)
     result.hidden_s = max(0.0, network - result.exposed_s)
     result.critical = dict(sorted(critical.items(), key=lambda item: -item[1]))
@@ -194,7 +200,9 @@ def _memory(
         by_line[category, block.line] += size
     rest = sums["argument"] - sum(given[: len(program.operands)]) + sums["constant"]
     left = max(0, sums["output"] + rest)
-    curves[Category.GRADIENTS] = [value + left for value in curves[Category.GRADIENTS]]
+    trains = any(op.phase is Phase.BACKWARD for op in plan.ops)
+    made_by_step = Category.GRADIENTS if trains else Category.ACTIVATIONS
+    curves[made_by_step] = [value + left for value in curves[made_by_step]]
     known = module.find()
     living = lives(made.buffers, module)
     phases = {one.name: _phase_of(one) for one in entry}

@@ -106,6 +106,7 @@ def _bars(plan: Plan, items: Sequence[tuple[str, Placed]]) -> Figure:
         "layout": {
             "barmode": "overlay",
             "height": height,
+            "showlegend": True,  # of one phase, too
             "xaxis": {"title": {"text": f"{unit_name} (simulated)"}},
             "yaxis": {
                 "autorange": "reversed",
@@ -121,32 +122,37 @@ def _bars(plan: Plan, items: Sequence[tuple[str, Placed]]) -> Figure:
 
 
 def roofline(plan: Plan) -> Figure:
-    """Operators by operations per byte and by rate, under the roofs of the device."""
+    """Operators by operations per byte and by rate, under the roofs of the device.
+
+    Those with little or nothing in HBM are at the end of the roof.
+    """
     rates = plan.where.chip
     devices = rates.devices_per_chip or 1
     peak = plan.peak_flops_per_s
     memory = rates.figure("hbm_bytes_per_s") / devices * cal.HBM_ACHIEVED.value
     ridge = peak / memory
+    most = ridge * 100
     groups: dict[str, list[Placed]] = defaultdict(list)
     for item in plan.schedule.placed:
-        if item.flops and item.hbm_bytes and item.op.work in (Work.MATMUL, Work.ATTENTION):
+        if item.flops and item.op.work in (Work.MATMUL, Work.ATTENTION):
             groups[f"{item.op.phase.value}: {item.op.work.value}"].append(item)
     data: list[dict[str, Any]] = [
         {
             "type": "scatter",
             "mode": "lines",
             "name": "roof",
-            "x": [ridge / 1000, ridge, ridge * 100],
+            "x": [ridge / 1000, ridge, most],
             "y": [peak / 1000 / 1e12, peak / 1e12, peak / 1e12],
             "line": {"color": "#888888", "dash": "dash"},
             "hoverinfo": "skip",
         }
     ]
+    intensity = "operations per byte of HBM; at the right end those of operands in VMEM"
     symbols = {Work.MATMUL: "circle", Work.ATTENTION: "diamond"}
     for name, items in groups.items():
         points: dict[tuple[float, float, str], float] = defaultdict(float)
         for item in items:
-            x = item.flops / item.hbm_bytes
+            x = item.flops / max(item.hbm_bytes, item.flops / most)
             key = (float(f"{x:.3g}"), float(f"{item.flops / item.seconds / 1e12:.3g}"))
             points[(*key, f"{item.op.name}<br>{relative(item.op.line)}")] += item.seconds
         longest = max(points.values())
@@ -171,7 +177,7 @@ def roofline(plan: Plan) -> Figure:
         "data": data,
         "layout": {
             "height": 420,
-            "xaxis": {"type": "log", "dtick": 1, "title": {"text": "operations per byte of HBM"}},
+            "xaxis": {"type": "log", "dtick": 1, "title": {"text": intensity}},
             "yaxis": {"type": "log", "dtick": 1, "title": {"text": "TFLOP/s (simulated)"}},
             "legend": {"orientation": "h", "y": -0.25},
             "margin": {"b": 120},
@@ -182,14 +188,14 @@ def roofline(plan: Plan) -> Figure:
 def memory(plan: Plan) -> Figure:
     """HBM by category over the step, with the limit of the device."""
     scale, unit_name = _clock(plan)
-    ends = {item.index: item.end_s for item in plan.schedule.placed}
-    moments, now = [], 0.0
-    count = len(plan.ops)
+    placed = (item for item in plan.schedule.placed if item.unit is not Unit.DMA)
+    ends = {item.index: item.end_s for item in placed}
+    count = max(map(len, plan.memory.curves.values())) - 1
+    moments = [0.0]  # before each operator, and after the last
     for index in range(count):
-        now = max(now, ends.get(index, now))
-        moments.append(now)
+        moments.append(max(moments[-1], ends.get(index, 0.0)))
     step = max(1, count // MOST_POINTS)
-    chosen = sorted({*range(0, count, step), min(plan.memory.peak_index, count - 1)})
+    chosen = sorted({*range(0, count, step), min(plan.memory.peak_index, count), count})
     size, size_name = (GIB, "GiB") if plan.memory.peak_bytes >= GIB else (MIB, "MiB")
     data: list[dict[str, Any]] = [
         {

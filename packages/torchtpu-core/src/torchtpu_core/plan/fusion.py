@@ -43,15 +43,23 @@ class Fusion:
     again: dict[int, frozenset[int]] = field(default_factory=dict)
     elided: set[tuple[int, int]] = field(default_factory=set)
 
-    def staying(self, ops: Sequence[Op], blocks: dict[int, Block], resident: set[int]) -> Fusion:
+    def staying(
+        self,
+        ops: Sequence[Op],
+        blocks: dict[int, Block],
+        resident: Container[int],
+        scores: Container[int] = (),
+    ) -> Fusion:
         """The same fusions, where some storages stay in VMEM.
 
         Args:
             ops: the operators.
             blocks: storages by identifier.
             resident: which stay.
+            scores: attention whose scores stay, by index.
         """
-        moved, within = _Traffic(ops, blocks, self.again, self.elided, resident).counted()
+        traffic = _Traffic(ops, blocks, self.again, self.elided, resident)
+        moved, within = traffic.counted(scores)
         return replace(self, moved_bytes=moved, vmem_bytes=within)
 
 
@@ -115,7 +123,7 @@ class _Traffic:
         blocks: dict[int, Block],
         again: dict[int, frozenset[int]],
         elided: set[tuple[int, int]],
-        resident: set[int],
+        resident: Container[int],
     ) -> None:
         self._ops, self._blocks, self._again, self._elided = ops, blocks, again, elided
         self._resident = resident
@@ -123,7 +131,7 @@ class _Traffic:
         self._writer: dict[int, int] = {}
         self._loaded: dict[tuple[int, int | None, int], float] = defaultdict(float)
 
-    def counted(self) -> tuple[list[float], list[float]]:
+    def counted(self, scores: Container[int]) -> tuple[list[float], list[float]]:
         """Bytes of HBM and of VMEM by operator; of what is computed again they are its readers'."""
         moved, within = [], []
         for index, op in enumerate(self._ops):
@@ -134,7 +142,8 @@ class _Traffic:
                         vmem += size
                     else:
                         hbm += size
-                hbm = max(hbm, op.kernel_bytes - vmem)
+                if index not in scores:
+                    hbm = max(hbm, op.kernel_bytes - vmem)
             moved.append(hbm)
             within.append(vmem)
             self._writer.update(dict.fromkeys(op.writes, index))

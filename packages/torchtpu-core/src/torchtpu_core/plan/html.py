@@ -66,6 +66,8 @@ def _note(plan: Plan) -> str:
     note += "for each role." if plan.roles else "that stands for all."
     shown = [role.name for role in plan.roles if role.plan is plan]
     note += f" Figures of one device are those of {shown[0]}, the slowest." if shown else ""
+    if plan.compiler_report:
+        note += " Fusion, schedule and memory are those of XLA's TPU compiler."
     if plan.faults:
         note += f" The slice has faults: {', '.join(plan.faults.described())}."
     return note

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from torchtpu_core.plan.attention_memory import attention_lives
+from torchtpu_core.plan.attention_memory import attention_lives, scores_in_vmem
 from torchtpu_core.plan.recomputed import ends_of_products, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.tiles import padded_sizes
@@ -31,11 +31,13 @@ class Lifetimes:
         fixed: bytes of storages that take it throughout.
         lives: values that take it for a part of the step.
         resident: storages that take none, as they stay in VMEM.
+        scores: attention whose scores stay there, by index.
     """
 
     fixed: dict[int, int] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
     resident: set[int] = field(default_factory=set)
+    scores: set[int] = field(default_factory=set)
 
 
 def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: Vmem) -> Lifetimes:
@@ -63,7 +65,8 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     held = list(_held(blocks, uses, start, len(ops)))
     out = in_hbm(lives, passing, vmem)
     resident = {life.storage for life in lives} - {life.storage for life in out}
-    return Lifetimes(fixed, [*out, *held], resident)
+    scores = scores_in_vmem(ops, blocks, kept, out, vmem.room_bytes)
+    return Lifetimes(fixed, [*out, *held], resident, scores)
 
 
 def _held(blocks: dict[int, Block], uses: Uses, start: int, count: int) -> Iterator[Life]:

@@ -80,7 +80,7 @@ def _alone(recording: Recording, where: Slice, slices: int, pricer: Pricer, faul
     limit = where.chip.hbm_device_bytes
     step, vmem = (start, end), _vmem(where, placed, end - start)
     memory = memory_of(recording.ops, recording.blocks, step, limit, vmem, _table_bytes(where))
-    fusion = fusion.staying(ops, recording.blocks, memory.resident)
+    fusion = fusion.staying(ops, recording.blocks, memory.resident, memory.scores)
     placed = schedule(ops, fusion, pricer)
     return Plan(recording, where, slices, ops, fusion, placed, memory, faults=faults)
 

@@ -36,6 +36,7 @@ class Memory:
         limit_bytes: what a device may allocate.
         holes_bytes: of the temporaries, what is taken beyond what lives at the peak.
         resident: storages of values that stay in VMEM.
+        scores: attention of the step whose scores do, by index.
     """
 
     curves: dict[Category, list[int]] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Memory:
     limit_bytes: int = 0
     holes_bytes: int = 0
     resident: set[int] = field(default_factory=set)
+    scores: set[int] = field(default_factory=set)
 
     @property
     def fits(self) -> bool:
@@ -123,6 +125,7 @@ def memory_of(
         limit_bytes=limit_bytes,
         holes_bytes=holes,
         resident=found.resident,
+        scores=found.scores,
     )
     by_line: dict[tuple[Category, str], int] = defaultdict(int)
     for category, first, last, size, storage in living:

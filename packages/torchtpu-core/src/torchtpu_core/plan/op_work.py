@@ -237,21 +237,42 @@ def _grouped(args: Sequence[Any], out: Any) -> Products:
 
 
 def _convolution(args: Sequence[Any], out: Any) -> Products:
-    """One product: rows are output places, columns output features, depth the taps."""
+    """One product: rows are output places, columns output features, depth the taps.
+
+    A transposed one is the gradient of another's image, whose output is its input.
+    """
     weight, groups = args[1], int(args[8])
-    places = out.shape[0] * math.prod(out.shape[2:])
-    depth = math.prod(weight.shape[1:])
-    return ((groups, places, depth, max(1, weight.shape[0] // groups)),)
+    if args[6]:
+        return (_image_gradient(out, args[0], weight, groups),)
+    places, depth, features = _taps(out, weight, groups)
+    return ((groups, places, depth, features),)
+
+
+def _taps(output: torch.Tensor, weight: torch.Tensor, groups: int) -> tuple[int, int, int]:
+    """Places of a convolution's output, taps for each of them, and features of a group."""
+    places = output.shape[0] * math.prod(output.shape[2:])
+    return places, math.prod(weight.shape[1:]), max(1, weight.shape[0] // groups)
+
+
+def _image_gradient(
+    image: torch.Tensor, output: torch.Tensor, weight: torch.Tensor, groups: int
+) -> tuple[int, int, int, int]:
+    """Rows are the image's places, columns its features, depth the taps that reach a place."""
+    places, taps, features = _taps(output, weight, groups)
+    rows = max(1, image.shape[0] * math.prod(image.shape[2:]))
+    columns = max(1, weight.shape[1])
+    return groups, rows, max(1, round(places * features * taps / (rows * columns))), columns
 
 
 def _convolution_backward(args: Sequence[Any], out: Any) -> Products:
-    gradient, weight, groups = args[0], args[2], int(args[9])
-    places = gradient.shape[0] * math.prod(gradient.shape[2:])
-    depth, features = math.prod(weight.shape[1:]), max(1, weight.shape[0] // groups)
-    wanted = args[10]
+    gradient, image, weight, transposed = args[0], args[1], args[2], args[7]
+    groups, wanted = int(args[9]), args[10]
+    places, depth, features = _taps(image if transposed else gradient, weight, groups)
     rows: list[tuple[int, int, int, int]] = []
-    if wanted[0]:
-        rows.append((groups, places, features, depth))
+    if wanted[0] and transposed:
+        rows.append((groups, places, depth, features))
+    elif wanted[0]:
+        rows.append(_image_gradient(image, gradient, weight, groups))
     if wanted[1]:
         rows.append((groups, features, places, depth))
     return tuple(rows)

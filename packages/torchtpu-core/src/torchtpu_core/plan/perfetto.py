@@ -49,7 +49,8 @@ def events(plan: Plan) -> list[dict[str, Any]]:
     start = plan.recording.step()[0]
     times = {}
     for item, lane in zip(plan.schedule.placed, lanes, strict=True):
-        times[item.index] = item.end_s
+        if item.unit is not Unit.DMA:  # copies end when later operators run
+            times[item.index] = item.end_s
         found.append(
             {
                 "name": item.op.collective or item.op.name,

@@ -95,7 +95,11 @@ class Pricer:
         """Seconds of the matrix unit and of the vector unit, and matrix operations."""
         if op.work is Work.ATTENTION:
             keys, values = op.head_dims
-            seconds = self.rates.attention_s(op.scores, keys, values, backward=op.gradient)
+            # Without the kernels its products are XLA's own.
+            passes = 1 if op.flash else self._passes.get(op.dtype, 1)
+            seconds = self.rates.attention_s(
+                op.scores, keys, values, backward=op.gradient, passes=passes
+            )
             return seconds, 0.0, op.scores * (keys + values) * (5 if op.gradient else 2)
         spent, flops = {True: 0.0, False: 0.0}, 0.0
         for batch, m, k, n in op.products:

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.pipelining.stage import PipelineStage
 
+from torchtpu_core.plan import placeholders
 from torchtpu_core.plan.exchange import Alone, Mailbox
 
 
@@ -26,6 +27,7 @@ def enter_all(stack: contextlib.ExitStack) -> None:
     for patch in (_compile(), _module_compile(), _loading_in_process()):
         stack.enter_context(patch)
     stack.enter_context(_formatting())
+    stack.enter_context(_listing())
     for name, replacement in _OBJECTS.items():
         stack.enter_context(mock.patch.object(dist, name, replacement))
 
@@ -56,6 +58,19 @@ def _formatting() -> Any:
         return real(self, spec)
 
     return mock.patch.object(torch.Tensor, "__format__", __format__)
+
+
+def _listing() -> Any:
+    """``tolist()`` reads a tensor at once; PyTorch's of fake tensors reads number after number."""
+    real = FakeTensor.tolist
+
+    def tolist(self: FakeTensor) -> Any:
+        host = self.cpu() if self.dim() else self
+        if isinstance(host, FakeTensor):
+            return real(self)
+        return host.fill_(placeholders.of(self)).tolist()
+
+    return mock.patch.object(FakeTensor, "tolist", tolist)
 
 
 def _loading_in_process() -> Any:

@@ -121,17 +121,20 @@ class Rates:
         """Part of the peak that a long product reaches: tiles of weights must be loaded."""
         return 1 / (1 + self.mxu_side / cal.MATRIX_FILL_ROWS.value)
 
-    def attention_s(self, scores: float, head_dim: int, value_dim: int, *, backward: bool) -> float:
-        """Seconds of flash attention over `scores` pairs of query and key, of all heads.
+    def attention_s(
+        self, scores: float, head_dim: int, value_dim: int, *, backward: bool, passes: int = 1
+    ) -> float:
+        """Seconds of attention over `scores` pairs of query and key, of all heads.
 
-        Forward two products, backward five; each uses ``dim / S`` of the matrix unit.
+        Forward two products, backward five, each of so many passes over the matrix unit, of which
+        it uses ``dim / S``.
         """
         side = self.mxu_side
         pad_k = ceil_div(head_dim, side) * side
         pad_v = ceil_div(value_dim, side) * side
         products = (3 * pad_k + 2 * pad_v) if backward else (pad_k + pad_v)
         ops = cal.SOFTMAX_OPS_BACKWARD.value if backward else cal.SOFTMAX_OPS_FORWARD.value
-        matrix = 2.0 * scores * products / (self.flops_per_s["bf16"] * self.fill)
+        matrix = 2.0 * scores * products * passes / (self.flops_per_s["bf16"] * self.fill)
         return matrix + scores * ops / self.vector_ops_per_s
 
     def hbm_s(self, moved_bytes: float) -> float:

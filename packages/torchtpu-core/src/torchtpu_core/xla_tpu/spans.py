@@ -51,7 +51,7 @@ class Run:
     Attributes:
         spans: in the order of the schedule.
         step_s: simulated seconds.
-        waited_s: seconds in which the core waits, by opcode of what it waits for.
+        waited_s: seconds in which the core waits, by unit or opcode of what it waits for.
         unknown: opcodes whose work is not known, with how often they occur.
     """
 

@@ -95,8 +95,9 @@ class _Walker:
                 end = max(core, copies.done(name, core), ends.get(name, core))
                 if name in ends:
                     copies.advance(core, end, 0.0)
-                if end > core:
-                    self._waited(run, one, end - core, runs)
+                    self._waited(run, one.opcode, end - core, runs)
+                else:
+                    self._waited(run, DMA, end - core, runs)
                 core = end
                 continue
             made = self._span(one, run, core, runs)
@@ -112,7 +113,7 @@ class _Walker:
             if made.unit in free:
                 free[made.unit] = ends[one.name] = made.end_s
                 if not beside:
-                    self._waited(run, one, made.end_s - core, runs)
+                    self._waited(run, one.opcode, made.end_s - core, runs)
             if not beside:
                 copies.advance(core, made.end_s, self.rates.hbm_s(made.hbm_bytes))
                 core = made.end_s
@@ -121,8 +122,10 @@ class _Walker:
             span.start_s, span.end_s = copy.start_s, copy.end_s
         return end
 
-    def _waited(self, run: Run, one: Instruction, seconds: float, runs: int) -> None:
-        name = one.opcode.removesuffix("-done").removesuffix("-start")
+    def _waited(self, run: Run, name: str, seconds: float, runs: int) -> None:
+        if seconds <= 0:
+            return
+        name = name.removesuffix("-done").removesuffix("-start")
         run.waited_s[name] = run.waited_s.get(name, 0.0) + seconds * runs
 
     def _span(self, one: Instruction, run: Run, core: float, runs: int) -> Span | None:
