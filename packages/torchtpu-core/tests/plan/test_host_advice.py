@@ -30,6 +30,22 @@ def test_reading_a_value_costs_the_step_a_start_from_the_host() -> None:
     assert _advice(plain, "less often") is None
 
 
+@pytest.mark.parametrize("validated", [True, False])
+def test_checks_of_distributions_are_named_with_their_switch(planned, validated) -> None:
+    script = f"""
+import torch
+weight = torch.nn.Parameter(torch.ones(512, 512, device="tpu"))
+for _ in range(2):
+    logits = torch.ones(64, 512, device="tpu") @ weight
+    policy = torch.distributions.Categorical(logits=logits, validate_args={validated})
+    (-policy.log_prob(policy.sample())).mean().backward()
+    torch.optim.SGD([weight], 0.1).step()
+"""
+    said = planned(script, "--target", "v5e:1x1")["said"]
+    assert ("check distributions, which validate_args=False leaves out" in said) == validated
+    assert ("reads a number" in said) == validated
+
+
 def test_fallback_costs_its_way_to_the_host_and_back() -> None:
     there = op("geqrf", Work.HOST, (2,), (3,), host_bytes=160 * MIB)
     plain, fallen = _plan([PRODUCT]), _plan([PRODUCT, there])

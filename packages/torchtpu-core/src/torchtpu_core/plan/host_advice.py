@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torchtpu_core.hardware.sourced import Sourced, Status
 from torchtpu_core.plan.changed_step import Found, Step, without
-from torchtpu_core.plan.records import Op, Phase, Work
+from torchtpu_core.plan.records import CHECK, Op, Phase, Work
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.units import format_bytes
 
@@ -31,11 +31,16 @@ def _lines(step: Step, chosen: Sequence[int]) -> tuple[str, ...]:
 def _host_reads(step: Step) -> Iterator[Found]:
     """Values that the host reads: the device runs dry while it waits."""
     reads = [i for i, op in enumerate(step.ops) if op.work is Work.HOST and not op.host_bytes]
+    checks = sum(step.ops[i].name == CHECK for i in reads)
     if reads:
         yield (
             "Read values from the device less often",
             f"reads in a step: {len(reads)}, each at least {cal.HOST_START_S.value * 1e6:.0f} us "
-            "in which the device waits; log every n-th step, or keep sums on the device",
+            "in which the device waits; log every n-th step, or keep sums on the device"
+            + (
+                f"; {checks} check distributions, which validate_args=False leaves out"
+                * (checks > 0)
+            ),
             _lines(step, reads),
             without(step, reads),
         )

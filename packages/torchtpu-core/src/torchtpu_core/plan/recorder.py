@@ -32,7 +32,7 @@ from torchtpu_core.plan import (
 )
 from torchtpu_core.plan.arguments import DEVICE
 from torchtpu_core.plan.attention_kernels import attention_of
-from torchtpu_core.plan.records import LOOK_UPS, HostRead, Op, Phase, Recording, Work
+from torchtpu_core.plan.records import CHECK, LOOK_UPS, HostRead, Op, Phase, Recording, Work
 from torchtpu_core.plan.shapes import Shapes
 from torchtpu_core.plan.storages import Storages
 from torchtpu_core.plan.user_lines import UserLines
@@ -156,7 +156,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 "ends by a value of the device never ends without values: a plan reads 1, and for "
                 "a tensor 0. End it by a count as well, such as `for _ in range(limit)`."
             )
-        self.recording.ops.append(Op("host read", Work.HOST, self._phase(), line))
+        name = CHECK if self.lines.within("torch.distributions") else "host read"
+        self.recording.ops.append(Op(name, Work.HOST, self._phase(), line))
 
     def _dynamic(self, func: Any) -> Exception:
         return PlanError(

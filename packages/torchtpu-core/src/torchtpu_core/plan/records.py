@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 DENSE_GRADIENTS = frozenset(
     {"embedding_dense_backward", "_embedding_bag_backward", "_embedding_bag_dense_backward"}
 )
+#: The name of a value that the host reads to check the arguments of a distribution.
+CHECK = "check of a distribution"
 #: Operators of which the second operand is the rows that are looked up.
 LOOK_UPS = DENSE_GRADIENTS | {"embedding"}
 

@@ -105,14 +105,24 @@ class UserLines:
         """The innermost line of the user's from a frame outwards."""
         return self._find(frame)
 
+    def within(self, package: str) -> bool:
+        """Whether a package is among the libraries that run now for the user's line."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and self._is_library(frame.f_code):
+            if frame.f_globals.get("__name__", "").startswith(package):
+                return True
+            frame = frame.f_back
+        return False
+
+    def _is_library(self, code: CodeType) -> bool:
+        library = self._library.get(code)
+        if library is None:
+            library = self._library[code] = code.co_filename.startswith(LIBRARIES)
+        return library
+
     def _find(self, frame: FrameType | None) -> str:
         while frame is not None:
-            code = frame.f_code
-            library = self._library.get(code)
-            if library is None:
-                library = code.co_filename.startswith(LIBRARIES)
-                self._library[code] = library
-            if not library:
-                return f"{code.co_filename}:{frame.f_lineno}"
+            if not self._is_library(frame.f_code):
+                return f"{frame.f_code.co_filename}:{frame.f_lineno}"
             frame = frame.f_back
         return NO_LINE

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies between HBM and VMEM that run beside the core, in what it leaves of HBM.
 
-HBM serves one byte at a time: a copy goes on while the core computes, and stands still while the
+The rate of HBM is one for both: a copy goes on while the core computes, and stands still while the
 core reads or writes HBM itself. Copies are served in the order in which they were started. Which
 of the two is served first changes nothing in when both are done.
 """

@@ -3,8 +3,9 @@
 
 The compiler says what is fused, what lies in VMEM, which copies and collectives run beside
 the core and where the core waits for them. It has no times: those are the simulator's, by
-the same rates as everywhere. The core works in the order of the schedule; copies use HBM,
-collectives the links. Not modelled: HBM shared by copies and the core at once.
+the same rates as everywhere. The core works in the order of the schedule; copies use what it
+leaves of HBM (`xla_tpu.copies`), collectives the links.
+Imports neither torch nor, but for a Pallas kernel's program, JAX.
 """
 
 from __future__ import annotations
