@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.testing._internal.two_tensor import TwoTensor
+from torchtpu_compile import bounded_program
 
 
 def parts(value: Any) -> list[Tensor]:
@@ -39,3 +40,53 @@ def test_pair_made_of_plain_tensors_is_a_pair(
     expected = function(x)
     assert type(actual) is TwoTensor
     torch.testing.assert_close(parts(actual), parts(expected))
+
+
+def rows(lengths: Sequence[int], device: str) -> Tensor:
+    """Sequences of the jagged layout, the same ones on every device."""
+    parts = [torch.linspace(-1, n, 8 * n).view(n, 8).to(device) for n in lengths]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+
+
+def turned(x: Tensor) -> Tensor:
+    """What leaves the first graph is a view of a part of its input."""
+    heads = x.unflatten(-1, (2, 4)).transpose(1, 2)
+    torch._dynamo.graph_break()
+    return (heads * 2).transpose(1, 2)
+
+
+def rows_of_plain(x: Tensor) -> Tensor:
+    """Sequences whose rows are a view of a plain input."""
+    y = x.values() * 2
+    torch._dynamo.graph_break()
+    return torch.nested.nested_tensor_from_jagged(y.view(-1, 4, 2), x.offsets())
+
+
+@pytest.mark.parametrize(
+    ("function", "backend"), [(turned, "tpu"), (turned, "inductor"), (rows_of_plain, "tpu")]
+)
+def test_jagged_views_have_their_values_after_a_graph(
+    function: Callable[[Tensor], Tensor], backend: str
+) -> None:
+    compiled = torch.compile(function, backend=backend)
+    for lengths in ((3, 5, 2), (4, 0, 9)):
+        actual, expected = rows(lengths, "tpu"), rows(lengths, "cpu")
+        results = [f(x).values() for f, x in ((compiled, actual), (function, expected))]
+        for result in results:
+            result.square().sum().backward()
+        torch.testing.assert_close(results[0].cpu(), results[1])
+        torch.testing.assert_close(actual.grad.values().cpu(), expected.grad.values())
+
+
+def test_jagged_rows_to_padded_ones_run_on_the_device_at_open_sizes() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.softmax(1).values(), torch.nested.to_padded_tensor(x, 1.0)
+
+    compiled = torch.compile(function, backend="tpu", dynamic=True)
+    fallbacks, refused = torch.tpu.counters()["fallbacks"], dict(bounded_program.reasons)
+    for lengths in ((3, 5, 2), (4, 1, 6), (2, 7, 3)):
+        pairs = [f(rows(lengths, d)) for f, d in ((compiled, "tpu"), (function, "cpu"))]
+        for actual, expected in zip(*pairs, strict=True):
+            torch.testing.assert_close(actual.cpu(), expected)
+    assert torch.tpu.counters()["fallbacks"] == fallbacks
+    assert dict(bounded_program.reasons) == refused

@@ -16,7 +16,12 @@ from torchtpu_core.lowering.table import Kind, Lowering, operator
 from torchtpu_compile import encoder_layers, open_numbers, tensor_lists
 
 #: Composites of torch ops whose results have sizes that do not depend on values.
-_SIZED = ("aten::_linalg_det", "aten::_linalg_slogdet")
+_SIZED = (
+    "aten::_linalg_det",
+    "aten::_linalg_slogdet",
+    "aten::_jagged_to_padded_dense_forward",
+    "aten::_padded_dense_to_jagged_forward",
+)
 #: Ops without a rule whose decompositions torch has, but does not count among the core ones.
 _ALSO_APART = (torch.ops.aten.dist.default,)
 #: What `missing_rows` found, for tables of so many rows: rows are added, never removed.

@@ -95,7 +95,8 @@ def _keep(module: GraphModule) -> int:
         if inner is not module and isinstance(inner, GraphModule):
             _give_back(inner)
     graph = Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
+    output = graph.output(graph.graph_copy(module.graph, {}))
+    output.meta = dict(module.graph.output_node().meta)
     undo_lowering_patterns(graph)
     copied = GraphModule(module, graph)
     apart.take_apart(copied)

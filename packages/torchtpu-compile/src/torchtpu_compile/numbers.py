@@ -64,9 +64,12 @@ def evaluate(
 
 
 def _of_trace(node: Node, lookup: Callable[[Node], Any]) -> Any:
-    """Where an intermediate lies in memory, as the tracer saw it: its value does not say."""
+    """Where an intermediate lies in memory, as the tracer saw it: its value does not say.
+
+    Its own sizes are looked at too: an input may be gone once nothing else needs it.
+    """
     known: dict[Any, int] = {}
-    for source in node.graph.find_nodes(op="placeholder"):
+    for source in (*node.graph.find_nodes(op="placeholder"), *node.all_input_nodes):
         with contextlib.suppress(KeyError):
             traced, value = source.meta.get("val"), lookup(source)
             is_tensor = isinstance(traced, torch.Tensor)

@@ -6,13 +6,15 @@ tensor of the graph, or the elements of one do not fill its memory (``y[:, 0]``,
 expanded tensor), the program returns that tensor once and the views are made of it after
 each call. Results that are views of inputs are AOTAutograd's business, which makes them
 anew itself; those that it hides from autograd (the parts of ``unbind``, what a custom
-function returns as it came) are made of the arguments here. A single view whose elements
+function returns as it came) and those of tensor subclasses, whose parts it does not look at,
+are made of the arguments here. A single view whose elements
 do fill its memory (``y.t()``, ``y[1:]``) is a tensor of its own with the strides of eager,
 but no ``_base``: nobody else sees its memory.
 """
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,10 @@ from typing import Any
 
 import sympy
 import torch
+from torch._functorch._aot_autograd.descriptors import (
+    SubclassGetAttrAOTInput,
+    SubclassGetAttrAOTOutput,
+)
 from torch.fx import GraphModule, Node
 
 from torchtpu_compile import numbers
@@ -180,9 +186,9 @@ def _views_of_arguments(
 ) -> dict[int, OutputView]:
     """The results that lie in an argument, which AOTAutograd neither makes anew nor copies."""
     found: dict[int, OutputView] = {}
-    for index, info in _kinds().items():
-        node = results[index] if index < len(results) else None
-        if not _hides_an_input(info) or not isinstance(node, Node):
+    for index, kind in _kinds(results).items():
+        node = results[index]
+        if kind is not _Kind.IN_ARGUMENT or not isinstance(node, Node):
             continue
         origin = _origin(node)
         if origin.op != "placeholder" or any(is_input_write(user) for user in origin.users):
@@ -194,20 +200,48 @@ def _views_of_arguments(
     return found
 
 
-def _kinds() -> dict[int, Any]:
+class _Kind(enum.Enum):
+    """What becomes of a result that AOTAutograd takes for a view."""
+
+    #: It makes the view of the input after the graph has run.
+    MADE_ANEW = enum.auto()
+    #: The caller gets what the graph returns, which may lie in an argument.
+    IN_ARGUMENT = enum.auto()
+    OTHER = enum.auto()
+
+
+def _kinds(results: Sequence[Any]) -> dict[int, _Kind]:
     """What AOTAutograd found out of the results of the forward graph that it compiles now."""
     context = torch._guards.TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     if metadata is None:
         return {}
     first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
-    return dict(enumerate(metadata.output_info, first))
+    infos = enumerate(metadata.output_info[: len(results) - first], first)
+    return {index: _kind(results[index], info) for index, info in infos}
 
 
-def _hides_an_input(info: Any) -> bool:
-    """Whether a result lies in an input without being a view of it for autograd."""
+def _kind(node: Any, info: Any) -> _Kind:
     kind = info.output_type.name
-    return kind == "custom_function_view" or (kind == "non_alias" and info.base_idx is not None)
+    if kind == "custom_function_view" or (kind == "non_alias" and info.base_idx is not None):
+        return _Kind.IN_ARGUMENT  # it hides from autograd that it is a view
+    if kind not in ("alias_of_input", "is_input"):
+        return _Kind.OTHER
+    return _Kind.IN_ARGUMENT if _is_part(node) else _Kind.MADE_ANEW
+
+
+def _is_part(node: Any) -> bool:
+    """Whether a result or what it is a view of is a part of a tensor subclass.
+
+    Of a subclass AOTAutograd makes anew the whole, if anything.
+    """
+    if not isinstance(node, Node) or node.op == "placeholder":
+        return False
+    if isinstance(_origin(node).meta.get("desc"), SubclassGetAttrAOTInput):
+        return True
+    output = node.graph.output_node()
+    described = zip(output.args[0], output.meta.get("desc") or (), strict=False)
+    return any(n is node and isinstance(d, SubclassGetAttrAOTOutput) for n, d in described)
 
 
 def _origin(node: Node) -> Node:
@@ -249,15 +283,18 @@ def keep_values(module: GraphModule) -> None:
         module: a forward or inference graph that AOTAutograd compiles now; its output node is
             changed.
     """
-    kinds = _kinds()
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
-    if not kinds or not isinstance(output.args[0], (list, tuple)):
+    if not isinstance(output.args[0], (list, tuple)):
         return
     results = list(output.args[0])
+    kinds = _kinds(results)
+    if not kinds:
+        return
+    in_arguments = _views_of_arguments(results, _sources(module))
     bases = torch._guards.TracingContext.get().fw_metadata.num_intermediate_bases
     for index in range(min(kinds), min(max(kinds) + 1 + bases, len(results))):
-        node, info = results[index], kinds.get(index)
-        if info and (info.output_type.name in _MADE_ANEW or _hides_an_input(info)):
+        node = results[index]
+        if kinds.get(index) is _Kind.MADE_ANEW or index in in_arguments:
             continue
         if not isinstance(node, Node) or not _is_open_view(node) or is_piece(node):
             continue
@@ -265,10 +302,6 @@ def keep_values(module: GraphModule) -> None:
             results[index] = module.graph.call_function(torch.ops.aten.clone.default, (node,))
         results[index].meta = dict(node.meta)
     output.args = (results,)
-
-
-#: Kinds of results that AOTAutograd makes of its inputs after the graph has run.
-_MADE_ANEW = frozenset({"alias_of_input", "is_input"})
 
 
 def _sources(module: GraphModule) -> dict[sympy.Symbol, Source]:

@@ -74,8 +74,15 @@ def _observed(call: Call) -> Any:
     return [Padded(value, x.dims), Padded(within, x.dims), *map(call.sizes.static, state)]
 
 
+def _asserted(call: Call) -> Any:
+    """What passes through a check of one element stays as it is."""
+    call.set("self", call.sizes.filled(call.arg("self"), 1))
+    return Padded(call.run(), call.arg("dep_token").dims)
+
+
 RULES: Mapping[str, Rule] = {
     **{f"aten::{name}": elementwise for name in _NAMES},
     **{f"aten::{name}": _divided for name in _DIVISIONS},
+    "aten::_functional_assert_async.msg": _asserted,
     "aten::_fused_moving_avg_obs_fq_helper_functional": _observed,
 }
