@@ -19,6 +19,7 @@ from torchtpu_compile.symbols import (
     Unbounded,
     evaluate,
     expression,
+    grows,
     largest,
     largest_that_holds,
 )
@@ -107,3 +108,28 @@ def test_guards_bound_a_size(equation: sympy.Eq, traced: int, expected: int | No
     guards = [SimpleNamespace(expr=equation), SimpleNamespace(expr=sympy.Ne(S, 1))]
     shape_env = SimpleNamespace(guards=guards, backed_var_to_val={S: sympy.Integer(traced)})
     assert largest_that_holds(S, shape_env) == expected
+
+
+def _share(number: float) -> sympy.Expr:
+    return TruncToInt(number * ToFloat(S))
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (S - FloorDiv(S, 4), True),
+        (FloorDiv(S, 4) * FloorDiv(T, 4) - FloorDiv(FloorDiv(S, 4) * FloorDiv(T, 4), 4), True),
+        (S * T - T * FloorDiv(S, 2), True),
+        (S - _share(0.75), True),
+        (S - TruncToInt(FloatTrueDiv(ToFloat(S), sympy.Float(4))), True),
+        (2 * S - FloorDiv(S, 4) - FloorDiv(S, 3), True),
+        (S - 2 * FloorDiv(S, 2), False),
+        (S - FloorDiv(T, 4), False),
+        (S - _share(1.5), False),
+    ],
+)
+def test_what_is_left_of_a_size_without_a_part_of_it_grows(size: Any, expected: bool) -> None:
+    assert grows(size) is expected
+    values = [[evaluate(size, {S: s, T: t}) for s in range(1, 24)] for t in range(1, 24)]
+    rows = (*values, *zip(*values, strict=True))
+    assert all(list(row) == sorted(row) for row in rows) is expected

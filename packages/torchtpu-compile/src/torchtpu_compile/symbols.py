@@ -260,8 +260,10 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 #: Kinds of expressions that grow with all their arguments.
 _GROWING = frozenset(
-    {"Add", "Max", "Min", "ToFloat", "CeilToInt", "FloorToInt", "RoundToInt", "TruncToInt"}
+    {"Max", "Min", "ToFloat", "CeilToInt", "FloorToInt", "RoundToInt", "TruncToInt"}
 )
+#: To whole numbers, by less than one and alike for numbers one apart.
+_ROUNDINGS = frozenset({"CeilToInt", "FloorToInt", "TruncToInt"})
 #: Quotients: they grow with the first argument if the second is a positive number.
 _QUOTIENTS = frozenset({"FloorDiv", "CleanDiv", "CeilDiv", "IntTrueDiv", "FloatTrueDiv"})
 
@@ -308,6 +310,8 @@ def grows(expr: sympy.Expr) -> bool:
     if expr.is_number or isinstance(expr, sympy.Symbol):
         return True
     name, arguments = type(expr).__name__, expr.args
+    if name == "Add":
+        return _sum_grows(expr)
     if name in _GROWING:
         return all(map(grows, arguments))
     if name == "Mul":
@@ -316,6 +320,49 @@ def grows(expr: sympy.Expr) -> bool:
         return grows(arguments[0]) and _is_positive_number(arguments[1])
     powers = ("Pow", "PowByNatural")
     return name in powers and grows(arguments[0]) and _is_positive_number(arguments[1])
+
+
+def _sum_grows(expr: sympy.Expr) -> bool:
+    """Whether a sum grows: what it loses may be a part of what it has, as in ``s - s//4``."""
+    for term in expr.args:
+        if grows(term):
+            continue
+        whole = _whole_of_part(-term)
+        if whole is None or not grows(whole):
+            return False
+        expr = expr - term - whole
+    return all(map(grows, sympy.Add.make_args(expr)))
+
+
+def _whole_of_part(term: sympy.Expr) -> sympy.Expr | None:
+    """What a term is a rounded part of, which grows at least as fast; None: it is none."""
+    factors = sympy.Mul.make_args(term)
+    for i, factor in enumerate(factors):
+        whole = _dividend(factor)
+        others = factors[:i] + factors[i + 1 :]
+        if whole is not None and all(grows(f) and not f.is_negative for f in others):
+            return sympy.Mul(whole, *others)
+    return None
+
+
+def _dividend(expr: sympy.Expr) -> sympy.Expr | None:
+    """The whole number of which an expression is a share of at most 1, rounded."""
+    name = type(expr).__name__
+    if name in _ROUNDINGS:
+        inner = expr.args[0]
+        if inner.is_Mul and len(inner.args) == 2 and inner.args[0].is_number:
+            share, whole = inner.args
+            share = 1 / share if share > 0 else sympy.Integer(0)
+        elif type(inner).__name__ in _QUOTIENTS:
+            whole, share = inner.args
+        else:
+            return None
+        whole = whole.args[0] if type(whole).__name__ == "ToFloat" else whole
+    elif name in ("FloorDiv", "CleanDiv", "CeilDiv"):
+        whole, share = expr.args
+    else:
+        return None
+    return whole if share.is_number and share >= 1 else None
 
 
 def _is_positive_number(expr: sympy.Expr) -> bool:
