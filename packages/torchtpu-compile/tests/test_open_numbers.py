@@ -90,6 +90,35 @@ def test_a_float_that_changes_is_an_operand(name: str, given: str, dtype: torch.
     assert compiles[2:] == [0] * (len(VALUES) - 2)
 
 
+ACTIVATIONS = {
+    "elu": F.elu,
+    "hardtanh": lambda x, s: F.hardtanh(x, -s, s),
+    "leaky_relu": F.leaky_relu,
+    "softplus": F.softplus,
+    "threshold": lambda x, s: F.threshold(x, s, -s),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_gradient_of_an_activation_whose_float_changes_compiles_once(
+    name: str, dtype: torch.dtype
+) -> None:
+    function, counts = ACTIVATIONS[name], []
+    compiled = torch.compile(function, backend="tpu", fullgraph=True)
+    for value in (0.25, 0.5, 0.75, 0.375):
+        x, y = (torch.linspace(-1.5, 1.6, 12).to(d, dtype).requires_grad_() for d in ("cpu", "tpu"))
+        torch.tpu.synchronize()
+        torch.tpu.reset_counters()
+        actual, expected = compiled(y, value), function(x, value)
+        for result in (actual, expected):
+            result.backward(torch.full_like(result, 1.5))
+        torch.testing.assert_close(actual.cpu(), expected)
+        torch.testing.assert_close(y.grad.cpu(), x.grad)
+        counts.append(torch.tpu.counters()["compiles"])
+    assert counts[2:] == [0, 0]
+
+
 def test_adafactor_compiles_its_step_once() -> None:
     reference = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     model = deepcopy(reference).to("tpu")

@@ -133,6 +133,25 @@ def _leaky_relu(x: Tensor, negative_slope: Any = 0.01) -> Any:
     return torch.where(x > 0, x, x * negative_slope)
 
 
+def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    if not _is_open(alpha, scale, input_scale):
+        return NotImplemented
+    wide = x.to(_wide(x))
+    below = torch.expm1(wide * input_scale) * (alpha * scale)
+    return torch.where(wide > 0, wide * scale, below).to(x.dtype)
+
+
+def _apart(op: Any) -> Function:
+    """PyTorch's own formula of an activation."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if not _is_open(*args, *kwargs.values()):
+            return NotImplemented
+        return torch._decomp.decomposition_table[op](*args, **kwargs)
+
+    return function
+
+
 def _sum_and_product(product: Function) -> Function:
     def function(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
         if not _is_open(beta, alpha):
@@ -181,11 +200,13 @@ _ATEN: Mapping[Any, Function] = {
     aten.clamp_max.default: _as_tensors(torch.minimum),
     aten.clamp_min.default: _as_tensors(torch.maximum),
     aten.div.Tensor_mode: _rounded_quotient,
+    aten.elu.default: _elu,
     aten.fill.Scalar: _fill,
     aten.fmod.Scalar: _as_tensors(torch.fmod),
     aten.full.default: _full,
     aten.full_like.default: _full_like,
     aten.leaky_relu.default: _leaky_relu,
+    aten.hardtanh.default: _clamp,
     aten.lerp.Scalar: _lerp,
     aten.masked_fill.Scalar: _masked_fill,
     aten.pow.Scalar: _power_of,
@@ -195,6 +216,18 @@ _ATEN: Mapping[Any, Function] = {
     aten._foreach_add.List: _each(_scaled_sum, 2),
     aten._foreach_sub.List: _each(_scaled_difference, 2),
     aten._foreach_pow.ScalarAndTensor: _each_power_of,
+    **{
+        op: _apart(op)
+        for op in (
+            aten.elu_backward.default,
+            aten.hardtanh_backward.default,
+            aten.leaky_relu_backward.default,
+            aten.softplus.default,
+            aten.softplus_backward.default,
+            aten.threshold.default,
+            aten.threshold_backward.default,
+        )
+    },
     **{
         overload: _each(one, lists)
         for packet, one, lists in (
