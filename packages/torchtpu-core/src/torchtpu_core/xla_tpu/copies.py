@@ -8,6 +8,7 @@ of the two is served first changes nothing in when both are done.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -49,9 +50,7 @@ class Copies:
         share = max(0.0, 1 - hbm_s / (end_s - start_s))
         now = start_s
         while self._waiting and share:
-            copy = self._waiting[0]
-            if copy.start_s != copy.start_s:
-                copy.start_s = now
+            copy = self._served(now)
             if copy.left_s > share * (end_s - now):
                 copy.left_s -= share * (end_s - now)
                 return
@@ -70,12 +69,17 @@ class Copies:
             now = self._finish(now)
         return now
 
-    def _finish(self, now: float) -> float:
+    def _served(self, now: float) -> Copy:
+        """The first in the row, which runs from `now` on if it did not before."""
         copy = self._waiting[0]
-        if copy.start_s != copy.start_s:
+        if math.isnan(copy.start_s):
             copy.start_s = now
-        self._end(now + copy.left_s)
-        return now + copy.left_s
+        return copy
+
+    def _finish(self, now: float) -> float:
+        end = now + self._served(now).left_s
+        self._end(end)
+        return end
 
     def _end(self, now: float) -> None:
         copy = self._waiting.popleft()
