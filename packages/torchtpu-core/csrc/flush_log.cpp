@@ -27,8 +27,8 @@ std::atomic<bool> logging{false};
 
 const char* name_of(FlushReason reason) {
   static constexpr const char* names[] = {
-      "each op", "host read", "synchronize", "event", "stream", "optimizer step", "compiled graph", "loop", "op limit",
-      "memory limit", "recomputation", "mode change", "user"};
+      "each op", "host read", "synchronize", "event", "stream", "optimizer step", "compiled graph", "loop",
+      "op limit", "memory limit", "backward pass", "recomputation", "mode change", "user"};
   static_assert(std::size(names) == static_cast<size_t>(FlushReason::kCount));
   return names[static_cast<size_t>(reason)];
 }

@@ -16,8 +16,8 @@ namespace torchtpu {
 
 // Why a trace ends. kEachOp is Strict's; all others are boundaries of the script.
 enum class FlushReason : int8_t {
-  kEachOp, kHostRead, kSynchronize, kEvent, kStream, kOptimizerStep, kCompiledGraph, kLoop, kOpLimit, kMemoryLimit,
-  kRecomputation, kModeChange, kUser, kCount,
+  kEachOp, kHostRead, kSynchronize, kEvent, kStream, kOptimizerStep, kCompiledGraph, kLoop,
+  kOpLimit, kMemoryLimit, kBackward, kRecomputation, kModeChange, kUser, kCount,
 };
 const char* name_of(FlushReason reason);
 

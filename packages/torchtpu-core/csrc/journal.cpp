@@ -77,6 +77,7 @@ void Journal::note(Node& node) {
   node.recent = recent_;
   hash_ = mixed(hash_, shape);
   loops_.note(shape);
+  rounds_.note(call, node.in_backward);
   if (immediate()) {
     pieces_.note(node);
   }
@@ -166,7 +167,9 @@ SeenStream& Journal::expected_after(SeenStream& stream) {
   return is_told ? *foretold : stream;
 }
 
-void Journal::end(bool with_piece) {
+void Journal::end(FlushReason reason) {
+  bool with_piece = reason == FlushReason::kLoop;
+  rounds_.end(reason == FlushReason::kBackward);
   if (length_ == 0) {
     return;
   }
@@ -208,6 +211,7 @@ void Journal::reset() {
   misses_ = 0;
   pause_ = paused_ = 0;
   loops_.reset();
+  rounds_.reset();
   pieces_.reset();
 }
 

@@ -9,9 +9,11 @@
 #pragma once
 
 #include "credit.h"
+#include "flush_log.h"
 #include "loops.h"
 #include "order.h"
 #include "pieces.h"
+#include "rounds.h"
 
 #include <array>
 #include <atomic>
@@ -59,10 +61,12 @@ class Journal {
   // of the calls up to it, without sizes. Calls of one site that differ do so in sizes. A loop
   // without boundaries never comes to a site twice, but to the same recent calls.
   void note(Node& node);
-  // Ends the stream and decides about the next one; `with_piece`: of a loop.
-  void end(bool with_piece);
+  // Ends the stream and decides about the next one.
+  void end(FlushReason reason);
   // Whether a piece of a loop ends after the op that was noted last.
   bool piece_ends() { return loops_.piece_ends(); }
+  // Whether the stream ends before an op, as a backward pass of several has ended.
+  bool round_ends(bool in_backward) const { return rounds_.end_before(in_backward); }
 
   // The stream is cut because it is long: whether that is because of a loop.
   bool cut_in_loop() {
@@ -129,6 +133,7 @@ class Journal {
   std::unordered_map<uint64_t, Kinship> kin_;  // by site
   Credit credit_;
   Loops loops_;
+  Rounds rounds_;
   Pieces pieces_;
 };
 

@@ -16,8 +16,10 @@ std::atomic<bool> cuts{false};
 
 }  // namespace
 
+bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+
 bool is_recomputation() {
-  if (!c10::GradMode::is_enabled() || torch::autograd::get_current_graph_task_id() == -1) {
+  if (!c10::GradMode::is_enabled() || !in_backward()) {
     return false;
   }
   if (at::SavedTensorDefaultHooks::get_hooks().has_value()) {

@@ -5,6 +5,9 @@
 
 namespace torchtpu {
 
+// Whether an op recorded now is part of a backward pass.
+bool in_backward();
+
 // Whether an op recorded now is such a recomputation: a backward pass is under way, and gradients are
 // enabled for other reasons than that it has a gradient itself.
 bool is_recomputation();

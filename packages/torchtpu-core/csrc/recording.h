@@ -121,6 +121,7 @@ class Recording {
     Trace& trace = device_trace(device_);
     TraceLock lock(trace);
     node_.line = current_user_line();
+    node_.in_backward = in_backward();
     node_.recomputed = is_recomputation();
     try {
       append(trace, std::move(node_));

@@ -24,6 +24,7 @@ void follow(Trace& trace, const Signature& signature, c10::ArrayRef<ValuePtr> op
   Node node;
   node.signature = &signature;
   node.line = line;
+  node.in_backward = in_backward();
   for (const ValuePtr& operand : operands) {
     node.inputs.push_back({operand, Plan(), false});
   }
@@ -143,7 +144,8 @@ bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<const
   if (!trace.nodes.empty() || (followed && !trace.journal.immediate())) {
     return false;
   }
-  if (followed && is_recomputation() != trace.recomputing) {
+  if (followed &&
+      (is_recomputation() != trace.recomputing || trace.journal.round_ends(in_backward()))) {
     return false;  // the stream may end before this op
   }
   py::gil_scoped_acquire gil;

@@ -6,12 +6,20 @@
 #include "replay.h"
 #include "trace_key.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 namespace torchtpu {
 namespace {
 
 std::atomic<int64_t> memory_limit[kMaxDevices];
+
+// The last line that is known: what adds up gradients has none.
+UserLine last_line(const std::vector<Node>& nodes) {
+  auto known = std::find_if(nodes.rbegin(), nodes.rend(),
+                            [](const Node& node) { return node.line.code != nullptr; });
+  return known == nodes.rend() ? UserLine() : known->line;
+}
 
 void run(Trace& trace, FlushReason reason) {
   py::gil_scoped_acquire gil;
@@ -20,7 +28,7 @@ void run(Trace& trace, FlushReason reason) {
   record.reason = reason;
   record.device = trace.device;
   record.ops = static_cast<uint32_t>(trace.nodes.size());
-  record.line = trace.nodes.back().line;
+  record.line = last_line(trace.nodes);
   try {
     if (trace.nodes.size() == 1) {
       run_single(trace);
@@ -100,6 +108,9 @@ void append(Trace& trace, Node&& node) {
       !policy.flush_each.load(std::memory_order_relaxed)) {
     flush(trace, FlushReason::kRecomputation);
   }
+  if (trace.journal.round_ends(node.in_backward)) {
+    flush(trace, FlushReason::kBackward);
+  }
   trace.recomputing = node.recomputed;
   auto position = static_cast<uint32_t>(trace.nodes.size());
   for (size_t i = 0; i < node.outputs.size(); ++i) {
@@ -134,14 +145,13 @@ void flush(Trace& trace, FlushReason reason) {
   TraceLock lock(trace);
   struct Ending {
     Trace& trace;
-    bool ends;
-    bool with_piece;
+    FlushReason reason;
     ~Ending() {
-      if (ends) {
-        trace.journal.end(with_piece);
+      if (reason != FlushReason::kEachOp) {
+        trace.journal.end(reason);
       }
     }
-  } ending{trace, reason != FlushReason::kEachOp, reason == FlushReason::kLoop};
+  } ending{trace, reason};
   if (!trace.nodes.empty()) {
     run(trace, reason);
   }

@@ -45,6 +45,7 @@ struct Node {
   UserLine line;
   uint64_t site = 0;    // the calls of its stream so far, whatever the sizes; 0: outside of streams
   uint64_t recent = 0;  // the last calls, likewise
+  bool in_backward = false;  // a backward pass recorded it
   bool recomputed = false;  // the backward pass computes it again: activation checkpointing
 };
 
