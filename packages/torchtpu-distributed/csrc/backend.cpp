@@ -4,6 +4,7 @@
 #include "direct_works.h"
 #include "host_memory.h"
 #include "profiled.h"
+#include "ranges.h"
 #include "untraced.h"
 
 #include <ATen/core/grad_mode.h>
@@ -441,4 +442,5 @@ PYBIND11_MODULE(_C, m) {
   torchtpu::distributed::bind_sigterm(m);
   torchtpu::distributed::bind_host_memory(m);
   torchtpu::distributed::bind_direct(m);
+  torchtpu::distributed::bind_ranges(m);
 }

@@ -3,6 +3,7 @@
 
 #include "device_api.h"
 #include "direct_works.h"
+#include "ranges.h"
 #include "untraced.h"
 
 #include <ATen/ops/from_blob.h>
@@ -36,6 +37,9 @@ std::string key_of(const Request& request) {
   if (request.operand != nullptr) {
     append_operand(key, *request.operand);
     append_operand(key, *request.result);
+  }
+  if (auto range = fsdp_range()) {
+    key.append(*range);
   }
   return key;
 }

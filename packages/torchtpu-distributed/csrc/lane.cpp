@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lane.h"
 
+#include "profiled.h"
 #include "threads.h"
 
 namespace torchtpu::distributed {
@@ -116,6 +117,7 @@ Agreement Lane::begin(Operation& first, Patience patience) {
   std::string other;
   Agreement agreement = agree(*first.record(), patience, other);
   if (agreement == Agreement::kSame) {
+    Unrecorded unless_profiled;
     first.begin(*gloo_);
     begun_behind += patience == Patience::kBehind ? 1 : 0;
   } else if (agreement != Agreement::kNotYet) {

@@ -48,6 +48,22 @@ struct Operands {
   std::vector<int64_t> output_splits;
 };
 
+// While this lives, nothing is recorded on its thread unless somebody profiles. Gloo describes its
+// operands, in several microseconds, wherever anybody listens, as ranges.h does all the time.
+class Unrecorded {
+ public:
+  Unrecorded() {
+    if (!at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) {
+      off_.emplace();
+    }
+  }
+  Unrecorded(const Unrecorded&) = delete;
+  Unrecorded& operator=(const Unrecorded&) = delete;
+
+ private:
+  std::optional<at::DisableRecordFunctionGuard> off_;
+};
+
 // The operation is under way while this lives. `operands()` is asked for them where somebody
 // profiles, and elsewhere it costs a look at a flag.
 class Profiled {
@@ -56,6 +72,8 @@ class Profiled {
   Profiled(OperationName name, const c10d::Backend& backend, const GroupState& group, Ask&& operands) {
     if (auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) {
       begin(std::move(*callbacks), name, backend, group, operands());
+    } else {
+      off_.emplace();
     }
   }
   Profiled(const Profiled&) = delete;
@@ -65,6 +83,7 @@ class Profiled {
   void begin(at::StepCallbacks&& callbacks, OperationName name, const c10d::Backend& backend,
              const GroupState& group, const Operands& operands);
 
+  std::optional<at::DisableRecordFunctionGuard> off_;  // as Unrecorded
   std::optional<at::RecordFunction> range_;
   std::optional<c10::DebugInfoGuard> info_;
   std::optional<at::RecordFunction> comms_;

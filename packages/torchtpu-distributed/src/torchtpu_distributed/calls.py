@@ -20,6 +20,7 @@ from jax import lax
 
 from torchtpu_distributed.group import AXIS
 from torchtpu_distributed.pending import Operand
+from torchtpu_distributed.stacks import module_of_fsdp
 
 Arrays = Sequence[jax.Array]
 
@@ -57,7 +58,7 @@ class Collective:
             f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape or (1,)))}]"
             for dtype, shape in operands
         )
-        return f"{' '.join(words)} of {of}"
+        return f"{' '.join(words)} of {of}{module_of_fsdp()}"
 
 
 def all_reduce(arrays: Arrays, call: Collective, n: int) -> Arrays:

@@ -18,7 +18,7 @@ from torchtpu_distributed import _C
 from torchtpu_distributed.first_calls import Pieces
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.pending import Pending
-from torchtpu_distributed.stacks import stand_in_line
+from torchtpu_distributed.stacks import module_of_fsdp, stand_in_line
 
 _INTEGERS = frozenset({torch.bool, torch.int8, torch.uint8, torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -86,7 +86,7 @@ class CpuTensors:
         self, kind: str, op: str, root: int, tensors: Sequence[torch.Tensor], is_sized: bool
     ) -> _C.Call:
         sizes = tuple((t.dtype, (t.numel(),) if is_sized else ()) for t in tensors)
-        key = (kind, op, root, sizes)
+        key = (kind, op, root, sizes, _C.fsdp_range())
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
@@ -96,7 +96,7 @@ class CpuTensors:
             for tensor in tensors:
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 words.append(f"{dtype}[{tensor.numel()}]" if is_sized else dtype)
-            self._known[key] = _C.Call(", ".join(words), kind, sizes, (), 0)
+            self._known[key] = _C.Call(", ".join(words) + module_of_fsdp(), kind, sizes, (), 0)
         return self._known[key]
 
 

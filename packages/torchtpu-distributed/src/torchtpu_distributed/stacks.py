@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where threads are: for collectives called without a line of the script, and for late ranks."""
+"""Where threads are: for collectives called without a line of the script, and for late ranks.
+
+And for which module of FSDP2's: its layers may share a line.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
+
+from torchtpu_distributed import _C
 
 _INSTALLED = tuple(site.getsitepackages())
 _OWN = str(Path(__file__).parent)
@@ -45,6 +50,12 @@ def stand_in_line() -> str:
         if began:
             return f"{_place(began[-1])}, on thread {thread.name}"
     return _script_line(_main_frame())
+
+
+def module_of_fsdp() -> str:
+    """For which module FSDP2 calls a collective on this thread, as an end of its description."""
+    name = _C.fsdp_range()
+    return f" in {name}" if name else ""
 
 
 def _may_wait(frame: FrameType) -> bool:

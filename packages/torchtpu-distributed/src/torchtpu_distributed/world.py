@@ -21,7 +21,7 @@ from torchtpu_core.env_vars import settings
 from torchtpu_core.runtime.current import target
 from torchtpu_core.targets import TargetKind
 
-from torchtpu_distributed import active, bound, coordinator, differences, joining, stores
+from torchtpu_distributed import _C, active, bound, coordinator, differences, joining, stores
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import (
     CollectiveError,
@@ -97,6 +97,7 @@ class World:
         self.watch.stop()
         self.free = self.ledger.stop(_STUCK_S)
         active.world = None
+        _C.watch_ranges(False)
         try:
             positions, board = self.ledger.positions(), Board(self.store, self.rank)
             last = "".join(record.name for record in self.ledger.records.last()[-1:])
@@ -181,6 +182,7 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
         ledger=ledger,
         watch=Watch(shared.clone(), rank, peers, ledger),
     )
+    _C.watch_ranges(True)
     active.world = world
     atexit.register(_at_exit, world)
     return world
