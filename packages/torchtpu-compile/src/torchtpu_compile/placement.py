@@ -42,6 +42,11 @@ _FREE_ASSERTIONS = frozenset(
 )
 
 
+#: Whose operators call collectives.
+_COLLECTIVE = frozenset(
+    {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor"}
+)
+
 #: What checks a tensor: the program reports it as it reports an index out of range.
 ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 
@@ -271,8 +276,9 @@ def steps_of(placement: Placement, starts: Container[Node] = ()) -> list[Step]:
     """The steps of a graph, in an order that respects data flow and effects.
 
     A node starts a new step only where it needs a result of another group; what the host can do
-    at once comes before the first program. Writes of inputs are left to the caller, who does
-    them last.
+    at once comes before the first program. Collectives keep the order that the user gave them:
+    other ranks, whose data flow may differ by an operator, call them in that order too. Writes of
+    inputs are left to the caller, who does them last.
 
     Args:
         placement: of the graph's nodes.
@@ -280,7 +286,7 @@ def steps_of(placement: Placement, starts: Container[Node] = ()) -> list[Step]:
     """
     stage: dict[Node, int] = {}
     steps: dict[tuple[int, torch.device | None], Step] = {}
-    floor = 0
+    floor = called = 0
     for node in placement.graph.nodes:
         if node not in placement.groups or is_input_write(node):
             continue
@@ -291,6 +297,8 @@ def steps_of(placement: Placement, starts: Container[Node] = ()) -> list[Step]:
         for source in dependencies(node):
             if source in stage:
                 number = max(number, stage[source] + (placement.groups[source] != group))
+        if _is_collective(node):
+            called = number = max(number, called)
         if _is_barrier(node):
             number = max([number, *(n + 1 for n in stage.values())])
             floor = number + 1
@@ -317,3 +325,13 @@ def _is_barrier(node: Node) -> bool:
             node.is_impure(impure_random=False) and target._schema.name not in _FREE_ASSERTIONS
         )
     return node.is_impure(impure_random=False)
+
+
+def _is_collective(node: Node) -> bool:
+    """Whether other ranks call the same; a wait for one is not one."""
+    target = node.target
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and target.namespace in _COLLECTIVE
+        and target is not torch.ops._c10d_functional.wait_tensor.default
+    )
