@@ -102,3 +102,19 @@ def test_optimizer_of_parameters_left_out_at_random_stops_compiling() -> None:
     torch.testing.assert_close(results[1], results[0])
     torch.tpu.wait_for_compiles()
     assert torch.tpu.counters()["programs"] - before <= 2
+
+
+@pytest.mark.parametrize("mode", ["fused", "strict"])
+def test_tensors_without_elements_have_their_place_in_a_list(mode) -> None:
+    """A rank that has no row of the last layer has such parameters."""
+    shapes = [(3, 7), (3,)] * 4 + [(0, 7), (0,)]
+    with torch.tpu.set_eager_mode(mode):
+        lists = [[torch.empty(shape, device="tpu") for shape in shapes] for _ in range(2)]
+        torch._foreach_zero_([t for each in lists for t in each])
+        torch._foreach_add_(lists[0][:-2], 2.0)
+        torch.tpu.synchronize()
+        torch._foreach_add_(lists[1], lists[0])
+        torch.tpu.synchronize()
+        results = [t.cpu() for t in lists[1]]
+    for result, shape in zip(results, shapes, strict=True):
+        torch.testing.assert_close(result, torch.full(shape, 2.0), rtol=0, atol=0)

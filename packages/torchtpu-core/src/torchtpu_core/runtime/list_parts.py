@@ -72,6 +72,8 @@ def parts_of(description: Description) -> list[Part] | None:
         alike.setdefault(whole.part([place]).key, []).append(place)
     rounds = rounds_of(alike, _rounds_had.setdefault(whole.row, {}))
     parts = [part for part in map(whole.part, rounds) if part.live]
+    if not all(part.operands or part.scalars for part in parts):
+        return None  # of tensors without elements, say: nothing tells where such a part runs
     donated = {operand for operand, _ in description["donated"]}
     readers = [operand for part in parts for operand in part.operands if operand in donated]
     return parts if 1 < len(parts) < count and len(readers) == len(donated) else None
