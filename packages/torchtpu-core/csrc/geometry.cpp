@@ -139,6 +139,17 @@ bool is_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   return true;
 }
 
+int64_t Plan::offset() const {
+  if (kind != PlanKind::kSlice) {
+    return box ? box->starts[0] : 0;
+  }
+  int64_t offset = 0;
+  for (size_t i = 0; i < box->radix.size(); ++i) {
+    offset = offset * box->radix[i] + box->starts[i];
+  }
+  return offset;
+}
+
 Plan plan_view(const Geometry* base, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                int64_t offset, c10::ScalarType dtype) {
   Plan plan;

@@ -60,6 +60,8 @@ struct Plan {
   std::unique_ptr<Box> box;  // of a slice; a gather has one start and nothing else
 
   c10::IntArrayRef starts() const { return box ? c10::IntArrayRef(box->starts) : c10::IntArrayRef(); }
+  // Of the view's first element in the storage.
+  int64_t offset() const;
 };
 
 // The plan of a view (in elements of `dtype`) on a value; `base` may be null (unset).

@@ -25,8 +25,8 @@ void follow(Trace& trace, const Signature& signature, c10::ArrayRef<ValuePtr> op
   node.signature = &signature;
   node.line = line;
   node.in_backward = in_backward();
-  for (const ValuePtr& operand : operands) {
-    node.inputs.push_back({operand, Plan(), false});
+  for (size_t i = 0; i < operands.size(); ++i) {
+    node.inputs.push_back({operands[i], Plan{signature.last_run.operands[i].plan, nullptr}, false});
   }
   auto add_output = [&](const at::Tensor& tensor) {
     node.outputs.emplace_back();
@@ -46,8 +46,8 @@ bool gather(const LastRun& last, const Call& call, c10::SmallVectorImpl<ValuePtr
     const at::Tensor& tensor = *call.tensors[i];
     Slot* slot = slot_of(tensor);
     ValuePtr value = slot->get();
-    if (!value || value->geometry != last.operands[i] || offset_in_slot(tensor, *slot) != 0 ||
-        value->trace.load() != nullptr || value->array.load() == nullptr) {
+    if (!value || value->geometry != last.operands[i].geometry ||
+        offset_in_slot(tensor, *slot) != last.operands[i].offset || value->trace.load() != nullptr || value->array.load() == nullptr) {
       return false;
     }
     for (const ValuePtr& other : values) {
@@ -104,7 +104,7 @@ void remember_run(const Trace& trace, const TraceLayout& layout,
                 layout.operands.size() == node.inputs.size() &&
                 node.inputs.size() <= LastRun::kMaxOperands;
   for (const NodeInput& input : node.inputs) {
-    simple = simple && input.value && input.plan.kind == PlanKind::kIdentity;
+    simple = simple && input.value && input.plan.kind != PlanKind::kUnset;
   }
   for (const NodeOutput& output : node.outputs) {
     simple = simple && !output.is_update && output.value->geometry->numel > 0;
@@ -114,6 +114,7 @@ void remember_run(const Trace& trace, const TraceLayout& layout,
   }
   LastRun& last = signature.last_run;
   last.operands.clear();
+  last.starts.clear();
   last.writes.clear();
   last.dies.assign(layout.donatable.begin(), layout.donatable.end());
   last.donated.assign(node.inputs.size(), false);
@@ -124,7 +125,10 @@ void remember_run(const Trace& trace, const TraceLayout& layout,
     last.writes.push_back(node.outputs[i].value->geometry);
   }
   for (const NodeInput& input : node.inputs) {
-    last.operands.push_back(input.value->geometry);
+    last.operands.push_back({input.value->geometry, input.plan.offset(), input.plan.kind});
+    for (int64_t start : input.plan.starts()) {
+      last.starts.push_back(pack_int(start));
+    }
   }
   last.device = trace.device;
   last.program = program;
@@ -162,7 +166,9 @@ bool run_again(const Signature& signature, const Call& call, c10::ArrayRef<const
   drop_dead_references();
   UserLine line = current_user_line();
   require_memory(call.device, program->new_bytes);
-  py::object arrays = launch(*program, values, call.scalars, call.device);
+  c10::SmallVector<ScalarWords, 8> words(last.starts.begin(), last.starts.end());
+  words.append(call.scalars.begin(), call.scalars.end());
+  py::object arrays = launch(*program, values, words, call.device);
   RunCounters& counters = run_counters();
   for (size_t i = 0; i < values.size(); ++i) {
     if (last.donated[i]) {

@@ -60,7 +60,13 @@ struct Program;
 // How a call of a signature ran the last time; see rerun.h. Guarded by the GIL.
 struct LastRun {
   static constexpr size_t kMaxOperands = 8;  // beyond, the run costs more than finding it
-  c10::SmallVector<const Geometry*, 4> operands;  // each read as it is
+  struct Operand {  // how a view of it lies
+    const Geometry* geometry;
+    int64_t offset;
+    PlanKind plan;
+  };
+  c10::SmallVector<Operand, 4> operands;
+  c10::SmallVector<ScalarWords, 4> starts;        // of the views
   c10::SmallVector<bool, 4> dies;                 // per operand; of those, some are donated
   c10::SmallVector<bool, 4> donated;
   c10::SmallVector<const Geometry*, 2> writes;    // each fills its storage

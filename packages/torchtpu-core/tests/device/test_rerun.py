@@ -169,3 +169,17 @@ def test_repeated_op_writes_the_buffers_it_mutates() -> None:
         return torch.stack([layer.running_mean, layer.running_var]).cpu()
 
     torch.testing.assert_close(run("tpu"), run("cpu"))
+
+
+def test_views_that_lie_elsewhere_read_their_own_places() -> None:
+    base = torch.arange(64.0).reshape(4, 4, 4) / 64
+    x = base.to("tpu")
+    for i in (0, 0, 1, 1, 3, 0):  # the same signature and value, at other places
+        torch.testing.assert_close(x[i].exp().cpu(), base[i].exp())
+        torch.testing.assert_close(x[:, i].exp().cpu(), base[:, i].exp())
+        torch.testing.assert_close(x[i].t().add(x[0, i]).cpu(), base[i].t().add(base[0, i]))
+    for s in (2.0, 2.0, 3.0):  # beside numbers of the call
+        torch.testing.assert_close((x[1] * s).cpu(), base[1] * s)
+    diagonals = [x[i].diagonal() for i in (0, 0, 2, 2)]  # no box: element by element
+    for found, i in zip(diagonals, (0, 0, 2, 2), strict=True):
+        torch.testing.assert_close(found.exp().cpu(), base[i].diagonal().exp())
