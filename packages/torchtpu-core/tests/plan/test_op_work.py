@@ -135,6 +135,28 @@ def test_operator_that_python_alone_can_take_apart_is_recorded_whole(name, compo
     assert _is_composite(getattr(torch.ops.aten, name).default) == composite
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("mm", [(8, 4), (4, 6)]),
+        ("_int_mm", [(8, 4), (4, 6)]),
+        ("_addmm_activation", [(6,), (8, 4), (4, 6)]),
+        ("_weight_int8pack_mm", [(8, 4), (6, 4), (6,)]),
+    ],
+)
+def test_every_kind_of_product_has_rows_depth_and_columns(name, shapes) -> None:
+    found = products_of(name, [torch.empty(shape) for shape in shapes], torch.empty(8, 6))
+    assert found == ((1, 8, 4, 6),)
+
+
+def test_products_with_vectors_and_sums_of_batches_are_products() -> None:
+    matrix, vector, batch = torch.empty(8, 4), torch.empty(4), torch.empty(3, 8, 4)
+    assert products_of("mv", [matrix, vector], None) == ((1, 8, 4, 1),)
+    assert products_of("addmv", [torch.empty(8), matrix, vector], None) == ((1, 8, 4, 1),)
+    summed = products_of("addbmm", [torch.empty(8, 6), batch, torch.empty(3, 4, 6)], None)
+    assert summed == ((3, 8, 4, 6),)
+
+
 def test_transposed_convolution_is_the_gradient_of_one_whose_output_it_reads() -> None:
     small, large = torch.empty(2, 8, 5, 5), torch.empty(2, 4, 10, 10)
     weight, stride, padding = torch.empty(8, 4, 2, 2), [2, 2], [0, 0]

@@ -51,6 +51,13 @@ def test_result_that_is_kept_for_later_is_written() -> None:
     assert _moved(ops, {}).moved_bytes == [2 * MIB, MIB]  # and not read again
 
 
+def test_rows_of_half_a_tile_are_moved_with_their_padding() -> None:
+    made = _whole([op("convolution", Work.MATMUL, (1,), (2,), products=SQUARE)])
+    made.blocks[1].shape, made.blocks[2].shape = (64, 64, 8, 8), (64, 128, 8, 8)
+    # 64 features of 64 images fill half of the lanes, 128 features all of them.
+    assert fuse(made.ops, made.blocks, 0).moved_bytes == [3 * MIB]
+
+
 def test_what_stays_in_vmem_moves_nothing_through_hbm() -> None:
     ops = [op("mm", Work.MATMUL, (1,), (2,)), op("mm", Work.MATMUL, (2,), (3,))]
     made = _whole(ops, {2: 2})

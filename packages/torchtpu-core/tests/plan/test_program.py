@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -15,9 +16,11 @@ import warm_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchtpu_core.errors import PlanError
+from torchtpu_core.plan import network_calls
 from torchtpu_core.plan.calls import Place
 from torchtpu_core.plan.network_calls import all_groups
 from torchtpu_core.plan.values import Values
+from torchtpu_core.simulator.rates import LANES
 
 STEP = """
 import torch
@@ -151,6 +154,41 @@ def test_collective_program_lowers_for_all_ranks() -> None:
     )
     struct = jax.ShapeDtypeStruct((8, 3), np.dtype("float32"), sharding=NamedSharding(mesh, split))
     assert bytecode(summed, [struct], parse_target("v5e:2x2")).startswith(b"ML\xefR")
+
+
+def test_rows_anywhere_in_a_flat_storage_are_written_without_a_scatter() -> None:
+    # As a weight's gradient after that of a norm, whose length is no multiple of a row.
+    place = Place(0, (3, 8), (8, 1), 5, torch.float32, 40)
+
+    def written(array: jax.Array, rows: jax.Array) -> jax.Array:
+        values = Values()
+        whole = Place(0, (40,), (1,), 0, torch.float32, 40)
+        values.set(whole, array)
+        values.write(place, rows)
+        return values.read(whole)
+
+    flat, rows = jnp.zeros(40), jnp.ones((3, 8))
+    assert "scatter" not in str(jax.make_jaxpr(written)(flat, rows))
+    expected = torch.zeros(40)
+    expected[5:29] = 1
+    np.testing.assert_array_equal(written(flat, rows), expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("shape", "moved"),
+    [
+        ((64 * LANES,), (4, 16, LANES)),
+        ((4 * LANES,), (4, 1, LANES)),
+        ((12, 3), (4, 9)),
+        ((64, 3), (64, 3)),
+        ((4, 5, 7), (4, 5, 7)),
+    ],
+)
+def test_parts_of_ranks_are_whole_tiles_of_a_first_dimension(shape, moved) -> None:
+    given = np.arange(math.prod(shape)).reshape(shape)
+    found = network_calls.in_parts(jnp.asarray(given), 4)
+    assert found.shape == moved
+    np.testing.assert_array_equal(found.reshape(4, -1), given.reshape(4, -1))
 
 
 def test_parts_of_rows_that_are_no_multiple_of_them_are_read_without_a_gather() -> None:

@@ -19,7 +19,7 @@ from torchtpu_core.xla_tpu.compiling import Compiled
 from torchtpu_core.xla_tpu.device_groups import groups_of
 from torchtpu_core.xla_tpu.liveness import lives
 from torchtpu_core.xla_tpu.products import product_of
-from torchtpu_core.xla_tpu.report import report_of
+from torchtpu_core.xla_tpu.report import collectives_of, report_of
 
 V5E = parse_slice("v5e:2x2")
 
@@ -178,6 +178,31 @@ def test_collective_takes_what_the_network_model_says(programs) -> None:
     # Scattered on each of two axes, then gathered on each.
     assert run.step_s == pytest.approx(expected.time_s + 4 * cal.COLLECTIVE_START_S.value)
     assert math.isfinite(run.step_s)
+
+
+def test_fusion_of_an_all_reduce_and_its_slice_is_a_reduce_scatter() -> None:
+    whole, part = "f32[4096,8,128]{2,1,0:T(8,128)}", "f32[1024,8,128]{2,1,0:T(8,128)}"
+    text = f"""%scatter (input: f32[4096,8,128]) -> f32[1024,8,128] {{
+  %input = {whole} parameter(0)
+  %summed = {whole} all-reduce(%input), replica_groups={{{{0,1,2,3}}}}, to_apply=%sum
+  %rank = u32[] partition-id()
+  ROOT %part = {part} dynamic-slice(%summed, %rank), dynamic_slice_sizes={{1024,8,128}}
+}}
+
+ENTRY %main (x: f32[4096,8,128]) -> f32[1024,8,128] {{
+  %x = {whole} parameter(0)
+  ROOT %fusion = {part} fusion(%x), kind=kCustom, calls=%scatter
+}}
+"""
+    network = Network.of(V5E)
+    span = span_of((0, 1, 2, 3), network)
+    kind = CollectiveKind.REDUCE_SCATTER
+    expected = network_model(network).collective_time(kind, 4096 * 8 * 128 * 4, span)
+    run = timing.time_of(text, V5E)
+    assert run.step_s == pytest.approx(expected.time_s, rel=0.1)
+    assert run.waited_s == {"reduce-scatter": run.step_s}
+    (found,) = collectives_of(hlo.read(text))
+    assert (found["kind"], found["result_bytes"]) == ("reduce-scatter", 1024 * 8 * 128 * 4)
 
 
 def test_report_names_fusions_and_their_lines(programs) -> None:

@@ -173,7 +173,7 @@ def _op_of(span: spans.Span, module: Module, lines: _Lines) -> Op:
     op = Op(one.name, Work.ELEMENTWISE, _phase_of(one), line)
     if span.collective is not None:
         op.work = Work.COLLECTIVE
-        op.collective = _KINDS.get(kind, "all_reduce")
+        op.collective = "reduce_scatter" if kind == "fusion" else _KINDS.get(kind, "all_reduce")
         op.group, op.moved_bytes = span.group, span.moved_bytes
     elif span.flops:
         op.work = Work.MATMUL

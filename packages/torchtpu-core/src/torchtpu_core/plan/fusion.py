@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from torchtpu_core.plan.fused_updates import fusions
 from torchtpu_core.plan.recomputed import WINDOW, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Op, Work
+from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import uses_of
 
 
@@ -127,6 +128,7 @@ class _Traffic:
     ) -> None:
         self._ops, self._blocks, self._again, self._elided = ops, blocks, again, elided
         self._resident = resident
+        self._padded = padded_sizes(ops, blocks)
         self._fusion_of = fusions(ops, blocks)
         self._writer: dict[int, int] = {}
         self._loaded: dict[tuple[int, int | None, int], float] = defaultdict(float)
@@ -138,6 +140,7 @@ class _Traffic:
             hbm = vmem = 0.0
             if not op.writes or not self._again.keys() >= set(op.writes):
                 for storage, size in (*self._read(index, op), *self._written(index, op)):
+                    size *= self._padding(storage)
                     if storage in self._resident:
                         vmem += size
                     else:
@@ -148,6 +151,11 @@ class _Traffic:
             within.append(vmem)
             self._writer.update(dict.fromkeys(op.writes, index))
         return moved, within
+
+    def _padding(self, storage: int) -> float:
+        """How many times its elements' bytes a storage takes."""
+        padded = self._padded.get(storage)
+        return padded / self._blocks[storage].size_bytes if padded else 1.0
 
     def _read(self, index: int, op: Op) -> Iterator[tuple[int, float]]:
         """Storages, and the bytes of each that the operator reads."""

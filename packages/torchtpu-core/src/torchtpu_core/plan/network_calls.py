@@ -18,6 +18,7 @@ from torchtpu_core.errors import PlanError
 from torchtpu_core.plan.calls import Call, Place
 from torchtpu_core.plan.collectives import KINDS, MESSAGES, NAMESPACES, all_groups
 from torchtpu_core.plan.values import Values
+from torchtpu_core.simulator.rates import LANES, SUBLANES
 
 AXIS = "ranks"
 
@@ -108,16 +109,33 @@ def _fit(value: jax.Array, place: Place) -> jax.Array:
     return lax.reshape(value, place.sizes)
 
 
+def in_parts(x: jax.Array, ranks: int) -> jax.Array:
+    """A tensor of whose first dimension each rank has whole tiles: itself, if it is one."""
+    first, *rest = x.shape or (1,)
+    tiled = len(rest) > 1 or (len(rest) == 1 and first // ranks % SUBLANES == 0)
+    return x if tiled and first % ranks == 0 else rows_of(x, ranks)
+
+
+def rows_of(x: jax.Array, ranks: int) -> jax.Array:
+    """Each rank's part of a tensor by itself: ``[ranks, rows, LANES]``, or ``[ranks, part]``.
+
+    Of a flat tensor, whose parts begin within tiles, libtpu makes an all-reduce instead of a
+    reduce-scatter; rows of all lanes are moved as they are.
+    """
+    part = x.size // ranks
+    return x.reshape(ranks, part // LANES, LANES) if part % LANES == 0 else x.reshape(ranks, part)
+
+
 def _all_gather(x: jax.Array, groups: list[list[int]], _: Place) -> jax.Array:
-    x = x if x.ndim else x.reshape(1)
-    return lax.all_gather(x, AXIS, axis_index_groups=groups, tiled=True)
+    given = in_parts(x, 1)
+    return lax.all_gather(given, AXIS, axis_index_groups=groups, tiled=True)
 
 
 def _reduce_scatter(x: jax.Array, groups: list[list[int]], target: Place) -> jax.Array:
-    count = len(groups[0])
-    if x.shape[0] % count:
-        x = x.reshape(-1)
-    return lax.psum_scatter(x, AXIS, axis_index_groups=groups, tiled=True)
+    given = in_parts(x, len(groups[0]))
+    done = lax.psum_scatter(given, AXIS, axis_index_groups=groups, tiled=True)
+    # libtpu makes an all-reduce of it for readers of parts, or if it sums several at once.
+    return lax.optimization_barrier(done)
 
 
 def _all_reduce(x: jax.Array, groups: list[list[int]], _: Place) -> jax.Array:

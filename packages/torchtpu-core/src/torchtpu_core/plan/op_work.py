@@ -221,6 +221,19 @@ def _addmm(args: Sequence[Any], out: Any) -> Products:
     return _mm(args[1:3], out)
 
 
+def _mv(args: Sequence[Any], out: Any) -> Products:
+    return ((1, *args[0].shape, 1),)
+
+
+def _addmv(args: Sequence[Any], out: Any) -> Products:
+    return _mv(args[1:3], out)
+
+
+def _packed(args: Sequence[Any], out: Any) -> Products:
+    """Weights `[n, k]` of bytes."""
+    return ((1, *args[0].shape, args[1].shape[0]),)
+
+
 def _bmm(args: Sequence[Any], out: Any) -> Products:
     left, right = args[0], args[1]
     return ((left.shape[0], left.shape[1], left.shape[2], right.shape[2]),)
@@ -332,7 +345,13 @@ def _factors(size: int) -> list[int]:
 _PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Products]] = {
     "mm": _mm,
     "_scaled_mm": _mm,
+    "_int_mm": _mm,
+    "_weight_int8pack_mm": _packed,
     "addmm": _addmm,
+    "_addmm_activation": _addmm,
+    "addbmm": _baddbmm,
+    "mv": _mv,
+    "addmv": _addmv,
     "bmm": _bmm,
     "baddbmm": _baddbmm,
     "_grouped_mm": _grouped,

@@ -29,6 +29,7 @@ from torchtpu_core.plan.calls import Call, Place
 from torchtpu_core.plan.records import Phase, Recording
 from torchtpu_core.plan.values import Values, is_whole, structure, whole_of
 from torchtpu_core.runtime import tables, variants
+from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.targets import Target
 from torchtpu_core.xla_tpu import lowering
 
@@ -315,17 +316,26 @@ def _split_copy(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
     source, sizes, dim = call.args[:3]
     ends = np.cumsum(sizes)[:-1].tolist()
     targets = _places(call.kwargs.get("out") or call.out or call.args[3:])
-    parts = jnp.split(values.read(source), ends, axis=dim)
+    gathered = values.read(source)
+    if dim == 1 and all(size % LANES == 0 for size in sizes):
+        # As the collective has it; else its rows share tiles.
+        gathered = network_calls.rows_of(gathered, gathered.shape[0])
+        ends = [end // LANES for end in ends]
+    parts = jnp.split(gathered, ends, axis=dim)
     return [(t, part.reshape(t.sizes)) for t, part in zip(targets, parts, strict=True)]
 
 
 def _chunk_cat(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
     """Gradients in the order in which reduce-scatter hands them out."""
-    tensors, dim, chunks = call.args[:3]
+    places, dim, chunks = call.args[:3]
+    target = _places(call.kwargs.get("out") or call.out)[0]
+    tensors = [values.read(place) for place in places]
+    if dim == 0 and all(t.size % (chunks * LANES) == t.shape[0] % chunks == 0 for t in tensors):
+        parts = [network_calls.rows_of(t, chunks) for t in tensors]
+        return [(target, jnp.concatenate(parts, axis=1).reshape(target.sizes))]
     row = tables.without_a_device()["aten::_chunk_cat"]
     assert row.function is not None
-    done = row.function([values.read(place) for place in tensors], dim, chunks)
-    target = _places(call.kwargs.get("out") or call.out)[0]
+    done = row.function(tensors, dim, chunks)
     return [(target, done.reshape(target.sizes))]
 
 

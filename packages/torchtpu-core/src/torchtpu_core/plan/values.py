@@ -197,6 +197,10 @@ def _whole_dims(place: Place) -> Place:
 def _updated(flat: jax.Array, place: Place, value: jax.Array) -> jax.Array:
     """A storage of one dimension, a view of it written."""
     box = _box(flat.size, place)
+    if box is None:
+        joined = _whole_dims(place)
+        if len(joined.sizes) < len(place.sizes):
+            return _updated(flat, joined, layout.reshaped(value, joined.sizes))
     if box is None or len(box[2]) != sum(s > 1 for s in place.sizes):
         positions = view_ops.strided_positions(place.sizes, place.strides, place.offset)
         return flat.at[positions.reshape(-1)].set(value.reshape(-1), mode="drop")

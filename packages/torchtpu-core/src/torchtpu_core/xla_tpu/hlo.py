@@ -137,14 +137,17 @@ class Instruction:
 
 @dataclass(slots=True)
 class Module:
-    """A module: its computations, in the order of their schedule."""
+    """A module: its computations, in the order of their schedule, whole once it is asked."""
 
     computations: dict[str, list[Instruction]] = field(default_factory=dict)
     entry: str = ""
+    _by_name: dict[str, Instruction] = field(default_factory=dict, repr=False, compare=False)
 
     def find(self) -> dict[str, Instruction]:
         """All instructions by name."""
-        return {i.name: i for body in self.computations.values() for i in body}
+        if not self._by_name:  # thousands of instructions ask for their lines one by one
+            self._by_name = {i.name: i for body in self.computations.values() for i in body}
+        return self._by_name
 
     def line_of(self, instruction: Instruction, depth: int = 4) -> str:
         """The user's line of an instruction: its own, its fusion's, or an operand's."""

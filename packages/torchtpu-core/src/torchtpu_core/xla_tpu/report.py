@@ -16,6 +16,7 @@ from torchtpu_core.units import format_bytes
 from torchtpu_core.xla_tpu.buffers import Buffer, read_buffers, totals
 from torchtpu_core.xla_tpu.compiling import Compiled
 from torchtpu_core.xla_tpu.hlo import Instruction, Module, read
+from torchtpu_core.xla_tpu.timing import scattered
 
 #: How many buffers and fusions a report lists.
 LISTED = 12
@@ -88,14 +89,17 @@ def fusions_of(module: Module) -> dict[str, Any]:
 def collectives_of(module: Module) -> list[dict[str, Any]]:
     """Each collective with its bytes and the algorithm that the compiler chose."""
     found = []
-    for body in module.computations.values():
+    fused = {name for one in module.find().values() if _is_fusion(one) for name in one.called}
+    for name, body in module.computations.items():
+        parts = [one.name for one in scattered(body)] if name in fused else []
         for one in body:
             kind = one.opcode.removesuffix("-start")
             if kind in COLLECTIVES and not one.opcode.endswith("-done"):
+                made = body[-1] if one.name in parts else one
                 found.append(
                     {
-                        "kind": kind,
-                        "result_bytes": max((a.size_bytes for a in one.arrays), default=0),
+                        "kind": "reduce-scatter" if one.name in parts else kind,
+                        "result_bytes": max((a.size_bytes for a in made.arrays), default=0),
                         "algorithm": algorithm_of(one),
                         "line": module.line_of(one),
                     }

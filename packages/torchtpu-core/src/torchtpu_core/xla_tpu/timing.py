@@ -114,7 +114,8 @@ class _Walker:
             if made.unit in free:
                 free[made.unit] = ends[one.name] = made.end_s
                 if not beside:
-                    self._waited(run, one.opcode, made.end_s - core, runs)
+                    name = "reduce-scatter" if one.opcode == "fusion" else one.opcode
+                    self._waited(run, name, made.end_s - core, runs)
             if not beside:
                 copies.advance(core, made.end_s, self.rates.hbm_s(made.hbm_bytes))
                 core = made.end_s
@@ -145,6 +146,8 @@ class _Walker:
             return self._loop(one, run, core, runs)
         if kind in ("call", "conditional"):
             return self._branches(one, run, core, runs)
+        if kind == "fusion" and (found := self._reduce_scatter(one, runs)) is not None:
+            return found
         return self._on_core(one, run, runs)
 
     # Beside the core ---------------------------------------------------------------
@@ -164,6 +167,13 @@ class _Walker:
             for inner in self.module.computations.get(name, []):
                 if inner.opcode in _KINDS:
                     return self._collective(inner, _KINDS[inner.opcode], runs, of=one)
+        return None
+
+    def _reduce_scatter(self, one: Instruction, runs: int) -> Span | None:
+        """A fusion of an all-reduce and the slice of it that a rank needs."""
+        for name in one.called:
+            for inner in scattered(self.module.computations.get(name, [])):
+                return self._collective(inner, CollectiveKind.REDUCE_SCATTER, runs, of=one)
         return None
 
     def _collective(
@@ -335,6 +345,12 @@ class _Walker:
         if one.opcode in _MOVES:
             operations = 0
         return operations / self.rates.vector_ops_per_s
+
+
+def scattered(body: Sequence[Instruction]) -> list[Instruction]:
+    """The all-reduces of a computation that keeps a part of each, as libtpu's reduce-scatters."""
+    keeps = any(one.opcode == "dynamic-slice" for one in body)
+    return [one for one in body if keeps and one.opcode == "all-reduce"]
 
 
 def _trips(one: Instruction, module: Module) -> int:
