@@ -141,3 +141,28 @@ def test_loop_that_waits_for_a_value_is_named(tmp_path) -> None:
     done = _run(tmp_path, ENDLESS)
     assert done.returncode == 1
     assert "script.py:5 has read a number" in " ".join(done.stderr.split())
+
+
+SYNCHRONISED = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group()
+layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+model = DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(layers).to("tpu"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.randn(4, 3, 8, 8, device="tpu")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_norm_over_all_ranks_is_planned_with_samples_on_each(planned) -> None:
+    rows = planned(SYNCHRONISED)["communication"]["collectives"]
+    gathered, summed = rows["all_gather of 4 ranks"], rows["all_reduce of 4 ranks"]
+    # Mean and deviation of 8 features, and the count; their gradients' sums; DDP's gradients.
+    assert (gathered["runs"], gathered["bytes_per_rank"]) == (1, 4 * (2 * 8 + 1))
+    assert summed["runs"] == 2

@@ -136,6 +136,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if func is _aten.equal.default:
             self._note_read("whether two tensors are equal")
             return True
+        if func is _aten.index.Tensor and self.lines.within("torch.nn.modules._functions"):
+            return args[0]  # SyncBatchNorm drops ranks without samples, of which there are none.
         if func is _aten._to_copy.default and _to_small_host(args[0], kwargs.get("device")):
             self._note_read("a tensor (.cpu(), .numpy() or .tolist())")
             value = placeholders.of(args[0]) if placeholders.is_known(args[0]) else 0

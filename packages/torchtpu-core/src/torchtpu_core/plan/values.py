@@ -77,8 +77,8 @@ class Values:
         if same and _alike(kept.strides, place.strides, place.sizes) and not place.offset:
             return kept.array
         if kept.dtype == place.dtype and kept.array.size == place.elements and kept.is_row_major:
-            return _view(kept.array, place)
-        return _view(self._flat(place), place)
+            return _view(kept.array, place, kept.array.ndim == 1)
+        return _view(self._flat(place), place, kept.array.ndim == 1)
 
     def write(self, place: Place, value: jax.Array) -> None:
         """A view gets a value, and with it the storage."""
@@ -117,7 +117,7 @@ class Values:
         """A view of a storage that has a value gets another."""
         flat = self._flat(place)
         kept = self._kept.get(place.storage)
-        flat = _updated(flat, place, value)
+        flat = _updated(flat, place, value, kept is None or kept.array.ndim == 1)
         if kept is not None and kept.dtype == place.dtype:
             # Keep the shape in which others read it.
             whole = Place(
@@ -160,15 +160,19 @@ def _alike(a: Sequence[int], b: Sequence[int], sizes: Sequence[int]) -> bool:
     return all(s == 1 or x == y for x, y, s in zip(a, b, sizes, strict=True))
 
 
-def _view(flat: jax.Array, place: Place) -> jax.Array:
-    """A view of a storage's elements in the order of memory, whatever their shape."""
+def _view(flat: jax.Array, place: Place, kept_flat: bool = False) -> jax.Array:
+    """A view of a storage's elements in the order of memory, whatever their shape.
+
+    Of one that is kept flat, rows are taken flat: as boxes of narrow dimensions, such as a kernel's
+    taps, all of it would be padded to tiles.
+    """
     if math.prod(place.sizes) == 0:
         return jnp.zeros(place.sizes, flat.dtype)
-    box = _box(flat.size, place)
+    joined, box = _whole_dims(place), _box(flat.size, place)
+    # Also if there is none, as of rows that are no multiple of their parts.
+    if (box is None or kept_flat) and len(joined.sizes) < len(place.sizes):
+        return layout.reshaped(_view(flat, joined, kept_flat), place.sizes)
     if box is None:
-        joined = _whole_dims(place)
-        if len(joined.sizes) < len(place.sizes):  # such as rows that are no multiple of their parts
-            return layout.reshaped(_view(flat, joined), place.sizes)
         return view_ops.as_strided(flat.reshape(-1), place.sizes, place.strides, place.offset)
     radix, starts, order = box
     whole = _reshaped(flat, radix)
@@ -194,13 +198,11 @@ def _whole_dims(place: Place) -> Place:
     return replace(place, sizes=tuple(n for n, _ in dims), strides=tuple(s for _, s in dims))
 
 
-def _updated(flat: jax.Array, place: Place, value: jax.Array) -> jax.Array:
+def _updated(flat: jax.Array, place: Place, value: jax.Array, kept_flat: bool) -> jax.Array:
     """A storage of one dimension, a view of it written."""
-    box = _box(flat.size, place)
-    if box is None:
-        joined = _whole_dims(place)
-        if len(joined.sizes) < len(place.sizes):
-            return _updated(flat, joined, layout.reshaped(value, joined.sizes))
+    joined, box = _whole_dims(place), _box(flat.size, place)
+    if (box is None or kept_flat) and len(joined.sizes) < len(place.sizes):
+        return _updated(flat, joined, layout.reshaped(value, joined.sizes), kept_flat)
     if box is None or len(box[2]) != sum(s > 1 for s in place.sizes):
         positions = view_ops.strided_positions(place.sizes, place.strides, place.offset)
         return flat.at[positions.reshape(-1)].set(value.reshape(-1), mode="drop")
