@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which place a script is told that keeps asking for programs."""
+"""Which place a script is told that keeps asking for programs, and what `explain()` prints."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from torchtpu_core.runtime import explanations
+from torchtpu_core.tpu.explain import Explanation, Flush
 
 
 def trace(*lines: str) -> Any:
@@ -44,3 +45,15 @@ def test_place_is_the_last_line_that_is_known(notice):
 def test_place_without_any_line_is_the_last_operator(notice):
     found = notice(*[trace("", "")] * 8)
     assert found == ["<TorchTpu/fused> 8 programs were compiled for the operators up to aten::cosh"]
+
+
+def test_flushes_that_come_again_in_the_same_order_are_listed_once() -> None:
+    def flush(ops: int) -> Flush:
+        return Flush(ops, "optimizer step", "one program", 0, False, "train.py:3 in step")
+
+    step = [flush(2), flush(3), flush(3), flush(4)]
+    text = str(Explanation((flush(1), *step * 5, flush(2), flush(9)), (), 0))
+    numbers = [line.split(", ended")[0].strip() for line in text.splitlines()[2:]]
+    cycle = ["1 x 2 ops", "2 x 3 ops", "1 x 4 ops"]
+    expected = ["1 x 1 ops", "5 times:", *cycle, "1 x 2 ops", "1 x 9 ops"]
+    assert [number.removesuffix(" as one program") for number in numbers] == expected

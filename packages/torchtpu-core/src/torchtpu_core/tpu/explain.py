@@ -50,12 +50,12 @@ class Explanation:
         for event in self.compiles:
             what = event.error or event.difference or "the first of its kind"
             lines.append(f"  {event.ops} ops, {event.reason}, {event.line or '?'}: {what}")
-        lines.append(f"last {len(self.flushes)} flushes, equal ones in a row together")
-        for count, flush in _runs(self.flushes):
-            lines.append(
-                f"  {count} x {flush.ops} ops as {flush.outcome}, ended by {flush.reason}"
-                f" at {flush.line or '?'}"
-            )
+        lines.append(f"last {len(self.flushes)} flushes, what repeats together")
+        for times, runs in _cycles(_runs(self.flushes)):
+            if times > 1:
+                lines.append(f"  {times} times:")
+            indent = "  " if times == 1 else "    "
+            lines.extend(indent + _described(count, flush) for count, flush in runs)
         return "\n".join(lines)
 
 
@@ -92,9 +92,42 @@ def wait_for_compiles() -> None:
         background.wait_for_compiles()
 
 
-def _runs(flushes: tuple[Flush, ...]) -> list[tuple[int, Flush]]:
+_Run = tuple[int, Flush]
+
+
+def _described(count: int, flush: Flush) -> str:
+    return (
+        f"{count} x {flush.ops} ops as {flush.outcome}, ended by {flush.reason}"
+        f" at {flush.line or '?'}"
+    )
+
+
+def _cycles(runs: list[_Run]) -> list[tuple[int, list[_Run]]]:
+    """Runs that come again in the same order, such as those of a step, with how many times."""
+    cycles = []
+    first = 0
+    while first < len(runs):
+        period, times = max(
+            ((period, _times(runs, first, period)) for period in range(1, len(runs) - first + 1)),
+            key=lambda found: (found[0] * found[1] if found[1] > 1 else 1, -found[0]),
+        )
+        cycles.append((times, runs[first : first + period]))
+        first += period * times
+    return cycles
+
+
+def _times(runs: list[_Run], first: int, period: int) -> int:
+    """How many times in a row the runs from `first` on come."""
+    cycle = runs[first : first + period]
+    end = first + period
+    while runs[end : end + period] == cycle:
+        end += period
+    return (end - first) // period
+
+
+def _runs(flushes: tuple[Flush, ...]) -> list[_Run]:
     """Equal neighbours counted."""
-    runs: list[tuple[int, Flush]] = []
+    runs: list[_Run] = []
     for flush in flushes:
         if runs and runs[-1][1] == flush:
             runs[-1] = (runs[-1][0] + 1, flush)
