@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torchtpu_core.lowering.indexing import needs_mask_expansion
 from torchtpu_core.lowering.interpreter import overload_name
+from torchtpu_core.lowering.masks import needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
 
 from torchtpu_compile import control_flow, rng_states

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torchtpu_core.lowering import indexing
-from torchtpu_core.lowering.indexing import TABLE
+from torchtpu_core.lowering import indexing, masks
 from torchtpu_core.testing.lowering import check, lower
 
+TABLE = (*indexing.TABLE, *masks.TABLE)
 X = torch.arange(24.0).reshape(2, 3, 4)
 WHOLE = torch.arange(12).reshape(3, 4)
 HALF = torch.linspace(-1, 1, 12).reshape(3, 4).bfloat16()
@@ -120,12 +120,12 @@ def test_indexing_out_of_range_raises_as_on_cpu(case: tuple[Any, ...]) -> None:
 
 def test_masks_in_a_read_need_expansion_and_match_cpu() -> None:
     indices = [None, ROWS]
-    assert indexing.needs_mask_expansion("aten::index.Tensor", indices)
-    check("aten::index.Tensor", X, indexing.expand_masks(indices), table=TABLE)
-    torch.testing.assert_close(X[tuple(indexing.expand_masks([MASK[:2, :3]]))], X[MASK[:2, :3]])
+    assert masks.needs_mask_expansion("aten::index.Tensor", indices)
+    check("aten::index.Tensor", X, masks.expand_masks(indices), table=TABLE)
+    torch.testing.assert_close(X[tuple(masks.expand_masks([MASK[:2, :3]]))], X[MASK[:2, :3]])
 
 
 def test_one_mask_in_a_write_needs_no_expansion() -> None:
-    assert not indexing.needs_mask_expansion("aten::index_put", [None, ROWS])
-    assert indexing.needs_mask_expansion("aten::index_put", [PAIR[:1], ROWS])
-    assert not indexing.needs_mask_expansion("aten::index_put", [PAIR, None])
+    assert not masks.needs_mask_expansion("aten::index_put", [None, ROWS])
+    assert masks.needs_mask_expansion("aten::index_put", [PAIR[:1], ROWS])
+    assert not masks.needs_mask_expansion("aten::index_put", [PAIR, None])

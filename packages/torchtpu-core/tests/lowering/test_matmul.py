@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import pytest
 import torch
 from torch import Tensor
-from torchtpu_core.lowering import layout
-from torchtpu_core.lowering.matmul import TABLE, linear, mm
+from torchtpu_core.lowering import layout, matmul, scaled_products
+from torchtpu_core.lowering.matmul import linear, mm
 from torchtpu_core.testing.lowering import assert_close, check, lower
 
+TABLE = (*matmul.TABLE, *scaled_products.TABLE)
 _GENERATOR = torch.Generator().manual_seed(0)
 NAN = float("nan")
 

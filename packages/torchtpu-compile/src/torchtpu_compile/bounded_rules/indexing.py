@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from torchtpu_core.lowering import checks, indexing, promotion
+from torchtpu_core.lowering import checks, masks, promotion
 
 from torchtpu_compile.bounded import Call, Rule, align, joint_dims
 from torchtpu_compile.bounded_rules.common import dim_of, fitted, refuse
@@ -190,7 +190,7 @@ def _put_through_mask(
     room = [n if k else end for n, k, end in zip(values.array.shape, keeps, ends, strict=True)]
     count = call.sizes.true(true_size(values.dims[at])) if at >= 0 else None
     source = fitted(values.array, room)
-    array = indexing.put_through_mask(x.array, axis, mask.array, source, adds, count)
+    array = masks.put_through_mask(x.array, axis, mask.array, source, adds, count)
     return Padded(array, x.dims)
 
 

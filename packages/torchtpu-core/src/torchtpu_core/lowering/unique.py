@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dims, indexing
+from torchtpu_core.lowering import dims, masks
 from torchtpu_core.lowering.table import Lowering, composite, native
 
 
@@ -27,7 +27,7 @@ def _nonzero_static(self: jax.Array, *, size: int, fill_value: int = -1) -> jax.
     blank = lax.full((size,), np.int32(-1))
     if self.size:
         mask = self != np.zeros((), self.dtype)
-        ranks = indexing.mask_ranks(mask)
+        ranks = masks.mask_ranks(mask)
         flat = lax.reshape(mask, (self.size,))
         where = jnp.where(flat, ranks, np.array(size, ranks.dtype))
         position = lax.iota(ranks.dtype, self.size)

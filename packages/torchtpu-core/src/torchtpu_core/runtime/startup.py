@@ -12,7 +12,7 @@ import torch
 from torchtpu_core import _C, env_values, env_vars, plugins
 from torchtpu_core.errors import EnvironmentVariableError, LoweringTableError
 from torchtpu_core.lowering import memory_formats, mxu
-from torchtpu_core.lowering.indexing import check_masks, expand_masks, needs_mask_expansion
+from torchtpu_core.lowering.masks import check_masks, expand_masks, needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.runtime import (
     attention_batches,
