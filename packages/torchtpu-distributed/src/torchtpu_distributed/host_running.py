@@ -10,8 +10,6 @@ ranks of a group keep one order. Every wait here ends when the job has failed.
 from __future__ import annotations
 
 import functools
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,13 +24,10 @@ from torchtpu_distributed.errors import CollectiveError
 from torchtpu_distributed.first_calls import Pieces
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_collectives import Begun, Gloo
+from torchtpu_distributed.job_queue import JobQueue
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.stacks import stand_in_line
 from torchtpu_distributed.work import DeviceWork, QueuedWork
-
-#: How long a queued collective waits for a thread that waits for it: who waits at once does it
-#: sooner than another thread can, and the two would contend for the interpreter.
-_GRACE_S = 0.0002
 
 
 class HostRunner:
@@ -62,12 +57,7 @@ class HostRunner:
             group.rank,
             group.world.by_gloo,
         )
-        self._queue_lock = threading.Lock()
-        self._queue: deque[Callable[[], QueuedWork]] = deque()
-        self._busy = False
-        self._called = False  # a thread has been asked to come
-        self._begun = 0  # jobs that have left the queue
-        self._hurry = threading.Event()
+        self._queue = JobQueue(ledger.spawn)
 
     def run(
         self,
@@ -101,7 +91,7 @@ class HostRunner:
         known = self._know(call, operands, results)
         keys = {storage_key(t) for t in (*operands, *results)}
         for earlier in ledger.in_flight.users(keys):
-            self._help_until(functools.partial(getattr, earlier, "done"))
+            self._queue.help_until(functools.partial(getattr, earlier, "done"))
         with group.state:
             for earlier in ledger.in_flight.users(keys):
                 ledger.wait_done(earlier)
@@ -248,13 +238,9 @@ class HostRunner:
         Raises:
             CollectiveError: the job has failed.
         """
-        if not self._is_idle():
+        if not self._queue.is_idle():
             self.hurry()
-            self._group.world.ledger.wait_until(self._is_idle)
-
-    def _is_idle(self) -> bool:
-        with self._queue_lock:
-            return not (self._busy or self._queue)
+            self._group.world.ledger.wait_until(self._queue.is_idle)
 
     def perform(
         self, pending: Pending, begin: Callable[[Gloo], Begun], pieces: Pieces | None = None
@@ -345,68 +331,15 @@ class HostRunner:
                 ledger.in_flight.remove(pending)
             return work
 
-        with self._queue_lock:
-            self._queue.append(job)
-        self._serve_behind()
-
-    def _serve_behind(self) -> None:
-        """Let a thread work the queue off, if there is something in it and none does."""
-        with self._queue_lock:
-            needed = not (self._busy or self._called) and bool(self._queue)
-            self._called = self._called or needed
-        if needed:
-            self._group.world.ledger.spawn(self._work_off)
-
-    def _take_over(self) -> bool:
-        """Become the thread that works the queue off, if it needs one."""
-        with self._queue_lock:
-            free = not self._busy and bool(self._queue)
-            self._busy = self._busy or free
-        return free
+        self._queue.add(job)
 
     def help(self, work: QueuedWork) -> None:
         """Run what is queued before a collective, and it, in the thread that waits for it."""
-        self._help_until(work.is_completed)
-
-    def _help_until(self, is_over: Callable[[], bool]) -> None:
-        while not is_over() and self._take_over():
-            self._run_next()
-        self._serve_behind()
+        self._queue.help_until(work.is_completed)
 
     def hurry(self) -> None:
         """Run what is queued now: nobody may wait for it."""
-        self._hurry.set()
-
-    def _work_off(self) -> None:
-        """Work the queue off, once nobody else has begun to for a while."""
-        known = -1
-        while known != self._begun:
-            known = self._begun
-            self._hurry.wait(_GRACE_S)
-        with self._queue_lock:
-            self._called = False
-            self._hurry.clear()
-        while self._take_over():
-            self._run_next()
-
-    def _run_next(self) -> None:
-        """Run the first job, in the thread that has taken over.
-
-        Callbacks of a collective's future may call others and wait for them, so while
-        they run, somebody else may work the queue off.
-        """
-        with self._queue_lock:
-            job = self._queue.popleft()
-            self._begun += 1
-        try:
-            work = job()
-        finally:
-            del job  # with the memory it has worked on
-            with self._queue_lock:
-                self._busy = False
-        if work.has_callbacks:
-            self._serve_behind()
-        work.complete()
+        self._queue.hurry()
 
 
 def _memory(

@@ -19,7 +19,7 @@ import torch
 from short_way import LongWays
 from torch import distributed as dist
 from torch.distributed import _functional_collectives as traced
-from torchtpu_distributed import active, host_running
+from torchtpu_distributed import active, host_running, job_queue
 
 Tensor = torch.Tensor
 #: Longer than a test may take: a collective that is run meanwhile was not left to a thread.
@@ -33,7 +33,7 @@ def patient_threads() -> Iterator[Any]:
     runners = [o for o in gc.get_objects() if type(o) is host_running.HostRunner]
     direct = next(r.direct for r in runners if r._group.is_world)
     before_s, direct.grace_s = direct.grace_s, FOR_EVER_S
-    with mock.patch.object(host_running, "_GRACE_S", FOR_EVER_S):
+    with mock.patch.object(job_queue, "_GRACE_S", FOR_EVER_S):
         yield direct
     direct.grace_s = before_s
 

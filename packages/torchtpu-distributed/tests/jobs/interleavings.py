@@ -6,7 +6,6 @@ Every rank draws the same program from its seed and computes what all ranks shou
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from typing import Any
@@ -18,9 +17,8 @@ Tensor = torch.Tensor
 STEPS = 10
 
 
-@functools.cache
 def groups() -> list[tuple[list[int], Any]]:
-    """All groups of two or more ranks, made once, in the same order by everybody."""
+    """All groups of two or more ranks, in the same order by everybody."""
     size = dist.get_world_size()
     chosen = [
         list(members)
@@ -32,18 +30,19 @@ def groups() -> list[tuple[list[int], Any]]:
 
 def run(seeds: list[int]) -> list[tuple[Tensor, Tensor]]:
     """What this rank holds after each program, and what it should hold."""
-    return [program(seed) for seed in seeds]
+    made = groups()
+    return [program(seed, made) for seed in seeds]
 
 
-def program(seed: int) -> tuple[Tensor, Tensor]:
-    """One program."""
+def program(seed: int, made: list[tuple[list[int], Any]]) -> tuple[Tensor, Tensor]:
+    """One program over some of these groups."""
     draw, rank = random.Random(seed), dist.get_rank()
     alone = random.Random(f"{seed} {rank}")  # for what the other ranks need not know
     values = [torch.tensor([r + 1.0, seed % 7, -r]) for r in range(dist.get_world_size())]
     x = values[rank].to("tpu")
     works: list[Any] = []
     for _ in range(STEPS):
-        members, group = draw.choice(groups())
+        members, group = draw.choice(made)
         kind, root = draw.choice(["sum", "max", "broadcast", "message"]), draw.choice(members)
         other, later = draw.choice([m for m in members if m != root]), draw.random() < 0.5
         if rank in members:
