@@ -12,6 +12,7 @@ import faulthandler
 import importlib
 import os
 import signal
+import sys
 import traceback
 from multiprocessing.connection import Client
 
@@ -47,7 +48,15 @@ def main(address: tuple[str, int], key: str) -> None:
 
 
 def leave_groups() -> None:
-    """Destroy what groups the job has made: each costs an idle rank threads and time."""
+    """Destroy what groups the job has made: each costs an idle rank threads and time.
+
+    DTensor remembers its operators' results with their meshes, and would find the groups of this
+    job's mesh where the next job makes an equal one.
+    """
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import debug
+
+        debug._clear_sharding_prop_cache()
     default = dist.group.WORLD
     for group in list(dist.distributed_c10d._world.pg_map):
         if group is not default:
