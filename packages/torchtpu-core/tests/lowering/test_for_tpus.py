@@ -12,6 +12,7 @@ import pytest
 from jax.interpreters import partial_eval
 from torchtpu_core.lowering import (
     addressing,
+    arithmetic,
     convolution,
     layout,
     matmul,
@@ -279,3 +280,32 @@ def test_cumulative_sum_between_flips_is_one_from_the_end() -> None:
     assert [eqn.primitive.name for eqn in made.eqns] == ["cumsum"]
     other = flip(cumsum(flip(x, [0]), 1), [0])
     np.testing.assert_allclose(other, np.cumsum(x, 1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("given", [(8, 1), (1, 16), (1, 1), (8, 16)])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_sum_with_a_broadcast_along_split_lanes_is_made_of_whole_lanes(given, swapped) -> None:
+    scores = RANDOM.standard_normal((3, 5, 128)).astype(np.float32)
+    rows = RANDOM.standard_normal((3, 5, *given)).astype(np.float32)
+    rows[0, 0, 0, 0], rows[0, 1, 0, 0], rows[0, 2, 0, 0] = np.inf, -np.inf, np.nan
+    rows[1, 0, 0, 0] = np.finfo(np.float32).min
+
+    def added(scores: jax.Array, rows: jax.Array) -> jax.Array:
+        split = layout.reshaped(scores, (3, 5, 8, 16))
+        done = arithmetic.add(*((rows, split) if swapped else (split, rows)), alpha=2)
+        return layout.reshaped(done, scores.shape)
+
+    text, (cpu, tpu) = both(added, scores, rows)
+    np.testing.assert_array_equal(cpu, tpu)
+    assert text.count("dot_general") == (2 if given in ((8, 1), (1, 16)) else 0)
+    assert ("f32[3,5,8,16] = add" in text) == (given == (8, 16))
+
+
+@pytest.mark.parametrize(
+    ("width", "rows", "written"), [(8000, 512, True), (8064, 512, False), (8000, 8, False)]
+)
+def test_large_tensors_that_are_joined_within_tiles_are_written_once(width, rows, written) -> None:
+    part = jax.ShapeDtypeStruct((rows, width), np.float32)
+    with mxu.for_platform("tpu"):
+        text = str(jax.make_jaxpr(lambda x, y: shape.cat([x, y], -1))(part, part))
+    assert ("optimization_barrier" in text) == written

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import checks, dtypes
+from torchtpu_core.lowering import checks, dtypes, lanes, layout
 from torchtpu_core.lowering.elementwise import (
     constant,
     elementwise,
@@ -42,6 +42,10 @@ def _times(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def add(self: Operand, other: Operand, alpha: Operand = 1) -> jax.Array:
     """``self + alpha * other``; bools add by "or"."""
+    whole = lanes.joined(self, other)
+    if whole is not None:
+        x, y, shape = whole
+        return layout.reshaped(add(x, y, alpha), shape)
     (x, y), result = promote(*round_numbers(self, other))
     if not _is_one(alpha):
         y = _times(cast(cast(alpha, result), y.dtype), y)

@@ -14,7 +14,9 @@ Nothing is rewritten: the value itself stays correct, and is dead code if nobody
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,7 +24,9 @@ import jax
 from jax import lax
 
 _local = threading.local()
-_KINDS = ("sources", "ramps", "joined", "flipped")
+_KINDS = ("sources", "ramps", "joined", "flipped", "split")
+#: Lanes of a TPU's registers and tiles, along which the last dimension lies.
+LANES = 128
 
 
 @contextlib.contextmanager
@@ -71,12 +75,30 @@ def reshaped(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     joined = getattr(_local, "joined", None)
     lead = _leading(x.shape, shape) if joined is not None else 0
     if lead < 2:
-        return lax.reshape(x, shape)
+        return _split(x, shape)
     x = lax.reshape(x, (*x.shape[:lead], *shape[1:]))
     result = lax.reshape(x, shape)
     assert joined is not None
     joined[id(result)] = (result, x)
     return result
+
+
+def _split(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """``lax.reshape``, remembered where it splits a last dimension that fills lanes."""
+    result = lax.reshape(x, shape)
+    split = getattr(_local, "split", None)
+    if split is not None and x.ndim and shape and shape[-1] < LANES <= x.shape[-1]:
+        parts = itertools.accumulate(reversed(shape), operator.mul)
+        if x.shape[-1] in parts:
+            split[id(result)] = (result, x)
+    return result
+
+
+def split_from(x: jax.Array) -> jax.Array | None:
+    """The tensor whose last dimension was split into the last ones of `x`, if it was."""
+    split = getattr(_local, "split", None)
+    entry = split.get(id(x)) if split else None
+    return None if entry is None else entry[1]
 
 
 def _leading(sizes: Sequence[int], shape: Sequence[int]) -> int:

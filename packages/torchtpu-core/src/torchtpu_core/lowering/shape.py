@@ -17,9 +17,12 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dims, dtypes, layout, promotion, refused_shapes, view_ops
+from torchtpu_core.lowering import dims, dtypes, layout, mxu, promotion, refused_shapes, view_ops
 from torchtpu_core.lowering.promotion import Operand, Scalar
 from torchtpu_core.lowering.table import Lowering, composite, native
+
+#: More than the VMEM that one operation has, which fits no fusion.
+_LARGE_BYTES = 16 << 20
 
 
 def cat(tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
@@ -27,7 +30,23 @@ def cat(tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
     result = promotion.result_type(*tensors)
     kept = [t for t in tensors if t.shape != (0,)] or list(tensors[:1])
     kept = [promotion.cast(t, result) for t in kept]
-    return lax.concatenate(kept, dims.wrap(dim, kept[0].ndim)) if len(kept) > 1 else kept[0]
+    if len(kept) == 1:
+        return kept[0]
+    joined = lax.concatenate(kept, dims.wrap(dim, kept[0].ndim))
+    return lax.optimization_barrier(joined) if _crosses_lanes(kept, joined, dim) else joined
+
+
+def _crosses_lanes(parts: Sequence[jax.Array], joined: jax.Array, dim: int) -> bool:
+    """Whether a TPU had better write what is joined: wide parts along lanes, but not whole ones.
+
+    XLA:TPU would join them anew for each reader, as for a loss and its gradient, of copies of all
+    parts and at once in float32: logits that tensor parallelism gathers took thrice their size.
+    """
+    along_lanes = dims.wrap(dim, joined.ndim) == joined.ndim - 1
+    if not mxu.lowers_for("tpu") or not along_lanes or joined.nbytes < _LARGE_BYTES:
+        return False
+    widths = [part.shape[-1] for part in parts]
+    return min(widths) > layout.LANES and any(width % layout.LANES for width in widths)
 
 
 def stack(tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from torchtpu_core.errors import PlanError
 from torchtpu_core.lowering import checks, dtypes, layout
@@ -26,7 +26,15 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import decomposition
 from torchtpu_core.plan import network_calls
 from torchtpu_core.plan.calls import Call, Place
-from torchtpu_core.plan.records import Phase, Recording
+from torchtpu_core.plan.order import (
+    begins_again,
+    mutated,
+    places,
+    recomputation_reads,
+    recomputes,
+    sums_first,
+)
+from torchtpu_core.plan.records import Recording
 from torchtpu_core.plan.values import Values, is_whole, structure, whole_of
 from torchtpu_core.runtime import tables, variants
 from torchtpu_core.simulator.rates import LANES
@@ -82,12 +90,12 @@ def _operands(calls: Sequence[Call], recording: Recording, start: int) -> dict[i
     """
     found: dict[int, Place] = {}
     for call in calls:
-        for place in _places((call.args, call.kwargs)):
+        for place in places((call.args, call.kwargs)):
             older = recording.blocks[place.storage].born < start
             known = found.get(place.storage)
             if older and (known is None or (len(known.sizes) == 1 and is_whole(place))):
                 found[place.storage] = whole_of(place)
-        for place in _places(call.out) if _is_upload(call) else _received(call):
+        for place in places(call.out) if _is_upload(call) else _received(call):
             found.setdefault(place.storage, whole_of(place))
     return found
 
@@ -102,7 +110,7 @@ def _results(
     """
     shapes = {place.storage: place for place in operands}
     written = dict.fromkeys(
-        place for call in calls for place in (*_mutated(call), *_places(call.out))
+        place for call in calls for place in (*mutated(call), *places(call.out))
     )
     found: dict[int, Place] = {}
     for place in written:
@@ -117,22 +125,6 @@ def _results(
     return first + [place for storage, place in found.items() if storage not in shapes]
 
 
-def _places(tree: Any) -> list[Place]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Place)]
-
-
-def _mutated(call: Call) -> list[Place]:
-    """The places that an operator writes to, by its schema."""
-    if network_calls.is_collective(call):
-        return network_calls.ends(call)[1]
-    found: list[Place] = []
-    for position, argument in enumerate(call.func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = call.args[position] if position < len(call.args) else None
-            found += _places(call.kwargs.get(argument.name, given))
-    return found
-
-
 def _received(call: Call) -> list[Place]:
     """The places that a message from another rank fills."""
     return network_calls.ends(call)[1] if network_calls.is_message(call) else []
@@ -140,7 +132,7 @@ def _received(call: Call) -> list[Place]:
 
 def _is_upload(call: Call) -> bool:
     """Whether an operator brings a host tensor to the device."""
-    return call.func is torch.ops.aten._to_copy.default and not _places((call.args, call.kwargs))
+    return call.func is torch.ops.aten._to_copy.default and not places((call.args, call.kwargs))
 
 
 class _Step:
@@ -198,19 +190,14 @@ class _Step:
         with checks.collecting(), layout.remembering():
             before = None
             for index, call in enumerate(self._calls):
-                if _recomputes(call) and not _recomputes(before):
-                    self._hold_back(index, values)
+                if recomputes(call) and not recomputes(before):
+                    values.hold_back(*recomputation_reads(self._calls, index))
+                if begins_again(before, call):
+                    values.tie(sums_first(self._calls, index, self._results))
                 before = call
                 with jax.named_scope(_scope(call)):
                     self._call(call, values, state, draws)
         return tuple(values.read(place) for place in self._results)
-
-    def _hold_back(self, start: int, values: Values) -> None:
-        """Keeps what the backward pass computes again from being computed once."""
-        again = list(itertools.takewhile(_recomputes, self._calls[start:]))
-        read = dict.fromkeys(p.storage for c in again for p in _places((c.args, c.kwargs)))
-        last = self._calls[max(0, start - 1)]
-        values.hold_back(read, [p.storage for p in (*_places(last.out), *_mutated(last))])
 
     def _call(self, call: Call, values: Values, state: jax.Array, draws: Any) -> None:
         name = call.func._schema.name.partition("::")[2]
@@ -250,7 +237,7 @@ class _Step:
             return sharded(call, values)
         drawn = _DRAWN.get(call.func._schema.name)
         if drawn is not None:
-            target = _places(call.out)[0]
+            target = places(call.out)[0]
             bits = self._rng(state, draws)
             return [(target, drawn(bits, target.sizes, dtypes.to_numpy(target.dtype)))]
         args, kwargs = tree_map(value, (call.args, call.kwargs))
@@ -280,16 +267,12 @@ class _Step:
 
     def _targets(self, call: Call, function: Any) -> list[Place]:
         """Where the values go that a row returns."""
-        mutated = _mutated(call)
+        changed = mutated(call)
         if function is not call.func:
-            return mutated
-        fresh = _places(call.out)
-        known = {(p.storage, p.offset, p.sizes) for p in mutated}
-        return [p for p in fresh if (p.storage, p.offset, p.sizes) not in known] + mutated
-
-
-def _recomputes(call: Call | None) -> bool:
-    return call is not None and call.phase is Phase.RECOMPUTE
+            return changed
+        fresh = places(call.out)
+        known = {(p.storage, p.offset, p.sizes) for p in changed}
+        return [p for p in fresh if (p.storage, p.offset, p.sizes) not in known] + changed
 
 
 def _uniform(rng: Rng, sizes: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -306,8 +289,8 @@ def _integers(rng: Rng, sizes: tuple[int, ...], dtype: Any) -> jax.Array:
 
 def _copy_in(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
     """FSDP's shards, one after another, in this rank's part of the gathered buffer."""
-    parts = [values.read(place).reshape(-1) for place in _places(call.args[0])]
-    target = _places(call.out)[0]
+    parts = [values.read(place).reshape(-1) for place in places(call.args[0])]
+    target = places(call.out)[0]
     return [(target, jnp.concatenate(parts).reshape(target.sizes))]
 
 
@@ -315,7 +298,7 @@ def _split_copy(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
     """The gathered buffer split into weights."""
     source, sizes, dim = call.args[:3]
     ends = np.cumsum(sizes)[:-1].tolist()
-    targets = _places(call.kwargs.get("out") or call.out or call.args[3:])
+    targets = places(call.kwargs.get("out") or call.out or call.args[3:])
     gathered = values.read(source)
     if dim == 1 and all(size % LANES == 0 for size in sizes):
         # As the collective has it; else its rows share tiles.
@@ -328,7 +311,7 @@ def _split_copy(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
 def _chunk_cat(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
     """Gradients in the order in which reduce-scatter hands them out."""
     places, dim, chunks = call.args[:3]
-    target = _places(call.kwargs.get("out") or call.out)[0]
+    target = places(call.kwargs.get("out") or call.out)[0]
     tensors = [values.read(place) for place in places]
     if dim == 0 and all(t.size % (chunks * LANES) == t.shape[0] % chunks == 0 for t in tensors):
         parts = [network_calls.rows_of(t, chunks) for t in tensors]

@@ -103,6 +103,13 @@ class Values:
         for kept, array in zip(held, arrays, strict=True):
             kept.array = array
 
+    def tie(self, storages: Iterable[int]) -> None:
+        """Values of storages are as if they were known only together."""
+        kept = [self._kept[one] for one in storages if one in self._kept]
+        arrays = jax.lax.optimization_barrier([one.array for one in kept])
+        for one, array in zip(kept, arrays, strict=True):
+            one.array = array
+
     def _join(self, storage: int) -> None:
         """The parts of a storage become its value."""
         parts = self._parts.pop(storage, [])
