@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from jax.experimental.pallas import tpu as pltpu
-from torchtpu_core.lowering import flash_attention
+from torchtpu_core.lowering import attention, flash_attention, unread
+from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.targets import parse_target
 from torchtpu_core.xla_tpu.lowering import for_tpu
 
@@ -36,10 +37,12 @@ def test_flash_attention_and_its_gradients_equal_cpus(
     options = {"is_causal": is_causal, "scale": 64**-0.5}
     with pltpu.force_tpu_interpret_mode():
         out, sums = flash_attention.forward(*arrays, **options)
+        alone, _ = flash_attention.forward(*arrays, **options, statistics=False)
         grads = flash_attention.backward(
             jnp.asarray(gradient.numpy()), *arrays, out, sums, **options
         )
-    np.testing.assert_allclose(out, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+    for found in (out, alone):
+        np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
     for found, tensor in zip(grads, given, strict=True):
         np.testing.assert_allclose(found, tensor.grad.numpy(), rtol=1e-4, atol=1e-5)
 
@@ -73,3 +76,18 @@ def test_what_kernels_want_more_of_is_made_in_the_backward_pass_only() -> None:
     assert [log_sums, *keys] == [jaxpr.invars[5], *jaxpr.invars[2:4]]
     assert along.aval.shape == sums.shape
     assert along not in jaxpr.invars
+
+
+def test_kernel_writes_no_statistics_that_nobody_reads() -> None:
+    query = jax.ShapeDtypeStruct((1, 2, 512, 64), jnp.bfloat16)
+
+    def attended(query: jax.Array) -> jax.Array:
+        rng = Rng(np.uint64(0), np.uint64(0))
+        return attention.fused_attention(query, query, query, rng=rng)[0]
+
+    written = []
+    for ignored in ((), {1}):
+        with for_tpu(parse_target("v5e:1x1")), unread.results(ignored):
+            text = str(jax.make_jaxpr(lambda query: attended(query))(query))
+        written.append(text.count("f32[1,2,512,128] = ") + text.count("f32[1,2,512,128] "))
+    assert written[0] > written[1] == 0

@@ -28,14 +28,16 @@ def _passing(memory) -> list[int]:
     return [sum(memory.curves[c][i] for c in kept) for i in range(len(memory.curves[kept[0]]))]
 
 
-def test_attention_holds_its_statistics_in_whole_vectors_while_it_runs() -> None:
+@pytest.mark.parametrize("read", [True, False])
+def test_attention_holds_statistics_that_somebody_reads_in_whole_vectors(read) -> None:
+    more = {"scores": 1e9, "head_dims": (128, 128), "flash": True}
     ops = [
-        op("sdpa", Work.ATTENTION, (1,), (2,), scores=1e9, head_dims=(128, 128), flash=True),
-        op("mm", Work.MATMUL, (2,), (3,), products=SQUARE),
+        op("sdpa", Work.ATTENTION, (1,), (2, 9), **more),
+        op("mm", Work.MATMUL, (2, 9) if read else (2,), (3,), products=SQUARE),
     ]
-    first, then = _passing(_memory(ops, {2: 2}))[:2]
+    first, then = _passing(_memory(ops, {2: 2, 9: 2}))[:2]
     # A row of 128 two-byte elements has two statistics, each a float32 in 128 lanes.
-    assert first - then == MIB // 256 * 2 * 128 * 4
+    assert first - then == (MIB // 256 * 2 * 128 * 4 if read else 0)
 
 
 @pytest.mark.parametrize("width", [128, 64])
@@ -335,6 +337,19 @@ def test_narrow_matrices_of_batched_products_take_whole_tiles() -> None:
         made.blocks[storage].shape = shape
     sizes = padded_sizes(made.ops, made.blocks)
     assert [round(sizes[s] / MIB, 2) for s in (2, 3, 4)] == [round(56 * 128 / 49**2, 2)] * 3
+
+
+@pytest.mark.parametrize(("width", "kept"), [(64, 2 * MIB), (128, MIB)])
+def test_narrow_matrices_that_are_moved_for_batched_products_are_kept(width, kept) -> None:
+    ops = [
+        _mm(1, 2),
+        op("clone", Work.MOVE, (2,), (3,)),
+        _mm(1, 4),
+        op("bmm", Work.MATMUL, (3,), (5,), products=((8, 64, width, 64),)),
+    ]
+    memory = _memory(ops, {2: 4, 3: 4, 5: 4}, shapes={2: (512, 512), 3: (8, 64, width)})
+    alive = sum(memory.curves[c][2] for c in Category) - memory.holes_bytes
+    assert alive == kept + MIB  # 5 is there throughout
 
 
 def test_padding_before_a_convolution_takes_no_memory() -> None:

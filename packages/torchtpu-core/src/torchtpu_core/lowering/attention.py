@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import dtypes, flash_attention, matmul, mxu
+from torchtpu_core.lowering import dtypes, flash_attention, matmul, mxu, unread
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -251,7 +251,12 @@ def fused_attention(
     if flash_attention.applies(query, key, value, attn_bias, dropout_p):
         factor = _scale(query, scale)
         out, log_sums = flash_attention.forward(
-            query, key, value, is_causal=is_causal, scale=factor
+            query,
+            key,
+            value,
+            is_causal=is_causal,
+            scale=factor,
+            statistics=not unread.is_unread(1),
         )
     else:
         out, log_sums, _ = attend(

@@ -108,9 +108,18 @@ def _segments(query: jax.Array, key: jax.Array, is_causal: bool) -> Any:
 
 
 def forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, is_causal: bool, scale: float
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    is_causal: bool,
+    scale: float,
+    statistics: bool = True,
 ) -> tuple[jax.Array, jax.Array]:
-    """Output and logarithm of the sums, as `attention.attend` gives them."""
+    """Output and logarithm of the sums, as `attention.attend` gives them.
+
+    Without `statistics` the kernel writes none, and what stands for the sums is of no value.
+    """
     from jax.experimental.pallas.ops.tpu import flash_attention as kernels
 
     queries, keys = whole(query.shape[2]), whole(key.shape[2])
@@ -119,9 +128,13 @@ def forward(
     key, value = (_filled(repeated(x, query.shape[1]), keys) for x in (key, value))
     given = (_filled(query, queries), key, value, None, segments)
     with jax.enable_x64(False):
-        out, sums, tops = kernels._flash_attention_impl(
-            *given, True, is_causal, scale, 1, rows, columns, columns, False
+        done = kernels._flash_attention_impl(
+            *given, statistics, is_causal, scale, 1, rows, columns, columns, False
         )
+        if not statistics:
+            done = jax.lax.optimization_barrier(done)
+            return done[:, :, wanted], jnp.zeros(query.shape[:3], np.float32)
+        out, sums, tops = done
         # Both statistics are in every lane of a vector. Without the barrier XLA may sum them up
         # where the gradient reads the result, and keep 256 bytes for each of its 2 until then.
         out, log_sums = jax.lax.optimization_barrier((out, tops + jnp.log(sums)))

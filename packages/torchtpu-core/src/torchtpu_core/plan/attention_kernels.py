@@ -25,6 +25,8 @@ from torchtpu_core.units import ceil_div
 
 #: Float32 in all lanes of a vector, for each query and head.
 _STATISTIC_BYTES = LANES * 4
+#: Times that the forward kernel's are moved: both are written, and read for the logarithm.
+STATISTICS_MOVED = 4
 
 
 #: Products of the gradient's kernels, by whether queries and whether keys or values want theirs:
@@ -131,8 +133,7 @@ def _kernel_bytes(
     for_keys = share * lengths[1] / block_of_keys
     repeated = 2 * theirs if query.shape[-3:-2] != key.shape[-3:-2] else 0
     if not gradient:
-        # Both statistics are written, and read for the logarithm.
-        return repeated + 2 * ours + 2 * theirs * for_queries + 4 * statistic
+        return repeated + 2 * ours + 2 * theirs * for_queries + STATISTICS_MOVED * statistic
     of_keys = 4 * theirs + (2 * ours + 3 * statistic) * for_keys
     of_queries = 3 * ours + 3 * statistic + 2 * theirs * for_queries
     # The sum of result and gradient; two statistics are spread over lanes.

@@ -9,7 +9,7 @@ runs, in float32 with keys along the lanes, and so has its gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.uses import Uses
@@ -35,7 +35,8 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
         later = [i for i in gradients if op.writes[0] in ops[i].reads]
         shape = blocks[op.writes[0]].shape
         if op.flash or op.drawn:  # with dropout XLA's peak has no softmax either
-            found += _statistics(op, index, 2)
+            if op.drawn or has_statistics(op, uses.readers.keys() | uses.fixed):
+                found += _statistics(op, index, 2)
             found += [life for i in later for life in _statistics(ops[i], i, 3)]
         else:
             size = _softmax_bytes(op, shape)
@@ -104,14 +105,25 @@ def _copies(op: Op, index: int, end: int, uses: Uses) -> Iterator[Life]:
             uses.readers[storage].remove(end)
 
 
+def has_statistics(op: Op, read: Container[int]) -> bool:
+    """Whether a flash kernel writes the softmax's statistics: for a gradient, not for inference."""
+    return op.gradient or any(one in read for one in op.writes[1:2])
+
+
+def statistic_bytes(op: Op) -> int:
+    """Of one statistic of the softmax: a number for each query and head, in all lanes of a float32
+    vector.
+    """
+    if not op.read_bytes or not op.head_dims[0]:
+        return 0
+    width = op.head_dims[1] if op.gradient else op.head_dims[0]
+    return op.read_bytes[0] // (width * _ELEMENT_BYTES.get(op.dtype, 2)) * LANES * 4
+
+
 def _statistics(op: Op, index: int, count: int) -> list[Life]:
     """The softmax's statistics, while the flash kernel runs, each an array of its own.
 
-    A number for each query and head, in all lanes of a float32 vector: maximum and sum in the
-    forward kernel, these and the product with the gradient in the backward one.
+    Maximum and sum in the forward kernel; in the backward one also the product with the gradient.
     """
-    if not op.read_bytes or not op.head_dims[0]:
-        return []
-    width = op.head_dims[1] if op.gradient else op.head_dims[0]
-    rows = op.read_bytes[0] // (width * _ELEMENT_BYTES.get(op.dtype, 2))
-    return [Life(op.writes[0], rows * LANES * 4, (index,), index + 1)] * count
+    size = statistic_bytes(op)
+    return [Life(op.writes[0], size, (index,), index + 1)] * count if size else []

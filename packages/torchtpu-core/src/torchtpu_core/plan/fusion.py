@@ -17,6 +17,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from torchtpu_core.plan.attention_kernels import STATISTICS_MOVED
+from torchtpu_core.plan.attention_memory import has_statistics, statistic_bytes
 from torchtpu_core.plan.fused_updates import fusions
 from torchtpu_core.plan.recomputed import WINDOW, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Op, Work
@@ -128,6 +130,7 @@ class _Traffic:
     ) -> None:
         self._ops, self._blocks, self._again, self._elided = ops, blocks, again, elided
         self._resident = resident
+        self._ever_read = {storage for op in ops for storage in op.reads}
         self._padded = padded_sizes(ops, blocks)
         self._fusion_of = fusions(ops, blocks)
         self._writer: dict[int, int] = {}
@@ -146,11 +149,17 @@ class _Traffic:
                     else:
                         hbm += size
                 if index not in scores:
-                    hbm = max(hbm, op.kernel_bytes - vmem)
+                    hbm = max(hbm, self._kernel_bytes(op) - vmem)
             moved.append(hbm)
             within.append(vmem)
             self._writer.update(dict.fromkeys(op.writes, index))
         return moved, within
+
+    def _kernel_bytes(self, op: Op) -> float:
+        """What kernels of attention move, without the statistics that nobody reads."""
+        if not op.flash or has_statistics(op, self._ever_read):
+            return op.kernel_bytes
+        return op.kernel_bytes - STATISTICS_MOVED * statistic_bytes(op)
 
     def _padding(self, storage: int) -> float:
         """How many times its elements' bytes a storage takes."""

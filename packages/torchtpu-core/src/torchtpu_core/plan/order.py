@@ -70,6 +70,11 @@ def sums_first(calls: Sequence[Call], start: int, results: Iterable[Place]) -> l
     return list(dict.fromkeys([*(one for one in made if one in needed), *_read(ahead)]))
 
 
+def read_by(calls: Iterable[Call]) -> set[int]:
+    """Storages that operators read."""
+    return set(_read(calls))
+
+
 def _read(calls: Iterable[Call]) -> list[int]:
     found = (place.storage for call in calls for place in places((call.args, call.kwargs)))
     return list(dict.fromkeys(found))

@@ -9,7 +9,7 @@ are results, in place where they are both, as parameters and optimizer state are
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from torchtpu_core.errors import PlanError
-from torchtpu_core.lowering import checks, dtypes, layout
+from torchtpu_core.lowering import checks, dtypes, layout, unread
 from torchtpu_core.lowering.interpreter import overload_name, run_overload, run_row
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import decomposition
@@ -30,6 +30,7 @@ from torchtpu_core.plan.order import (
     begins_again,
     mutated,
     places,
+    read_by,
     recomputation_reads,
     recomputes,
     sums_first,
@@ -145,6 +146,7 @@ class _Step:
         self._operands = operands
         self._results = results
         self._world = world
+        self._read = read_by(calls) | {place.storage for place in results}
         self._tables = tables.current() or tables.without_a_device()
 
     def structs(self) -> list[Any]:
@@ -250,13 +252,14 @@ class _Step:
         row = self._tables.get(overload_name(function))
         random = row is not None and row.random
         rng = self._rng(state, draws) if random else None
+        targets = self._targets(call, function)
         if row is None and _decomposed(function):
             row = decomposition(overload_name(function))
             returned = run_row(row, args, _without_layout(kwargs), self._tables)
         else:
-            returned = run_overload(function, args, kwargs, self._tables, rng)
+            with unread.results(_unread(targets, self._read)):
+                returned = run_overload(function, args, kwargs, self._tables, rng)
         flat = [leaf for leaf in jax.tree.leaves(returned) if isinstance(leaf, jax.Array)]
-        targets = self._targets(call, function)
         return list(zip(targets, flat, strict=False))
 
     def _rng(self, state: jax.Array, draws: Any) -> Rng:
@@ -273,6 +276,10 @@ class _Step:
         fresh = places(call.out)
         known = {(p.storage, p.offset, p.sizes) for p in changed}
         return [p for p in fresh if (p.storage, p.offset, p.sizes) not in known] + changed
+
+
+def _unread(targets: Sequence[Place], read: Container[int]) -> set[int]:
+    return {number for number, place in enumerate(targets) if place.storage not in read}
 
 
 def _uniform(rng: Rng, sizes: tuple[int, ...], dtype: Any) -> jax.Array:

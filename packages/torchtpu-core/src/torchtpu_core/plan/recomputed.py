@@ -8,7 +8,7 @@ that is read, so a dropout's mask is drawn again if its gradient draws; other ra
 drawn once. An image that is converted for convolutions is kept in the order that these want. A
 softmax is computed once, and so is a norm over features before a product, whose operand it would
 be; one that is moved for the product, too, unless the product is of float32, whose operands are
-split anew.
+split anew. Heads or chunks that do not fill lanes are kept as they are moved for batched products.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from torchtpu_core.plan.gathers import within_sums
 from torchtpu_core.plan.records import Block, Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
+from torchtpu_core.simulator.rates import LANES
 
 #: Moves that are elementwise work for a compiler.
 COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
@@ -76,6 +77,8 @@ def sources_of(
             continue
         moved_norm = op.name == "clone" and normed.issuperset(op.reads)
         if moved_norm and any(_is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers):
+            continue
+        if op.name == "clone" and any(_multiplies_narrow(ops[i]) for i in readers):
             continue
         folded = op.name == "constant_pad_nd" and all(is_convolution(ops[i]) for i in readers)
         converted = uses.fixed.issuperset(sources)
@@ -193,6 +196,12 @@ def reduces(op: Op) -> bool:
 
 def _feeds_product(ops: Sequence[Op], readers: Sequence[int]) -> bool:
     return any(_is_product(ops[i]) for i in readers)
+
+
+def _multiplies_narrow(op: Op) -> bool:
+    """Whether an operator is a batched product of matrices that do not fill lanes."""
+    batched = _is_product(op) and bool(op.products) and op.products[0][0] > 1
+    return batched and max(op.products[0][1:]) < LANES
 
 
 def _is_product(op: Op) -> bool:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from torchtpu_core.errors import LoweringTableError
-from torchtpu_core.lowering import checks, dtypes, layout, mxu, storage_views
+from torchtpu_core.lowering import checks, dtypes, layout, mxu, storage_views, unread
 from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, cast
 from torchtpu_core.lowering.storage_views import Geometry, Plan
@@ -139,7 +139,7 @@ def _lower_nodes(
     collected: checks.Collected,
 ) -> list[list[jax.Array]]:
     results: list[list[jax.Array]] = []
-    sources, operands = Sources(), list(operands)
+    sources, operands, read = Sources(), list(operands), _read_results(trace)
     for index, node in enumerate(trace["nodes"]):
         collected.node = index
         if recomputation.starts(trace["nodes"], index):
@@ -156,8 +156,17 @@ def _lower_nodes(
         values = _read_inputs(node, raw, words)
         update_starts = [words.starts(plan) for _, _, _, plan, _ in node["outputs"]]
         in_place = sources.add(index, node)
-        results.append(_lower_node(node, raw, values, update_starts, words, in_place))
+        ignored = {i for i in range(len(node["outputs"])) if (index, i) not in read}
+        with unread.results(ignored):
+            results.append(_lower_node(node, raw, values, update_starts, words, in_place))
     return results
+
+
+def _read_results(trace: Description) -> set[tuple[int, int]]:
+    """Results, as (node, output), that other nodes read or the program returns."""
+    places = (place for node in trace["nodes"] for place, *_ in node["inputs"])
+    read = {place[1:] for place in places if place is not None and place[0] != "operand"}
+    return read.union(map(tuple, trace["live"]))
 
 
 class Sources:
