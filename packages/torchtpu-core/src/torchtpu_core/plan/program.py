@@ -317,9 +317,9 @@ def _split_copy(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
 
 def _chunk_cat(call: Call, values: Values) -> list[tuple[Place, jax.Array]]:
     """Gradients in the order in which reduce-scatter hands them out."""
-    places, dim, chunks = call.args[:3]
+    sources, dim, chunks = call.args[:3]
     target = places(call.kwargs.get("out") or call.out)[0]
-    tensors = [values.read(place) for place in places]
+    tensors = [values.read(place) for place in sources]
     if dim == 0 and all(t.size % (chunks * LANES) == t.shape[0] % chunks == 0 for t in tensors):
         parts = [network_calls.rows_of(t, chunks) for t in tensors]
         return [(target, jnp.concatenate(parts, axis=1).reshape(target.sizes))]
