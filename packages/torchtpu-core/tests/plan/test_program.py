@@ -16,9 +16,10 @@ import warm_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchtpu_core.errors import PlanError
-from torchtpu_core.plan import network_calls
-from torchtpu_core.plan.calls import Place
+from torchtpu_core.plan import network_calls, program
+from torchtpu_core.plan.calls import Call, Place
 from torchtpu_core.plan.network_calls import all_groups
+from torchtpu_core.plan.records import Phase
 from torchtpu_core.plan.values import Values
 from torchtpu_core.simulator.rates import LANES
 
@@ -206,3 +207,19 @@ def test_parts_of_rows_that_are_no_multiple_of_them_are_read_without_a_gather() 
     assert "gather" not in str(jax.make_jaxpr(read)(flat))
     expected = torch.as_strided(torch.arange(150.0), place.sizes, place.strides, place.offset)
     np.testing.assert_array_equal(read(flat), expected.numpy())
+
+
+@pytest.mark.parametrize("shapes", [((4, 256), (8, 128)), ((3, 5), (4, 2))])
+def test_gradients_are_joined_for_reduce_scatter_as_pytorch_joins_them(shapes) -> None:
+    values, tensors, given = Values(), [torch.randn(shape) for shape in shapes], []
+    for number, tensor in enumerate(tensors):
+        sizes = tuple(tensor.shape)
+        place = Place(number, sizes, tuple(tensor.stride()), 0, tensor.dtype, tensor.numel())
+        values.set(place, jnp.asarray(tensor.numpy()))
+        given.append(place)
+    expected = torch._chunk_cat(tensors, 0, 2)
+    out = Place(9, tuple(expected.shape), tuple(expected.stride()), 0, expected.dtype, -1)
+    call = Call(None, (given, 0, 2), {"out": out}, None, Phase.BACKWARD, "", 0)
+    ((written, value),) = program._chunk_cat(call, values)
+    assert written == out
+    np.testing.assert_array_equal(value, expected.numpy())
