@@ -90,21 +90,30 @@ def test_a_float_that_changes_is_an_operand(name: str, given: str, dtype: torch.
     assert compiles[2:] == [0] * (len(VALUES) - 2)
 
 
-ACTIVATIONS = {
+DIFFERENTIATED = {
+    "add": lambda x, s: x.add(x.square(), alpha=s),
+    "addcmul": lambda x, s: x.addcmul(x, x, value=s),
+    "baddbmm": lambda x, s: torch.baddbmm(
+        x.square().view(-1, 1, 1), *[x.view(-1, 1, 1)] * 2, alpha=s
+    ),
+    "celu": F.celu,
     "elu": F.elu,
     "hardtanh": lambda x, s: F.hardtanh(x, -s, s),
     "leaky_relu": F.leaky_relu,
+    "lerp": lambda x, s: x.lerp(x.square(), s),
+    "lists added": lambda x, s: torch._foreach_add([x], [x.square()], alpha=s)[0],
+    "power": lambda x, s: x.abs() ** s,
+    "power of a number": lambda x, s: s**x,
+    "powers of a number": lambda x, s: torch._foreach_pow(s, [x])[0],
     "softplus": F.softplus,
     "threshold": lambda x, s: F.threshold(x, s, -s),
 }
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_gradient_of_an_activation_whose_float_changes_compiles_once(
-    name: str, dtype: torch.dtype
-) -> None:
-    function, counts = ACTIVATIONS[name], []
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_gradient_of_an_op_whose_float_changes_compiles_once(name: str, dtype: torch.dtype) -> None:
+    function, counts = DIFFERENTIATED[name], []
     compiled = torch.compile(function, backend="tpu", fullgraph=True)
     for value in (0.25, 0.5, 0.75, 0.375):
         x, y = (torch.linspace(-1.5, 1.6, 12).to(d, dtype).requires_grad_() for d in ("cpu", "tpu"))

@@ -92,6 +92,7 @@ def _prepare_dynamo() -> None:
         margin_losses,
         meta_kernels,
         open_composites,
+        open_numbers,
         recurrent_notice,
         resampling,
     )
@@ -103,6 +104,7 @@ def _prepare_dynamo() -> None:
     image_layouts.register()
     margin_losses.register()
     open_composites.register()
+    open_numbers.register()
     resampling.register()
     recurrent_notice.register()
     for package in _KERNELS:

@@ -4,7 +4,8 @@
 AOTAutograd makes a 0-d tensor of such a float where it meets a product, sum, difference or
 quotient, and otherwise has the graph compiled anew for each value. So an op that takes it in
 another place is taken apart into these, or gets a product of one and the float as a tensor;
-with plain numbers it stays as it is.
+with plain numbers it stays as it is. Where PyTorch's derivative of the op computes with the
+float itself, it is taken apart before the derivative is made.
 """
 
 from __future__ import annotations
@@ -141,6 +142,10 @@ def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any
     return torch.where(wide > 0, wide * scale, below).to(x.dtype)
 
 
+def _celu(x: Tensor, alpha: Any = 1.0) -> Any:
+    return aten.elu(x, alpha, 1.0, 1 / alpha) if _is_open(alpha) else NotImplemented
+
+
 def _apart(op: Any) -> Function:
     """PyTorch's own formula of an activation."""
 
@@ -196,6 +201,7 @@ _ATEN: Mapping[Any, Function] = {
     aten.addcdiv.default: _third(torch.div),
     aten.addmm.default: _sum_and_product(torch.mm),
     aten.baddbmm.default: _sum_and_product(torch.bmm),
+    aten.celu.default: _celu,
     aten.clamp.default: _clamp,
     aten.clamp_max.default: _as_tensors(torch.minimum),
     aten.clamp_min.default: _as_tensors(torch.maximum),
@@ -245,6 +251,41 @@ _ATEN: Mapping[Any, Function] = {
         for overload in (packet.Scalar, packet.ScalarList)
     },
 }
+
+#: Whose derivative would fix the float: PyTorch's formula asks whether it is zero or one, takes
+#: its logarithm or its conjugate.
+_BEFORE_DERIVATIVES = (
+    aten.add.Tensor,
+    aten.addcdiv.default,
+    aten.addcmul.default,
+    aten.addmm.default,
+    aten.baddbmm.default,
+    aten.celu.default,
+    aten.lerp.Scalar,
+    aten.pow.Scalar,
+    aten.pow.Tensor_Scalar,
+    aten.sub.Tensor,
+    *(op for op in _ATEN if op._schema.name.startswith("aten::_foreach")),
+)
+
+
+@functools.cache
+def register() -> None:
+    """Let tracing on the device take them apart before derivatives are taken."""
+    for op in _BEFORE_DERIVATIVES:
+        op.py_impl(torch._C.DispatchKey.AutogradPrivateUse1)(_differentiated(op))
+
+
+def _differentiated(op: Any) -> Function:
+    form = _ATEN[op]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = form(*args, **kwargs)
+        if result is NotImplemented:
+            return op._op_dk(torch._C.DispatchKey.Autograd, *args, **kwargs)
+        return result
+
+    return run
 
 
 def decompositions() -> dict[Any, Function]:
