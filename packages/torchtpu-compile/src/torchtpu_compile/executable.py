@@ -21,6 +21,7 @@ from torchtpu_core.runtime import clients
 from torchtpu_compile import (
     carried_numbers,
     flex_attention,
+    late_waits,
     numbers,
     output_views,
     recomputed,
@@ -75,6 +76,7 @@ class Executable:
         seen = module.meta.get(USER_OUTPUTS)
         output_views.save_apart(module, seen)
         self.views = output_views.share(module, seen) if aliases else None
+        late_waits.postpone(module.graph)
         self.module = module
         self.policy = policy
         self.placement = Placement(module.graph, tables)

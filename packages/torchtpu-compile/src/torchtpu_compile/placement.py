@@ -277,8 +277,9 @@ def steps_of(placement: Placement, starts: Container[Node] = ()) -> list[Step]:
 
     A node starts a new step only where it needs a result of another group; what the host can do
     at once comes before the first program. Collectives keep the order that the user gave them:
-    other ranks, whose data flow may differ by an operator, call them in that order too. Writes of
-    inputs are left to the caller, who does them last.
+    other ranks, whose data flow may differ by an operator, call them in that order too. What comes
+    behind one runs behind it, while it is under way. Writes of inputs are left to the caller, who
+    does them last.
 
     Args:
         placement: of the graph's nodes.
@@ -286,7 +287,7 @@ def steps_of(placement: Placement, starts: Container[Node] = ()) -> list[Step]:
     """
     stage: dict[Node, int] = {}
     steps: dict[tuple[int, torch.device | None], Step] = {}
-    floor = called = 0
+    floor = 0
     for node in placement.graph.nodes:
         if node not in placement.groups or is_input_write(node):
             continue
@@ -297,9 +298,9 @@ def steps_of(placement: Placement, starts: Container[Node] = ()) -> list[Step]:
         for source in dependencies(node):
             if source in stage:
                 number = max(number, stage[source] + (placement.groups[source] != group))
-        if _is_collective(node):
-            called = number = max(number, called)
-        if _is_barrier(node):
+        if is_collective(node):
+            floor = number = max(number, floor)
+        if is_barrier(node):
             number = max([number, *(n + 1 for n in stage.values())])
             floor = number + 1
         stage[node] = number
@@ -316,7 +317,8 @@ def dependencies(node: Node) -> Iterator[Node]:
             yield source
 
 
-def _is_barrier(node: Node) -> bool:
+def is_barrier(node: Node) -> bool:
+    """Whether a node has effects, so that it keeps its place among all others."""
     target = node.target
     if target in ASSERTIONS:
         return False
@@ -327,11 +329,18 @@ def _is_barrier(node: Node) -> bool:
     return node.is_impure(impure_random=False)
 
 
-def _is_collective(node: Node) -> bool:
+def is_collective(node: Node) -> bool:
     """Whether other ranks call the same; a wait for one is not one."""
     target = node.target
     return (
         isinstance(target, torch._ops.OpOverload)
         and target.namespace in _COLLECTIVE
-        and target is not torch.ops._c10d_functional.wait_tensor.default
+        and not is_wait(node)
     )
+
+
+def is_wait(node: Node) -> bool:
+    """Whether the host waits for a collective."""
+    target = node.target
+    is_op = isinstance(target, torch._ops.OpOverload)
+    return is_op and target._schema.name == "_c10d_functional::wait_tensor"  # type: ignore[union-attr]
