@@ -11,6 +11,7 @@ from torchtpu_core.errors import DeferredIndexError, MissingExtraError
 
 F = torch.nn.functional
 F32, D, L, B, C = torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64
+H = torch.bfloat16
 
 
 def _t(*shape, **options):
@@ -81,6 +82,12 @@ _MISTAKES = {
     "loss of two dtypes": lambda o, d: F.binary_cross_entropy(o(3), o(3, t=D)),
     "lerp of two dtypes": lambda o, d: torch.lerp(o(3), o(3, t=D), 0.5),
     "layer_norm of another shape": lambda o, d: F.layer_norm(o(2, 3), (2,)),
+    "layer_norm by weights of half": lambda o, d: F.layer_norm(o(2, 3), (3,), o(3, t=H)),
+    "layer_norm of doubles by floats": lambda o, d: F.layer_norm(o(2, 3, t=D), (3,), o(3)),
+    "group_norm by two dtypes": lambda o, d: F.group_norm(o(2, 4, t=H), 2, o(4, t=H), o(4)),
+    "batch_norm by weights of half": lambda o, d: F.batch_norm(
+        o(2, 3), o(3), o(3), o(3, t=H), training=True
+    ),
     "batch_norm of one value": lambda o, d: F.batch_norm(o(1, 2), None, None, training=True),
     "reflection beyond the edge": lambda o, d: F.pad(o(1, 1, 4), (5, 5), mode="reflect"),
     "inverse of integers": lambda o, d: torch.linalg.inv(o(2, 2, t=L)),

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchtpu_core.lowering import refused_shapes
+from torchtpu_core.lowering import refused_norms, refused_shapes
 from torchtpu_core.lowering.refused_shapes import dtype_name
 
 Arguments = Mapping[str, Any]
@@ -217,7 +217,7 @@ _TARGET = _refused(
     _not_in(torch.int64, torch.uint8),
     "expected target dtype to be Long or Byte, but got {}",
 )
-_BATCH_NORM = _no_kernel("input", _is_complex, "batch_norm")
+_BATCH_NORM = _all(_no_kernel("input", _is_complex, "batch_norm"), refused_norms.dtypes)
 _CLAMP = _refused(
     "self", _is_complex, "clamp is not supported for complex types", NotImplementedError
 )
@@ -367,7 +367,10 @@ DTYPES: dict[str, Check] = {
     "aten::native_batch_norm": _BATCH_NORM,
     "aten::_native_batch_norm_legit": _BATCH_NORM,
     "aten::_native_batch_norm_legit_no_training": _BATCH_NORM,
-    "aten::native_group_norm": _no_kernel("input", _is_complex, "GroupNormKernelImpl"),
+    "aten::native_group_norm": _all(
+        _no_kernel("input", _is_complex, "GroupNormKernelImpl"), refused_norms.dtypes
+    ),
+    "aten::native_layer_norm": refused_norms.dtypes,
     "aten::_histogramdd_from_bin_cts": _no_kernel("self", _not_real, "histogramdd"),
     "aten::_histogramdd_from_bin_tensors": _no_kernel("self", _not_real, "histogramdd"),
     "aten::max": _all(
