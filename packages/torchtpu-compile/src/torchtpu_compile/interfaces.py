@@ -53,19 +53,6 @@ _AFTER_IMPORT: Mapping[str, Callable[[ModuleType], None]] = {
     "torch._dynamo": lambda module: _prepare_dynamo(),
 }
 
-#: Functions of ``torch.tpu`` that act on the device and have no tensors.
-_OUTSIDE_OF_GRAPHS = (
-    "counters",
-    "empty_cache",
-    "memory_stats",
-    "reset_counters",
-    "set_eager_mode",
-    "set_target",
-    "synchronize",
-    "wait_for_compiles",
-)
-
-
 #: Functions in Python that serve operators: not the user's code, and not for Dynamo to trace
 #: when an operator runs between two graphs.
 _KERNELS = (
@@ -87,6 +74,7 @@ def _prepare_dynamo() -> None:
     from torchtpu_compile import (
         associative_scans,
         autocast,
+        device_functions,
         flex_attention,
         image_layouts,
         margin_losses,
@@ -99,6 +87,7 @@ def _prepare_dynamo() -> None:
 
     associative_scans.register()
     autocast.register()
+    device_functions.register()
     flex_attention.admit_device()
     meta_kernels.register()
     image_layouts.register()
@@ -109,15 +98,6 @@ def _prepare_dynamo() -> None:
     recurrent_notice.register()
     for package in _KERNELS:
         trace_rules.add(package)
-    for name in _OUTSIDE_OF_GRAPHS:
-        reason = (
-            f"torch.tpu.{name}() acts on the device, not on tensors; call it before or after "
-            "the compiled function"
-        )
-        kept_out = torch.compiler.disable(getattr(torch.tpu, name), reason=reason)
-        for module in (torch.tpu, sys.modules.get("torch_tpu")):  # the facade, if it is there
-            if hasattr(module, name):
-                setattr(module, name, kept_out)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
