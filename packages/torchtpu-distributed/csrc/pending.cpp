@@ -2,6 +2,7 @@
 #include "pending.h"
 
 #include "abort.h"
+#include "threads.h"
 
 #include <algorithm>
 #include <chrono>
@@ -236,6 +237,7 @@ std::map<std::string, PendingPtr> Records::positions() const {
 
 void bind_pending(py::module_& m) {
   bind_record(m);
+  m.def("is_behind", &is_behind, "Whether this is a thread for what may end up waiting for other ranks.");
   py::class_<Records, std::shared_ptr<Records>>(m, "Records", "The last records of a process, and those under way.")
       .def(py::init<size_t>(), py::arg("entries"))
       .def("add", &Records::add, py::arg("record"), "Keep a record in the ring, once.")

@@ -11,6 +11,8 @@
 namespace torchtpu::distributed {
 namespace {
 
+thread_local bool behind = false;
+
 class Threads {
  public:
   void run(std::function<void()> task) {
@@ -25,6 +27,7 @@ class Threads {
 
  private:
   void work() {
+    behind = true;
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
       ++idle_;
@@ -51,5 +54,7 @@ void run_behind(std::function<void()> task) {
   static auto* threads = new Threads();  // never freed: its threads are never joined
   threads->run(std::move(task));
 }
+
+bool is_behind() { return behind; }
 
 }  // namespace torchtpu::distributed

@@ -10,4 +10,7 @@ namespace torchtpu::distributed {
 // Runs a task, which throws nothing, in a thread that has nothing else to do.
 void run_behind(std::function<void()> task);
 
+// Whether the calling thread is one of those: what it is told, no user is.
+bool is_behind();
+
 }  // namespace torchtpu::distributed

@@ -180,8 +180,9 @@ def test_barrier_with_a_timeout_of_its_own_ends_in_that_time(run_scripts):
     assert_survivor(survivor, "CollectiveTimeoutError", *words)
 
 
-def test_reduction_nobody_waits_for_that_another_rank_leaves_out_is_reported(run_scripts):
-    outcomes = run_scripts(SCRIPT, "unwaited", "8")
+@pytest.mark.parametrize("how", ["unwaited", "unwaited_late"])
+def test_reduction_nobody_waits_for_that_another_rank_leaves_out_is_reported(run_scripts, how):
+    outcomes = run_scripts(SCRIPT, how, "8")
     assert_survivor(outcomes[0], "PeerLostError", "rank 1", "number 2 of group", "in leave_early")
     assert_survivor(
         outcomes[1], "CollectiveMismatchError", "rank 1 ends, or destroys", "in leave_early"

@@ -277,9 +277,10 @@ class Ledger:
         self.wait_until(lambda: False, _VERDICT_S)
 
     def check(self) -> None:
-        """Raise the failure, if there is one."""
+        """Raise the failure, if there is one: then a thread of the user's has seen it."""
         if self.failure is not None:
-            self.seen = True
+            own = _C.is_behind() or threading.current_thread() in self._threads
+            self.seen = self.seen or not own
             raise self.failure.error()
 
     def pending(self) -> list[Pending]:

@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -165,13 +166,22 @@ def wait_for_timeout() -> None:
     dist.distributed_c10d._get_default_store().wait(["timed out"])
 
 
-def leave_early(x: torch.Tensor, calls: bool) -> None:
-    """A rank leaves an asynchronous reduction to itself, which the other one does not call."""
+def leave_early(x: torch.Tensor, calls: bool, *, late: bool = False) -> None:
+    """A rank leaves an asynchronous reduction to itself, which the other one does not call.
+
+    Args:
+        x: what is reduced.
+        calls: whether this rank does.
+        late: leave when the reduction has failed.
+    """
     store = dist.distributed_c10d._get_default_store()
     if calls:
         dist.all_reduce(x, async_op=True)
         store.set("called", "")
     store.wait(["called"])
+    ledger = active.world.ledger
+    while late and calls and (ledger.failure is None or ledger.pending()):
+        time.sleep(0.01)
     dist.destroy_process_group()
 
 
@@ -247,8 +257,8 @@ def second_call(how: str, rank: int, x: torch.Tensor) -> None:
             dist.barrier(timeout=timedelta(seconds=1))
         finally:
             dist.distributed_c10d._get_default_store().set("timed out", "")
-    if how == "unwaited":
-        leave_early(x, not other)
+    if how in ("unwaited", "unwaited_late"):
+        leave_early(x, not other, late=how == "unwaited_late")
     if how == "destroys":
         destroy_after_failure(not other)
     if how == f"group_of_{rank}":
