@@ -4,24 +4,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
-from torchtpu_core import _C
-from torchtpu_eager import fused
 
-
-@pytest.fixture(autouse=True)
-def compiles_at_once() -> Iterator[None]:
-    torch.tpu.init()
-    before = fused.configure(background=False)
-    _C.forget_streams()
-    torch.tpu.reset_counters()
-    with torch.tpu.set_eager_mode("fused"):
-        yield
-    fused.configure(background=before.background)
+pytestmark = pytest.mark.usefixtures("compiles_at_once")
 
 
 class Network:

@@ -4,25 +4,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
-from torchtpu_core import _C
-from torchtpu_eager import fused
 
+pytestmark = pytest.mark.usefixtures("compiles_at_once")
 BLOCKS, STEPS = 14, 20
-
-
-@pytest.fixture(autouse=True)
-def compiles_at_once() -> Iterator[None]:
-    torch.tpu.init()
-    before = fused.configure(background=False)
-    _C.forget_streams()
-    with torch.tpu.set_eager_mode("fused"):
-        yield
-    fused.configure(background=before.background)
 
 
 class Network:
