@@ -47,7 +47,8 @@ bool gather(const LastRun& last, const Call& call, c10::SmallVectorImpl<ValuePtr
     Slot* slot = slot_of(tensor);
     ValuePtr value = slot->get();
     if (!value || value->geometry != last.operands[i].geometry ||
-        offset_in_slot(tensor, *slot) != last.operands[i].offset || value->trace.load() != nullptr || value->array.load() == nullptr) {
+        offset_in_slot(tensor, *slot) != last.operands[i].offset ||
+        value->trace.load() != nullptr || value->array.load() == nullptr) {
       return false;
     }
     for (const ValuePtr& other : values) {

@@ -74,7 +74,8 @@ void note_end(const at::RecordFunction& /*range*/, at::ObserverContext* context)
 void watch_ranges(bool on) {
   static std::optional<at::CallbackHandle> handle;
   if (on && !handle) {
-    handle = at::addGlobalCallback(at::RecordFunctionCallback(note_begin, note_end).scopes({at::RecordScope::USER_SCOPE}));
+    handle = at::addGlobalCallback(
+        at::RecordFunctionCallback(note_begin, note_end).scopes({at::RecordScope::USER_SCOPE}));
   } else if (!on && handle) {
     at::removeCallback(*handle);
     handle.reset();
