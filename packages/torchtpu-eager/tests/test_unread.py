@@ -46,3 +46,17 @@ def test_result_that_is_neither_read_nor_kept_is_unread():
     assert _ignored(lambda: (x.sin().max(1)[0] + 1).cpu()) == {1}
     assert _ignored(lambda: (x.cos().max(1)[1] + 1).cpu()) == {0}
     assert _ignored(lambda: kept.append(x.tan().max(1)) or kept[-1][0].cpu()) == set()
+
+
+def test_assertion_holds_in_programs_although_nothing_reads_it():
+    x = torch.arange(1.0, 5.0, device="tpu")
+
+    def step(shift: float) -> float:
+        torch._assert_async((x + shift > 0).all(), "a positive value")
+        return (x * 2).sum().item()
+
+    before = torch.tpu.counters()["fused_ops"]
+    assert [step(0.0) for _ in range(6)] == [20.0] * 6
+    assert torch.tpu.counters()["fused_ops"] > before
+    with pytest.raises(RuntimeError, match=r"a positive value.*test_unread\.py:\d+"):
+        step(-2.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One-hot rows, whose classes are checked on the device, and the check by itself.
+"""One-hot rows, whose classes are checked on the device.
 
 PyTorch's own kernel checks the classes on the CPU alone, because elsewhere it would wait
 for the device. Here a check is one more small result of the program that makes the rows.
@@ -7,17 +7,9 @@ for the device. Here a check is one more small result of the program that makes 
 
 from __future__ import annotations
 
-import jax
 import torch
 
-from torchtpu_core.lowering import checks
-from torchtpu_core.lowering.table import Lowering, composite, native
-
-
-def _functional_assert(self: jax.Array, assert_msg: str, dep_token: jax.Array) -> jax.Array:
-    """`dep_token`, which depends on `self` being true."""
-    checks.require(self != 0, RuntimeError, assert_msg)
-    return dep_token
+from torchtpu_core.lowering.table import Lowering, composite
 
 
 def _one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -48,7 +40,4 @@ def _one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return require(fits, "Class values must be smaller than num_classes.", rows)
 
 
-TABLE: tuple[Lowering, ...] = (
-    native("aten::_functional_assert_async.msg", _functional_assert),
-    composite("aten::one_hot", _one_hot),
-)
+TABLE: tuple[Lowering, ...] = (composite("aten::one_hot", _one_hot),)
