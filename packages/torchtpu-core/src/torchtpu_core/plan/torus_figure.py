@@ -20,7 +20,9 @@ SCALE = [[place / 2, colour] for place, colour in enumerate(_LOAD)]
 MOST_CABLES = 30_000
 #: From where the torus is seen at first.
 EYE = {"x": 1.5, "y": 1.35, "z": 0.8}
-FLAT_EYE = {"x": 0.8, "y": 0.7, "z": 1.3}
+FLAT_EYE = {"x": 0.85, "y": 0.75, "z": 1.4}
+#: A flat one has no walls, and its near corner is larger than the far one.
+FLAT_CENTER = {"x": 0.1, "y": 0.1, "z": 0.0}
 #: Links are drawn thick that are busier than the middle one by this factor.
 STANDS_OUT = 1.25
 #: If no larger part of the links is.
@@ -76,10 +78,15 @@ def torus(plan: Plan) -> Figure:
             "scene": {
                 "aspectmode": "manual",
                 "aspectratio": _box(net.shape),
-                "camera": {"eye": FLAT_EYE if flat else EYE},
+                "camera": {"eye": FLAT_EYE, "center": FLAT_CENTER} if flat else {"eye": EYE},
                 "zaxis": {"visible": False},
                 **{
-                    f"{name}axis": {"title": {"text": f"axis {axis}"}, "dtick": max(1, length // 4)}
+                    f"{name}axis": {
+                        "title": {"text": f"axis {axis}"},
+                        "dtick": max(1, length // 4),
+                        "showgrid": not flat,
+                        "zeroline": not flat,
+                    }
                     for axis, (name, length) in enumerate(zip("xyz", net.shape, strict=False))
                     if length > 1
                 },
