@@ -80,6 +80,20 @@ seen = torch.zeros(3, device="tpu")
 seen[1] += 2
 print("changed", seen.sum().item())
 """
+FACTORISED = """
+import torch
+
+matrix = torch.eye(4, device="tpu")
+named = {
+    "cholesky": torch.linalg.cholesky_ex(matrix).info,
+    "inverse": torch.linalg.inv_ex(matrix).info,
+    "lu": torch.linalg.lu_factor_ex(matrix).info,
+    "ldl": torch.linalg.ldl_factor_ex(matrix).info,
+    "solution": torch.linalg.solve_ex(matrix, torch.ones(4, 1, device="tpu")).info,
+}
+failed = [name for name, info in named.items() if torch.any(info)]
+print("failed:", failed)
+"""
 ENDLESS = """
 import torch
 
@@ -166,3 +180,8 @@ def test_norm_over_all_ranks_is_planned_with_samples_on_each(planned) -> None:
     # Mean and deviation of 8 features, and the count; their gradients' sums; DDP's gradients.
     assert (gathered["runs"], gathered["bytes_per_rank"]) == (1, 4 * (2 * 8 + 1))
     assert summed["runs"] == 2
+
+
+def test_factorisations_are_taken_to_succeed(tmp_path) -> None:
+    done = _run(tmp_path, FACTORISED)
+    assert "failed: []" in done.stdout, done.stdout + done.stderr

@@ -4,8 +4,8 @@
 It is 1 unless the operators tell more. What they tell: a tensor was filled with a number; values
 are finite, so `isnan` is false and `GradScaler` has found no infinity; two computed values are not
 equal, so no sequence has ended early; what is counted falls into all bins alike, as tokens of a
-balanced router do. And so on through what a script makes of these before it reads them.
-Otherwise it would take the branch of a failed step, or of a finished one.
+balanced router do; a factorisation succeeds. And so on through what a script makes of these
+before it reads them. Otherwise it would take the branch of a failed step, or of a finished one.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ _SAME = frozenset(
 _COUNTS = frozenset(["histc", "bincount"])
 #: Operators that add their last operand to elements of their first.
 _ADDS = frozenset(["scatter_add", "scatter_add_", "index_add", "index_add_"])
+#: Factorisations whose last result says what went wrong: 0 for nothing.
+_FACTORISE = frozenset(
+    ["linalg_cholesky_ex", "linalg_inv_ex", "linalg_lu_factor_ex", "linalg_ldl_factor_ex"]
+) | {"_linalg_solve_ex"}
 _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
@@ -59,6 +63,9 @@ def follow(
         return
     if name == "alltoall_base_":
         _know(args[0], _known(args[1]))
+        return
+    if name in _FACTORISE:
+        _know(outputs[-1], 0)
         return
     value = _value(name, args, inputs)
     if name in _COUNTS:
