@@ -14,14 +14,15 @@ import torch
 from torch import distributed as dist
 from torchtpu_distributed import gloo_backends
 
-gloo_backends.backend(dist.HashStore(), 0, 1, 10.0)  # has a thread that its children lack
+# Has a thread that its children lack.
+gloo_backends.backend(dist.HashStore(), 0, 1, "127.0.0.1", 10.0)
 children = []
 for rank in range(2):
     child = os.fork()
     if child == 0:
         store, total = dist.FileStore(sys.argv[1], 2), torch.ones(3)
         stores = [dist.PrefixStore(name, store) for name in "ab"]
-        for group in [gloo_backends.backend(each, rank, 2, 10.0) for each in stores]:
+        for group in [gloo_backends.backend(each, rank, 2, "127.0.0.1", 10.0) for each in stores]:
             group.allreduce([total]).wait()
         os._exit(int(total.sum()))
     children.append(child)

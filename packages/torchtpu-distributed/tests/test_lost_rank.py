@@ -329,3 +329,19 @@ def test_store_that_dies_alone_is_named_by_a_rank_that_waits(run_scripts, where,
     survivor, _, store = run_scripts("lost_store.py", where, size=3, kill_after=1)
     assert store.returncode == -signal.SIGKILL
     assert_survivor(survivor, "CollectiveError", "store of the process group", word)
+
+
+@pytest.mark.parametrize(
+    ("where", "word"),
+    [
+        pytest.param("init", "rank 0 of 2 is in init_process_group", marks=pytest.mark.slow),
+        pytest.param("group", "new_group", marks=pytest.mark.slow),
+        ("reduction", "all_reduce"),
+    ],
+)
+def test_store_that_is_stopped_does_not_keep_a_rank_that_waits(run_scripts, where, word):
+    limit = {"TORCH_TPU_COLLECTIVE_TIMEOUT_S": "5"}
+    survivor, _, _ = run_scripts(
+        "lost_store.py", where, "stop", size=3, kill_after=1, environment=limit
+    )
+    assert_survivor(survivor, "CollectiveError", "does not answer (DistNetworkError: silent", word)

@@ -53,6 +53,24 @@ def test_process_of_another_host_is_unknown():
     assert processes.is_running(dataclasses.replace(me, host="another")) is None
 
 
+def _on(host: str, address: str, store_address: str = "") -> Process:
+    route = (address, store_address)
+    return dataclasses.replace(processes.this_process(0, "", route), host=host, hostname=host)
+
+
+def test_address_of_a_machine_is_one_that_others_reach():
+    near, far = _on("a", "127.0.1.1", "127.0.1.1"), _on("b", "10.0.0.2", "10.0.0.1")
+    assert processes.reachable_address(far, [near, far]) == "10.0.0.2"
+    assert processes.reachable_address(near, [near, far]) == "10.0.0.1"
+    assert processes.reachable_address(near, [near, near]) == "127.0.1.1"
+
+
+def test_machines_without_a_store_in_the_network_are_reached_by_name():
+    near, far = _on("a", ""), _on("b", "")
+    assert processes.reachable_address(near, [near, near]) == "127.0.0.1"
+    assert processes.reachable_address(near, [near, far]) == "a"
+
+
 def helper_thread() -> tuple[threading.Thread, socket.socket, int]:
     """The helper's wait, where ranks connect, and the pipe of the process that started it."""
     lifeline = socket.create_server(("127.0.0.1", 0))

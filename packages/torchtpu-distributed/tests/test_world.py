@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 
 import pytest
 from torch import distributed as dist
@@ -34,6 +35,44 @@ def test_world_after_a_restart_has_a_name_of_its_own_on_all_its_ranks(monkeypatc
     first, second, next_world = (stores.generation(store, 2) for _ in range(3))
     assert first == second
     assert len({before, first, next_world}) == 3
+
+
+class _Silent:
+    """A store that does not answer until it is told to."""
+
+    def __init__(self) -> None:
+        self.speaks = threading.Event()
+        self.asked = 0
+
+    def check(self, keys: list[str]) -> bool:
+        self.asked += 1
+        return self.speaks.wait()
+
+
+def test_call_of_a_silent_store_is_given_up_and_none_is_made_after_it() -> None:
+    store, waited = _Silent(), []
+    answering = stores.Answering(store, lambda began_s: len(waited) >= 2 or waited.append(began_s))
+    try:
+        with pytest.raises(dist.DistNetworkError, match="silent for"):
+            answering.check(["key"])
+        with pytest.raises(dist.DistNetworkError, match="silent for"):
+            answering.check(["other"])
+        assert len(waited) == 2 and store.asked == 1
+    finally:
+        store.speaks.set()
+
+
+def test_answers_of_a_store_and_its_errors_come_through() -> None:
+    store = dist.HashStore()
+    answering = stores.Answering(store, lambda began_s: False)
+    part = answering.prefixed("part")
+    part.set("key", "a")
+    part.append("key", "b")
+    assert (part.get("key"), store.get("part/key"), part.add("count", 3)) == (b"ab", b"ab", 3)
+    assert part.check(["key"]) and not answering.check(["key"])
+    assert part.delete_key("key") and not part.check(["key"])
+    with pytest.raises(TypeError):
+        part.set("key", 3)  # type: ignore[arg-type]
 
 
 class _Counted:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from torch import distributed as dist
+from torchtpu_distributed.stores import Answering
 
 _NOTICES = "notices"
 
@@ -21,11 +21,11 @@ class Board:
     """The board of one world, as one thread sees it.
 
     Args:
-        store: a connection of the calling thread's own.
+        store: a connection to the store.
         rank: the rank that writes.
     """
 
-    def __init__(self, store: dist.Store, rank: int) -> None:
+    def __init__(self, store: Answering, rank: int) -> None:
         self._store = store
         self._rank = rank
         self._read = 0

@@ -20,11 +20,12 @@ import sys
 from pathlib import Path
 from typing import IO
 
+from torchtpu_distributed.processes import LOOPBACK
+
 #: Our own watch finds lost ranks; XLA's must never be first.
 HEARTBEAT_TIMEOUT_S = 10**7
 #: The end of the pipe that rank 0 holds open as long as it lives.
 _held: list[IO[str]] = []
-_LOOPBACK = ("127.", "localhost", "::1")
 
 
 def start(host: str, size: int) -> tuple[str, str]:
@@ -64,7 +65,7 @@ def main(host: str, size: int) -> None:
     """Run the helper: print two ports, then serve until every rank has gone."""
     from jaxlib import _jax
 
-    bind = host if host.startswith(_LOOPBACK) else ""
+    bind = host if host.startswith(LOOPBACK) else ""
     lifeline = socket.create_server((bind, 0))
     port = _free_port(bind)
     service = _jax.get_distributed_runtime_service(

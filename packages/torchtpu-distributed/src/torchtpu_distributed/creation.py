@@ -113,7 +113,7 @@ def make(
         # need the connection.
         with of.connections.one() as store:
             prefixed = dist.PrefixStore(f"gloo/{name}/{purpose}", store)
-            return gloo_backends.backend(prefixed, group.rank, group.size, patience_s)
+            return gloo_backends.backend(prefixed, group.rank, group.size, of.address, patience_s)
 
     def meet() -> tuple[dist.ProcessGroupGloo, _C.Mailbox | None]:
         return connect("host", timeout_s + PATIENCE_S), of_cpu.share_memory()

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from torch import distributed as dist
-
 from torchtpu_distributed import _C
+from torchtpu_distributed.stores import Answering
 
 #: So many entries are kept in the store for ranks that lag behind.
 _KEPT = 256
@@ -115,7 +114,7 @@ class FirstCalls:
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Answering,
         rank: int,
         size: int,
         *,

@@ -20,30 +20,35 @@ from torch import distributed as dist
 _THREADS = 2
 
 
-def backend(store: dist.Store, rank: int, size: int, limit_s: float) -> dist.ProcessGroupGloo:
+def backend(
+    store: dist.Store, rank: int, size: int, address: str, limit_s: float
+) -> dist.ProcessGroupGloo:
     """A backend of gloo; blocks until all ranks make it.
 
     Args:
         store: where they meet; no other backend's.
         rank: of this process in the group.
         size: ranks of the group.
+        address: of this machine, where the others connect. Interfaces that
+            GLOO_SOCKET_IFNAME names take its place.
         limit_s: seconds that a collective may take.
     """
     options: Any = dist.ProcessGroupGloo._Options()
-    options._devices = _devices(os.environ.get("GLOO_SOCKET_IFNAME", ""), os.getpid())
+    options._devices = _devices(os.environ.get("GLOO_SOCKET_IFNAME", ""), address, os.getpid())
     options._threads = _THREADS * len(options._devices)
     options._timeout = timedelta(seconds=limit_s)
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 @functools.cache
-def _devices(interfaces: str, process: int) -> list[Any]:
-    """One for each network interface; of no names, for the one that the host's name belongs to.
+def _devices(interfaces: str, address: str, process: int) -> list[Any]:
+    """One for each network interface; of no names, for the one of the address.
 
+    PyTorch's own choice is the address of the machine's name, which is often a loopback one.
     A process that was forked has others than its parent, whose threads it lacks.
     """
     gloo: Any = dist.ProcessGroupGloo
     names = [name for name in interfaces.split(",") if name]
     if not names:
-        return [gloo.create_default_device(lazy_init=False)]
+        return [gloo.create_device(hostname=address, lazy_init=False)]
     return [gloo.create_device(interface=name, lazy_init=False) for name in names]

@@ -63,7 +63,7 @@ class Group:
         self.is_world = is_world
         self._rings = rings
         self.state = _C.GroupState(name, ranks, timeout_s)
-        self._store = dist.PrefixStore(f"group/{name}", world.store)
+        self._store = world.store.prefixed(f"group/{name}")
         # Not functools.cached_property: until Python 3.12 its lock is that of all groups, and
         # ranks may come to their groups in different orders.
         self._making = threading.RLock()

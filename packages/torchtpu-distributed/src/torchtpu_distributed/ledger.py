@@ -35,6 +35,8 @@ _NAP_S = 0.02
 _FIRST_NAP_S = 0.0002
 #: How long the watch may need to say which rank is behind an error.
 _VERDICT_S = 15.0
+#: How long the store may be silent, if somebody has waited for long enough.
+_ANSWER_S = 5.0
 
 #: Backends of gloo with a thread that waits for a lost rank: to destroy one is to join it.
 #: And what such threads may use.
@@ -286,6 +288,19 @@ class Ledger:
     def pending(self) -> list[Pending]:
         """What is under way, oldest first."""
         return self.records.under_way()
+
+    def is_overdue(self, began_s: float) -> bool:
+        """Whether a call of the store that began then is to be given up.
+
+        It is when it keeps back the verdict on a collective whose time is up, or the end of this
+        process.
+        """
+        now_s = time.monotonic()
+        if now_s - began_s < _ANSWER_S:
+            return False
+        if self.failure is not None or _C.sigterm_came():
+            return True
+        return any(now_s - each.began_s > each.timeout_s + _ANSWER_S for each in self.pending())
 
     def wait_until(
         self, condition: Callable[[], bool], timeout_s: float | None = None, nap_s: float = 1.0

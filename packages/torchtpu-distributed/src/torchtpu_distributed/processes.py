@@ -10,8 +10,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+#: How addresses begin that only processes of the same machine reach.
+LOOPBACK = ("127.", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,8 @@ class Process:
         pid: process number.
         started: start time in clock ticks, which tells a reused number apart.
         service: address of the service its device already uses, empty if it uses none.
+        address: of its machine, as its way to the store has it; empty if none leads there.
+        store_address: of the store, as it sees it.
     """
 
     rank: int
@@ -33,6 +39,8 @@ class Process:
     pid: int
     started: int
     service: str = ""
+    address: str = ""
+    store_address: str = ""
 
     def encode(self) -> str:
         """As text for the store."""
@@ -49,8 +57,14 @@ class Process:
         return f"rank {self.rank} (process {self.pid} on {self.hostname})"
 
 
-def this_process(rank: int, service: str) -> Process:
-    """The record of the calling process."""
+def this_process(rank: int, service: str, route: tuple[str, str] = ("", "")) -> Process:
+    """The record of the calling process.
+
+    Args:
+        rank: its number in the world.
+        service: address of the service its device already uses.
+        route: its own address on the way to the store, and the store's.
+    """
     pid = os.getpid()
     state = _state(pid)
     return Process(
@@ -60,7 +74,26 @@ def this_process(rank: int, service: str) -> Process:
         pid=pid,
         started=state[1] if state else 0,
         service=service,
+        address=route[0],
+        store_address=route[1],
     )
+
+
+def reachable_address(process: Process, peers: Iterable[Process]) -> str:
+    """An address of a process's machine that every peer can reach.
+
+    It is the one from which the process reaches the store. On the store's own machine that may be
+    a loopback address, which only its own processes reach (Debian gives a machine's name to
+    127.0.1.1): then it is the store's, as ranks on other machines have it. The name of a machine
+    is used where the store tells nothing, as a file does not.
+    """
+    if process.address and not process.address.startswith(LOOPBACK):
+        return process.address
+    if process.address:
+        from_afar = (p.store_address for p in peers if not p.address.startswith(LOOPBACK))
+        return next(filter(None, from_afar), process.address)
+    alone = all(p.host == process.host for p in peers)
+    return "127.0.0.1" if alone else process.hostname
 
 
 def is_running(process: Process) -> bool | None:

@@ -15,8 +15,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from torch import distributed as dist
-
 from torchtpu_distributed import _C, differences, processes, recorder
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import (
@@ -29,6 +27,7 @@ from torchtpu_distributed.ledger import Failure, Ledger
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.processes import Process
 from torchtpu_distributed.stacks import main_stack
+from torchtpu_distributed.stores import Answering
 
 TICK_S = 0.5
 #: A rank of another host whose heart has not beaten for so long is lost. It must be well
@@ -55,7 +54,7 @@ class Watch:
     """
 
     def __init__(
-        self, store: dist.Store, rank: int, peers: dict[int, Process], ledger: Ledger
+        self, store: Answering, rank: int, peers: dict[int, Process], ledger: Ledger
     ) -> None:
         self._board = Board(store, rank)
         self._rank = rank
@@ -263,7 +262,12 @@ class Watch:
         elif failure is None and pending:
             first = pending[0]
             others = [rank for rank in first.ranks if rank != self._rank]
-            late = [self._late_rank(rank, first) for rank in others if self._is_late(rank, first)]
+            try:
+                late = [
+                    self._late_rank(rank, first) for rank in others if self._is_late(rank, first)
+                ]
+            except RuntimeError as error:  # the store
+                late = [f"the store of the process group does not answer ({error})"]
             print(
                 f"torchtpu: rank {self._rank} is ended by SIGTERM and waits in {first.name}: "
                 f"{'; '.join(late[:8]) or _nobody_is_late(first)}.{self._parting(first)}",
@@ -285,9 +289,14 @@ class Watch:
             parting = self._parting(pending[0])
         store = (
             f"the store of the process group does not answer ({type(error).__name__}: {error}); "
-            "its host, rank 0 or the launcher, has probably ended."
+            "its host, rank 0 or the launcher, has ended, or the network to it is cut."
         )
-        if dead:
+        idle = [p for p in self._peers.values() if processes.is_stopped(p)]
+        if idle and not dead:
+            who = ", ".join(p.name for p in idle)
+            store = f"{who} is stopped (SIGSTOP, or a debugger), and {store.partition(';')[0]}."
+            self._fail(CollectiveTimeoutError, f"{store}{stopped}{parting}")
+        elif dead:
             gone = f"{', '.join(p.name for p in dead)} is gone, and {store}{self._first_gone()}"
             self._fail(PeerLostError, f"{gone}{stopped} Look at its output.{parting}")
         else:

@@ -31,7 +31,13 @@ from torchtpu_distributed.errors import (
 )
 from torchtpu_distributed.joining import Joined
 from torchtpu_distributed.ledger import Ledger
-from torchtpu_distributed.processes import Process, is_running, is_stopped, this_process
+from torchtpu_distributed.processes import (
+    Process,
+    is_running,
+    is_stopped,
+    reachable_address,
+    this_process,
+)
 from torchtpu_distributed.watch import Watch
 
 #: After an error elsewhere, how long the end of the process waits for collectives.
@@ -68,7 +74,7 @@ class World:
     name: str
     rank: int
     size: int
-    store: dist.Store
+    store: stores.Answering
     connections: stores.Connections
     timeout_s: float
     joined: Joined
@@ -80,6 +86,11 @@ class World:
     ended: bool = False
     free: bool = True
     left: CollectiveError | None = None
+
+    @property
+    def address(self) -> str:
+        """An address of this machine that every rank can reach."""
+        return reachable_address(self.peers[self.rank], self.peers.values())
 
     def end(self, reason: str, drain_s: float, *, failed: bool = False) -> bool:
         """Leave the world, telling the other ranks; whether no thread waits for a lost rank.
@@ -156,12 +167,14 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
         bound.end_with_parent(signal.SIGKILL)
     else:  # torch.multiprocessing.spawn does the like by itself
         bound.end_with_parent_after_all()
+    late_s = time.monotonic() + timeout_s + _STUCK_S
+    answering = stores.Answering(store, lambda began_s: time.monotonic() > late_s)
     try:
-        name = stores.generation(store, size)
-        shared = dist.PrefixStore(name, store)
-        peers = introduce(shared, rank, size, timeout_s)
+        name = stores.generation(answering, size)
+        first = answering.prefixed(name)
+        peers = introduce(first, rank, size, timeout_s)
         by_gloo = _is_by_gloo()
-        joined = joining.alone() if by_gloo else _join(shared, rank, size, peers, timeout_s)
+        joined = joining.alone() if by_gloo else _join(first, rank, size, peers, timeout_s)
     except dist.DistNetworkError as error:
         raise CollectiveError(
             f"the store of the process group does not answer ({type(error).__name__}: {error}), "
@@ -169,18 +182,20 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
             "the launcher, has probably ended. Look at its output, then restart the job."
         ) from error
     ledger = Ledger()
+    shared = dist.PrefixStore(name, store)
+    own, watched = (stores.Answering(shared.clone(), ledger.is_overdue) for _ in range(2))
     world = World(
         name=name,
         rank=rank,
         size=size,
-        store=shared.clone(),
+        store=own,
         connections=stores.Connections(shared),
         timeout_s=timeout_s,
         joined=joined,
         by_gloo=by_gloo,
         peers=peers,
         ledger=ledger,
-        watch=Watch(shared.clone(), rank, peers, ledger),
+        watch=Watch(watched, rank, peers, ledger),
     )
     _C.watch_ranges(True)
     active.world = world
@@ -198,13 +213,16 @@ def _is_by_gloo() -> bool:
     return chosen is Collectives.GLOO or (chosen is Collectives.AUTO and not on_tpu)
 
 
-def introduce(store: dist.Store, rank: int, size: int, timeout_s: float) -> dict[int, Process]:
+def introduce(
+    store: stores.Answering, rank: int, size: int, timeout_s: float
+) -> dict[int, Process]:
     """Every rank's process; blocks until all have said who they are.
 
     Raises:
         PeerLostError: some have not in time; it names them.
     """
-    store.set(f"who/{rank}", this_process(rank, joining.core_service()).encode())
+    process = this_process(rank, joining.core_service(), stores.route(store))
+    store.set(f"who/{rank}", process.encode())
     keys = {r: f"who/{r}" for r in range(size)}
     if not stores.wait(store, list(keys.values()), timeout_s):
         missing = [str(r) for r, key in keys.items() if not store.check([key])]
@@ -216,7 +234,7 @@ def introduce(store: dist.Store, rank: int, size: int, timeout_s: float) -> dict
 
 
 def _join(
-    store: dist.Store, rank: int, size: int, peers: dict[int, Process], timeout_s: float
+    store: stores.Answering, rank: int, size: int, peers: dict[int, Process], timeout_s: float
 ) -> Joined:
     if size == 1 or target().target.kind is TargetKind.TPU:
         return joining.alone()
@@ -225,7 +243,7 @@ def _join(
     if reusable is not None and services == {reusable.service}:
         return reusable
     if rank == 0:
-        addresses = coordinator.start(stores.address_seen_by_ranks(store), size)
+        addresses = coordinator.start(reachable_address(peers[0], peers.values()), size)
         store.set("service", " ".join(addresses))
     _wait_for_all(store, peers, ["service"], timeout_s)
     service, lifeline = store.get("service").decode().split()
@@ -244,7 +262,7 @@ def _join(
 
 
 def _wait_for_all(
-    store: dist.Store, peers: dict[int, Process], keys: list[str], timeout_s: float
+    store: stores.Answering, peers: dict[int, Process], keys: list[str], timeout_s: float
 ) -> None:
     """Wait for keys of the ranks.
 
@@ -258,7 +276,9 @@ def _wait_for_all(
             raise _join_error(store, peers, timeout_s)
 
 
-def _join_error(store: dist.Store, peers: dict[int, Process], timeout_s: float) -> PeerLostError:
+def _join_error(
+    store: stores.Answering, peers: dict[int, Process], timeout_s: float
+) -> PeerLostError:
     lost = []
     for rank, process in peers.items():
         if is_running(process) is False:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store has a process of its own, rank 2's, which is killed while rank 0 waits for rank 1.
+"""The store has a process of its own, rank 2's, which is lost while rank 0 waits for rank 1.
 
-    python lost_store.py <where rank 0 waits>
+    python lost_store.py <where rank 0 waits> [stop]
+
+The process is killed, or stopped until rank 0 has ended.
 
 Rank 0 prints its error and ends with code 3.
 """
@@ -11,7 +13,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import distributed as dist
@@ -27,24 +31,42 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
 def wait(where: str, rank: int, store: dist.TCPStore) -> None:
     """Run a rank."""
     if where == "init" and rank == 0:  # which has found the store; rank 1 may have, or not
-        store.set("ready", "")
+        store.set("ready", str(os.getpid()))
     if where != "init" or rank == 0:
         dist.init_process_group(store=store, rank=rank, world_size=2)
         x = torch.ones(2, device="tpu")
         dist.all_reduce(x)
     if rank == 1:
         signal.pause()
-    store.set("ready", "")
+    store.set("ready", str(os.getpid()))
     WAITS[where](x)
 
 
-def main(where: str) -> None:
+def stop_until_ended(waiting: int) -> None:
+    """Stop this process, and kill it when another one has ended."""
+    me = os.getpid()
+    if os.fork() == 0:
+        while Path(f"/proc/{waiting}/stat").exists() and not is_zombie(waiting):
+            time.sleep(0.1)
+        os.kill(me, signal.SIGKILL)
+        os._exit(0)
+    os.kill(me, signal.SIGSTOP)
+
+
+def is_zombie(process: int) -> bool:
+    """Whether a process has ended and nobody has asked how."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def main(where: str, how: str = "kill") -> None:
     """Run one process."""
     rank, address, port = (os.environ[name] for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
     is_host = rank == "2"
     store = dist.TCPStore(address, int(port), None, is_host, wait_for_workers=False)
     if is_host:
         store.wait(["ready"])
+        if how == "stop":
+            stop_until_ended(int(store.get("ready")))
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         wait(where, int(rank), store)
@@ -54,4 +76,4 @@ def main(where: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks on two machines: network namespaces of this one, with names and processes of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+NETWORK = "10.77.0"
+JOB = Path(__file__).parent / "jobs" / "two_machines.py"
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+def _make(names: list[str]) -> None:
+    first, second = names
+    for name in names:
+        _ip("netns", "add", name)
+    _ip("link", "add", first, "netns", first, "type", "veth", "peer", second, "netns", second)
+    for number, name in enumerate(names, 1):
+        _ip("-n", name, "address", "add", f"{NETWORK}.{number}/24", "dev", name)
+        _ip("-n", name, "link", "set", name, "up")
+        _ip("-n", name, "link", "set", "lo", "up")
+
+
+@pytest.fixture
+def machines() -> Iterator[list[str]]:
+    """The names of two machines, and of the interface of each."""
+    if not shutil.which("ip") or not shutil.which("unshare"):
+        pytest.skip("needs the programs ip and unshare")
+    names = [f"tpu{os.getpid()}{letter}" for letter in "ab"]
+    try:
+        _make(names)
+        yield names
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this process may not make network namespaces: {error.stderr!r}")
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+def _start(machine: str, rank: int, folder: Path) -> subprocess.Popen[str]:
+    # Debian gives a machine's own name to a loopback address.
+    hosts = folder / f"hosts{rank}"
+    own = f"127.0.0.1 localhost\n127.0.1.1 machine{rank}\n"
+    hosts.write_text(own + f"{NETWORK}.1 machine0\n" * rank)
+    job = f"exec '{sys.executable}' '{JOB}'"
+    inside = f"mount --bind '{hosts}' /etc/hosts && hostname machine{rank} && {job}"
+    environment = {
+        "RANK": str(rank),
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "machine0",
+        "MASTER_PORT": "29500",
+        "OMP_NUM_THREADS": "1",
+        "TORCH_TPU_CACHE_DIR": "",
+        "TORCH_TPU_TARGET": "v5e:1x1",
+    }
+    apart = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    return subprocess.Popen(
+        ["ip", "netns", "exec", machine, *apart, "sh", "-c", inside],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ranks_on_two_machines_train_and_all_end_when_the_network_is_cut(machines, tmp_path):
+    ranks = [_start(machine, rank, tmp_path) for rank, machine in enumerate(machines)]
+    try:
+        said = [[rank.stdout.readline() for _ in range(2)] for rank in ranks]
+        assert said == [["[[1.5, 1.5]]\n", "ready\n"]] * 2, ranks[0].stderr.read()
+        _ip("-n", machines[0], "link", "set", machines[0], "down")
+        (host, errors), (other, _) = [rank.communicate(timeout=60) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    # 1 if a thread was still inside gloo and the process was ended
+    assert all(rank.returncode in (1, 3) for rank in ranks), errors
+    assert "CollectiveTimeoutError" in host and "on machine1) has not come to it" in host
+    assert "store of the process group does not answer (DistNetworkError: silent for" in other
+    assert "two_machines.py:" in host and "two_machines.py:" in other
