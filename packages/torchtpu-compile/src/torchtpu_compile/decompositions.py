@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torchtpu_core.lowering import memory_formats
+from torchtpu_core.lowering import encoder_layers, memory_formats
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering, operator
 
-from torchtpu_compile import encoder_layers, open_numbers, tensor_lists
+from torchtpu_compile import open_numbers, tensor_lists
 
 #: Composites of torch ops whose results have sizes that do not depend on values.
 _SIZED = (

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from torch import Tensor
@@ -79,3 +81,22 @@ def test_masked_softmax_backward_equals_cpu() -> None:
     out = torch._masked_softmax(rand(2, 3, 4), mask, 2, None)
     arguments = (rand(2, 3, 4), out, mask, 2)
     check("aten::_masked_softmax_backward", *arguments, table=TABLE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"),
+    [((2, 8, 1030), True), ((2, 8, 1024), False), ((2, 7, 1030), False), ((2, 8, 900), False)],
+    ids=str,
+)
+@pytest.mark.parametrize("overload", PLAIN)
+def test_many_classes_that_do_not_fill_lanes_are_computed_in_rows(
+    overload: str, shape: tuple[int, ...], rows: bool
+) -> None:
+    x = rand(*shape)
+    check(overload, x, -1, False, table=TABLE)
+    out = getattr(torch, overload.removeprefix("aten::"))(x, -1, False)
+    check(f"{overload}_backward_data", rand(*shape), out, -1, torch.float32, table=TABLE)
+    row = next(r for r in TABLE if r.overload == overload)
+    graph = jax.make_jaxpr(lambda one: row.function(one, -1, False))(jnp.zeros(shape))
+    exponential = next(e for e in graph.eqns if e.primitive.name == "exp")
+    assert (len(exponential.outvars[0].aval.shape) == 2) == rows

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Softmax and its logarithm, forward and backward, plain, safe and masked.
 
-16-bit floats are computed in float32 and rounded once.
+16-bit floats are computed in float32 and rounded once. Many classes that do not fill lanes are
+computed in rows of two dimensions (`_in_rows`).
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +19,31 @@ from jax import lax
 
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering, native
+from torchtpu_core.simulator.rates import LANES, SUBLANES
+
+
+#: Classes from which rows of whole lanes waste less than an eighth.
+_MANY = 8 * LANES
+
+
+def _in_rows(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """`function(arrays..., dim, last)` on rows `(N, C)` of arrays `(..., T, C)`.
+
+    XLA's TPU compiler lays logits `(N, C)` of a product out with tokens along the lanes where C
+    is no multiple of 128 and N is, and copies each array between that and `(..., T, C)`.
+    """
+
+    @functools.wraps(function)
+    def rows(*given: Any) -> jax.Array:
+        *arrays, dim, last = given
+        shape = arrays[0].shape
+        many = len(shape) > 2 and shape[-1] >= _MANY and shape[-1] % LANES != 0
+        if not many or shape[-2] % SUBLANES or dim % len(shape) != len(shape) - 1:
+            return function(*given)
+        flat = [array.reshape(-1, shape[-1]) for array in arrays]
+        return function(*flat, 1, last).reshape(shape)
+
+    return rows
 
 
 def _compute(x: jax.Array) -> jax.Array:
@@ -39,10 +69,12 @@ def _result(x: jax.Array, half_to_float: bool) -> np.dtype:
     return np.dtype(np.float32) if half_to_float else x.dtype
 
 
+@_in_rows
 def softmax(self: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     return softmax_core(_compute(self), dim).astype(_result(self, half_to_float))
 
 
+@_in_rows
 def log_softmax(self: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     x = _compute(self)
     if x.ndim == 0:
@@ -53,6 +85,7 @@ def log_softmax(self: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     return x.astype(_result(self, half_to_float))
 
 
+@_in_rows
 def softmax_backward(
     grad_output: jax.Array, output: jax.Array, dim: int, input_dtype: torch.dtype
 ) -> jax.Array:
@@ -62,6 +95,7 @@ def softmax_backward(
     return (product - y * total).astype(dtypes.to_numpy(input_dtype))
 
 
+@_in_rows
 def log_softmax_backward(
     grad_output: jax.Array, output: jax.Array, dim: int, input_dtype: torch.dtype
 ) -> jax.Array:

@@ -29,6 +29,7 @@ from torchtpu_core.plan import (
     op_work,
     placeholders,
     sparse_shapes,
+    whole_layers,
 )
 from torchtpu_core.plan.arguments import DEVICE
 from torchtpu_core.plan.attention_kernels import attention_of
@@ -90,6 +91,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if _is_composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
+        if func in whole_layers.PARTS:
+            return self._taken_apart(func, args, kwargs)
         if func._schema.name in _WAITS:
             return self._same(args[0])
         special = self._data_read(func, args, kwargs)
@@ -100,6 +103,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         except torch._subclasses.fake_tensor.DynamicOutputShapeException as error:
             raise self._dynamic(func) from error
         self._record(func, args, kwargs, flat, inputs, out)
+        return out
+
+    def _taken_apart(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A whole layer: its parts are recorded, and it is kept as the one call that runs."""
+        index, keeps = len(self.recording.ops), self.keep_calls
+        self.keep_calls = False
+        try:
+            with self:
+                out = whole_layers.PARTS[func](*args, **kwargs)
+        finally:
+            self.keep_calls = keeps
+        if keeps:
+            self._keep(func, args, kwargs, out, self.recording.ops[index], index)
         return out
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -227,7 +243,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if op.work is Work.ELEMENTWISE and self._runs_on_host(func):
             op.work, op.host_bytes = Work.HOST, sum(op.read_bytes) + sum(op.write_bytes)
         if self.keep_calls:
-            self._keep(func, args, kwargs, out, op)
+            self._keep(func, args, kwargs, out, op, len(self.recording.ops))
         self.recording.ops.append(op)
         if len(self.recording.ops) > MOST_OPERATORS:
             raise PlanError(
@@ -243,10 +259,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         row = self._tables.get(overload_name(func))
         return row is not None and row.kind is Kind.HOST
 
-    def _keep(self, func: Any, args: Any, kwargs: Any, out: Any, op: Op) -> None:
-        """Keeps an operator with its arguments."""
+    def _keep(self, func: Any, args: Any, kwargs: Any, out: Any, op: Op, index: int) -> None:
+        """Keeps an operator with its arguments; `index` operators were recorded before it."""
         places = calls.placed((args, kwargs, out), self._number)
-        index = len(self.recording.ops)
         given, named, made = places
         self.recording.calls.append(
             calls.Call(func, given, named, made, op.phase, op.line, index, op.group)

@@ -82,14 +82,20 @@ def encoder_layer(
     ffn_bias_2: Tensor,
     mask: Tensor | None = None,
     mask_type: int | None = None,
+    *,
+    whole_scores: bool = False,
 ) -> Tensor:
-    """`(B, T, D)` -> the same: attention and feed-forward, each with a residual and a norm."""
+    """`(B, T, D)` -> the same: attention and feed-forward, each with a residual and a norm.
+
+    With ``whole_scores`` all scores are written, as the row of `lowering.transformer` does.
+    """
     width = src.shape[-1:]
     weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
     activation = F.gelu if use_gelu else F.relu
 
     def attended(x: Tensor) -> Tensor:
-        return attention(x, x, x, embed_dim, num_heads, *weights, mask, False, True, mask_type)[0]
+        rest = mask, whole_scores, False, mask_type
+        return attention(x, x, x, embed_dim, num_heads, *weights, *rest)[0]
 
     def fed_forward(x: Tensor) -> Tensor:
         return F.linear(activation(F.linear(x, ffn_weight_1, ffn_bias_1)), ffn_weight_2, ffn_bias_2)
