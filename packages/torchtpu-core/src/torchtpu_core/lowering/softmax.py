@@ -21,7 +21,6 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.table import Lowering, native
 from torchtpu_core.simulator.rates import LANES, SUBLANES
 
-
 #: Classes from which rows of whole lanes waste less than an eighth.
 _MANY = 8 * LANES
 
