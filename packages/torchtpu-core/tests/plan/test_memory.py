@@ -7,7 +7,7 @@ import pytest
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.memory import memory_of
 from torchtpu_core.plan.records import Block, Category, Phase, Work
-from torchtpu_core.plan.tiles import padded_sizes
+from torchtpu_core.plan.tiles import image_padding, padded_sizes
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.testing.recordings import MIB, op, recording
 
@@ -409,13 +409,14 @@ def test_product_that_is_multiplied_is_kept_rounded_but_for_sums_and_broadcasts(
 
 
 @pytest.mark.parametrize(("dtype", "kept"), [("bf16", MIB), ("f32", 0)])
+@pytest.mark.parametrize("moves", ["clone", "_to_copy", "roll"])
 def test_norm_that_is_moved_for_a_product_is_kept_unless_its_operands_are_split(
-    dtype, kept
+    moves, dtype, kept
 ) -> None:
     ops = [
         _mm(1, 2),
         op("native_layer_norm", Work.ELEMENTWISE, (2,), (3,)),
-        op("clone", Work.MOVE, (3,), (4,)),
+        op(moves, Work.ELEMENTWISE if moves == "roll" else Work.MOVE, (3,), (4,)),
         op("mm", Work.MATMUL, (4,), (5,), products=SQUARE, dtype=dtype),
         op("mm", Work.MATMUL, (4, 2), (6,), BACK, products=SQUARE, dtype=dtype),
     ]
@@ -484,3 +485,10 @@ def test_what_the_script_holds_between_steps_is_no_activation() -> None:
     memory = memory_of(made.ops, made.blocks, (1, 2), 1 << 40, Vmem(0))
     assert memory.at_peak[Category.HELD] == 2 * MIB  # 2 is of the operator before the step
     assert memory.at_peak[Category.ACTIVATIONS] == MIB
+
+
+@pytest.mark.parametrize(("batch", "times"), [(4, 1.0), (8, 21.3), (16, 10.7)])
+def test_picture_of_three_channels_lies_by_pixels_only_in_the_smallest_batches(
+    batch, times
+) -> None:
+    assert round(image_padding((batch, 3, 256, 256)), 1) == times

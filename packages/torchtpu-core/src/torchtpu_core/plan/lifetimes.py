@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives, scores_in_vmem
+from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
 from torchtpu_core.plan.recomputed import ends_of_products, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.tiles import padded_sizes
@@ -52,9 +53,12 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     uses = uses_of(ops, blocks, start)
     size_of = _Sizes(ops, blocks, uses)
     kept = attention_lives(ops, blocks, uses)
-    sources = sources_of(ops, uses, size_of)
-    values = _lives(ops, blocks, uses, sources, size_of)
+    broadcasts = broadcasts_of(ops, blocks, uses)
+    sources = sources_of(ops, uses, size_of, written_for(broadcasts))
+    ends = ends_of_products(ops, blocks, uses, sources)
+    values = _lives(ops, uses, sources, ends, size_of)
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
+    lives += broadcast_lives(broadcasts)
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []
     for storage, size in fixed.items():
@@ -157,13 +161,13 @@ def _events(
 
 def _lives(
     ops: Sequence[Op],
-    blocks: dict[int, Block],
     uses: Uses,
     sources: dict[int, frozenset[int]],
+    ends: dict[int, int],
     size_of: Callable[[int], int],
 ) -> list[Life]:
     """Values of storages, with the uses of what is computed again from them."""
-    events, at_ends = _events(uses, sources, ends_of_products(ops, blocks, uses, sources))
+    events, at_ends = _events(uses, sources, ends)
     made = [s for s in uses.passing if s not in sources and events[s]]
     sizes_made: dict[int, set[int]] = defaultdict(set)
     for storage in made:

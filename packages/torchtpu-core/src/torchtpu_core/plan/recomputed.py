@@ -14,16 +14,21 @@ split anew. Heads or chunks that do not fill lanes are kept as they are moved fo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from torchtpu_core.plan.gathers import within_sums
 from torchtpu_core.plan.records import Block, Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.simulator.rates import LANES
 
+#: Nothing is written for ends of products.
+NONE: Mapping[int, int] = MappingProxyType({})
 #: Moves that are elementwise work for a compiler.
 COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
 _NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
+#: What autocast and views that a product cannot read make of a norm.
+_MOVED = frozenset({"_to_copy", "clone", "roll"})
 _SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
 _PADS = frozenset({"slice_backward", "constant_pad_nd"})
 _REPEATS = ("upsample_", "_upsample_")
@@ -36,7 +41,10 @@ _SMALL = 1 / 4
 
 
 def sources_of(
-    ops: Sequence[Op], uses: Uses, size_of: Callable[[int], float]
+    ops: Sequence[Op],
+    uses: Uses,
+    size_of: Callable[[int], float],
+    written: Mapping[int, int] = NONE,
 ) -> dict[int, frozenset[int]]:
     """What is read instead, by storage that is computed again.
 
@@ -44,10 +52,11 @@ def sources_of(
         ops: the operators of a step.
         uses: of its storages.
         size_of: bytes of a storage.
+        written: what is written for ends of products (`plan.broadcasts`).
     """
     found: dict[int, frozenset[int]] = {}
     scaled = _scaled_by_reductions(ops)
-    normed = {storage for op in ops if op.name in _NORMS for storage in op.writes}
+    normed = _normed(ops)
     random: set[int] = set()
     # In the order of their last writers, so that what these read has been looked at.
     for storage in sorted(uses.passing, key=lambda one: uses.writers[one][-1]):
@@ -71,11 +80,13 @@ def sources_of(
             continue
         if _written_for_product(ops, uses, op, readers):
             continue
-        if op.name in _SOFTMAX and readers[-1] - writers[-1] > WINDOW:
+        if _holds_softmax(
+            ops, storage, readers, [*map(size_of, sources), written.get(storage, 0)], size_of
+        ):
             continue
         if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
             continue
-        moved_norm = op.name == "clone" and normed.issuperset(op.reads)
+        moved_norm = op.name in _MOVED and normed.issuperset(op.reads)
         if moved_norm and any(_is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers):
             continue
         if op.name == "clone" and any(_multiplies_narrow(ops[i]) for i in readers):
@@ -90,6 +101,15 @@ def sources_of(
         if folded or _pays(ops, storage, writers[-1], readers, sources, size_of):
             found[storage] = sources
             random.update({storage} if draws else ())
+    return found
+
+
+def _normed(ops: Sequence[Op]) -> set[int]:
+    """Results of norms over features, and of what only moves or rounds these."""
+    found: set[int] = set()
+    for op in ops:
+        if op.name in _NORMS or (op.name in _MOVED and op.reads and found.issuperset(op.reads)):
+            found.update(op.writes)
     return found
 
 
@@ -128,6 +148,23 @@ def ends_of_products(
 def _read_for(op: Op, storage: int) -> tuple[int, ...]:
     """What an operator reads for one of its results: for the mask of a dropout, nothing."""
     return () if _is_mask(op, storage) else op.reads
+
+
+def _holds_softmax(
+    ops: Sequence[Op],
+    storage: int,
+    readers: Sequence[int],
+    sizes: Sequence[float],
+    size_of: Callable[[int], float],
+) -> bool:
+    """Whether a softmax is computed from a result wherever it is read.
+
+    It is, with the statistics of its rows, if what that is made of is no smaller: scores as they
+    are scaled and masked. Logits of 16 bits that are converted stay as they are.
+    """
+    if not any(ops[i].name in _SOFTMAX for i in readers):
+        return False
+    return size_of(storage) <= sum(sizes)
 
 
 def _draws(op: Op) -> bool:
@@ -201,7 +238,7 @@ def _feeds_product(ops: Sequence[Op], readers: Sequence[int]) -> bool:
 def _multiplies_narrow(op: Op) -> bool:
     """Whether an operator is a batched product of matrices that do not fill lanes."""
     batched = _is_product(op) and bool(op.products) and op.products[0][0] > 1
-    return batched and max(op.products[0][1:]) < LANES
+    return batched and min(op.products[0][1:]) < LANES
 
 
 def _is_product(op: Op) -> bool:
