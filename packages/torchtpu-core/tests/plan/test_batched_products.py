@@ -92,3 +92,22 @@ def _without(made, storage):
     """A recording in which a storage is a number."""
     blocks = {**made.blocks, storage: replace(made.blocks[storage], shape=())}
     return replace(made, blocks=blocks)
+
+
+@pytest.mark.parametrize(("part", "kept"), [(MIB // 4, 2 * MIB), (MIB, MIB)])
+def test_log_softmax_is_kept_where_a_part_of_its_gradient_is_read(part, kept) -> None:
+    ops = [
+        _mm(1, 2),
+        op("_log_softmax", Work.ELEMENTWISE, (2,), (3,)),
+        op("nll_loss_forward", Work.ELEMENTWISE, (3,), (4,)),
+        *(_mm(1, 10 + i) for i in range(30)),
+        op("_log_softmax_backward_data", Work.ELEMENTWISE, (3,), (5,), BACK),
+        op("clone", Work.MOVE, (5,), (6,), BACK, read_bytes=(part,), write_bytes=(part,)),
+        _mm(6, 7),
+    ]
+    found = recording(ops, dict.fromkeys((2, 3, 5, 6), 36))
+    found.blocks[3].size_bytes = 2 * MIB
+    memory = memory_of(found.ops, found.blocks, (0, len(ops)), 1 << 40, Vmem(0))
+    results = 32  # 4, 7 and those of the other products are there throughout
+    alive = sum(memory.curves[category][20] for category in Category) - memory.holes_bytes
+    assert alive == results * MIB + kept

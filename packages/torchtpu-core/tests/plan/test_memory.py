@@ -492,3 +492,22 @@ def test_picture_of_three_channels_lies_by_pixels_only_in_the_smallest_batches(
     batch, times
 ) -> None:
     assert round(image_padding((batch, 3, 256, 256)), 1) == times
+
+
+CYCLE = """
+import gc
+import torch
+gc.set_threshold(0)
+cycle = [torch.zeros(1024, 1024, device="tpu")]
+cycle.append(cycle)
+del cycle
+weight = torch.nn.Parameter(torch.zeros(8, 8, device="tpu"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(2):
+    weight.square().sum().backward()
+    optimizer.step()
+"""
+
+
+def test_what_making_the_model_left_in_a_cycle_takes_no_memory_in_the_step(planned) -> None:
+    assert planned(CYCLE, "--target", "v5e:1x1")["hbm"]["peak_bytes"] < MIB

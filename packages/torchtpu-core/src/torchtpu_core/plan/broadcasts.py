@@ -71,14 +71,14 @@ def broadcast_lives(broadcasts: Sequence[Broadcast]) -> list[Life]:
     found = []
     for (_, size), places in read.items():
         products = sorted({one.product for one in places})
-        found.append(Life(places[0].end, size, tuple(products), products[-1] + 1))
+        found.append(Life(places[0].end, size, tuple(products), max(products) + 1))
     return found
 
 
 def _ends(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> Iterator[int]:
     """Elementwise results made of a product's that nobody else reads."""
     count = math.prod(blocks[storage].shape) if storage in blocks else 0
-    while len(readers := uses.readers.get(storage, ())) == 1:
+    while len(readers := uses.readers.get(storage, [])) == 1:
         op = ops[readers[0]]
         if not is_elementwise(op) or reduces(op) or op.writes[0] not in blocks:
             return
@@ -97,8 +97,8 @@ def _spread(
     count, matrix = math.prod(shape), rows * columns
     if len(shape) == len(made) or count != batch * matrix:
         return
-    narrow = max(rows, columns) < LANES
-    size = round(count * _SUM_BYTES * (matrix_padding((batch, rows, columns)) if narrow else 1))
+    padding = matrix_padding((batch, rows, columns)) if max(rows, columns) < LANES else 1.0
+    size = round(count * _SUM_BYTES * padding)
     for operand in ops[uses.writers[storage][-1]].reads:
         if operand in blocks and matrix < math.prod(blocks[operand].shape) < count:
             yield operand, size

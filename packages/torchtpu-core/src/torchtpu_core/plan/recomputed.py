@@ -86,6 +86,8 @@ def sources_of(
             continue
         if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
             continue
+        if op.name == "_log_softmax" and _gradient_in_part(ops, uses, readers):
+            continue
         moved_norm = op.name in _MOVED and normed.issuperset(op.reads)
         if moved_norm and any(_is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers):
             continue
@@ -165,6 +167,22 @@ def _holds_softmax(
     if not any(ops[i].name in _SOFTMAX for i in readers):
         return False
     return size_of(storage) <= sum(sizes)
+
+
+def _gradient_in_part(ops: Sequence[Op], uses: Uses, readers: Sequence[int]) -> bool:
+    """Whether a part of a softmax's gradient is all that is read, as by one rank of several.
+
+    XLA takes the part of the log-probabilities, then, which are written for it.
+    """
+    made = [s for i in readers if ops[i].name.endswith("backward_data") for s in ops[i].writes]
+    for storage in made:
+        while len(users := uses.readers.get(storage, [])) == 1 and is_elementwise(ops[users[0]]):
+            op = ops[users[0]]
+            whole = ops[uses.writers[storage][-1]].write_bytes[0]
+            if 2 * sum(op.read_bytes) <= whole:
+                return True
+            storage = op.writes[0]
+    return False
 
 
 def _draws(op: Op) -> bool:

@@ -7,6 +7,7 @@ discriminator's, or one for each parameter. One that is never used is not waited
 
 from __future__ import annotations
 
+import gc
 import math
 import weakref
 from collections import Counter
@@ -62,7 +63,13 @@ class Steps:
         self._next = 0
 
     def made(self, optimizer: Any) -> None:
-        """An optimizer exists."""
+        """An optimizer exists, so its model is made.
+
+        What that left in reference cycles, as DTensor leaves the parameters that it split, Python
+        frees at some time before the step that is planned.
+        """
+        if not self._next:
+            gc.collect()
         self._next += 1
         self._numbers[optimizer] = self._next
 
