@@ -7,7 +7,7 @@ import pytest
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.memory import memory_of
 from torchtpu_core.plan.records import Block, Category, Phase, Work
-from torchtpu_core.plan.tiles import image_padding, padded_sizes
+from torchtpu_core.plan.tiles import image_padding, matrix_padding, padded_sizes
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.testing.recordings import MIB, op, recording
 
@@ -53,6 +53,24 @@ def test_attention_keeps_narrow_heads_for_its_gradient_in_whole_vectors(width) -
     others = 2 * MIB  # 4, and 5, which is there throughout
     total = sum(memory.curves[c][2] for c in Category) - memory.holes_bytes
     assert total == others + MIB + 2 * MIB * (128 // width)
+
+
+@pytest.mark.parametrize(("tokens", "operand"), [(64, MIB * 2), (50, MIB)])
+def test_attention_of_whole_scores_copies_operands_whose_rows_fill_tiles(tokens, operand) -> None:
+    pairs = {"scores": 4.0 * 2 * tokens * tokens, "head_dims": (64, 64)}
+    ops = [
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
+        op("sdpa", Work.ATTENTION, (2,), (3,), **pairs),
+        _mm(1, 4),
+        op("sdpa_backward", Work.ATTENTION, (2, 3, 4), (5,), BACK, gradient=True, **pairs),
+    ]
+    memory = _memory(ops, {2: 4, 3: 4, 4: 4}, shapes={3: (4, 2, tokens, 64)})
+    total = sum(memory.curves[c][2] for c in Category) - memory.holes_bytes
+    # The result takes two lanes for each number, or is there rounded and in float32.
+    unrounded = round(4 * 2 * tokens * 64 * 4 * matrix_padding((tokens, 64)))
+    result = MIB + unrounded if tokens % 8 else 2 * MIB
+    others = 2 * MIB  # 4, and 5, which is there throughout
+    assert total == others + operand + result
 
 
 def test_result_that_nobody_reads_takes_no_memory() -> None:
@@ -409,9 +427,17 @@ def test_product_that_is_multiplied_is_kept_rounded_but_for_sums_and_broadcasts(
 
 
 @pytest.mark.parametrize(("dtype", "kept"), [("bf16", MIB), ("f32", 0)])
-@pytest.mark.parametrize("moves", ["clone", "_to_copy", "roll"])
-def test_norm_that_is_moved_for_a_product_is_kept_unless_its_operands_are_split(
-    moves, dtype, kept
+@pytest.mark.parametrize(
+    ("moves", "shape", "otherwise"),
+    [
+        ("clone", (16, 64, 512), True),
+        ("roll", (16, 64, 512), True),
+        ("_to_copy", (16, 8, 8, 512), True),  # images, as autocast rounds them
+        ("_to_copy", (16, 64, 512), False),  # rows, as the product has them
+    ],
+)
+def test_norm_that_lies_otherwise_than_its_product_is_kept_unless_operands_are_split(
+    moves, shape, otherwise, dtype, kept
 ) -> None:
     ops = [
         _mm(1, 2),
@@ -420,8 +446,9 @@ def test_norm_that_is_moved_for_a_product_is_kept_unless_its_operands_are_split(
         op("mm", Work.MATMUL, (4,), (5,), products=SQUARE, dtype=dtype),
         op("mm", Work.MATMUL, (4, 2), (6,), BACK, products=SQUARE, dtype=dtype),
     ]
+    memory = _memory(ops, dict.fromkeys((2, 3, 4), 5), shapes={3: shape})
     # 5 and 6, which are there throughout, and 2.
-    assert _passing(_memory(ops, dict.fromkeys((2, 3, 4), 5)))[3] == 3 * MIB + kept
+    assert _passing(memory)[3] == 3 * MIB + (kept if otherwise else 0)
 
 
 @pytest.mark.parametrize(("width", "size"), [(128, MIB), (96, MIB * 128 / 96), (32, MIB)])

@@ -12,6 +12,7 @@ import math
 from collections.abc import Container, Iterator, Sequence
 
 from torchtpu_core.plan.records import Block, Op, Work
+from torchtpu_core.plan.tiles import matrix_padding
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.vmem import Life
 from torchtpu_core.simulator.rates import LANES, SUBLANES
@@ -42,7 +43,9 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
             size = _softmax_bytes(op, shape)
             both = (index, *later)
             found += [Life(ops[i].writes[0], size, (i,), i + 1) for i in both]
-        if later:
+        if later and not op.flash and shape[-2] % SUBLANES:
+            found.append(_unrounded(op, index, later[0], shape))
+        elif later:
             found += _copies(op, index, later[0], uses)
     return found
 
@@ -103,6 +106,15 @@ def _copies(op: Op, index: int, end: int, uses: Uses) -> Iterator[Life]:
         yield Life(storage, whole, (index, end), end + 1)
         if end in uses.readers[storage]:
             uses.readers[storage].remove(end)
+
+
+def _unrounded(op: Op, index: int, end: int, shape: Sequence[int]) -> Life:
+    """A result ``[B, H, T, E]`` in float32, which XLA's gradient reads beside the rounded one.
+
+    Where rows of tokens fill no tiles, operands are not copied out of what they are parts of.
+    """
+    size = round(math.prod(shape) * 4 * matrix_padding(shape))
+    return Life(op.writes[0], size, (index, end), end + 1)
 
 
 def has_statistics(op: Op, read: Container[int]) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives, scores_in_vmem
 from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
+from torchtpu_core.plan.norms import written_norms
 from torchtpu_core.plan.recomputed import ends_of_products, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.tiles import padded_sizes
@@ -54,7 +55,7 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     size_of = _Sizes(ops, blocks, uses)
     kept = attention_lives(ops, blocks, uses)
     broadcasts = broadcasts_of(ops, blocks, uses)
-    sources = sources_of(ops, uses, size_of, written_for(broadcasts))
+    sources = sources_of(ops, uses, size_of, written_for(broadcasts), written_norms(ops, blocks))
     ends = ends_of_products(ops, blocks, uses, sources)
     values = _lives(ops, uses, sources, ends, size_of)
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]

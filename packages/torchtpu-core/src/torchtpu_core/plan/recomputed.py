@@ -14,21 +14,16 @@ split anew. Heads or chunks that do not fill lanes are kept as they are moved fo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from torchtpu_core.plan.gathers import within_sums
+from torchtpu_core.plan.norms import NORMS
 from torchtpu_core.plan.records import Block, Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.simulator.rates import LANES
 
-#: Nothing is written for ends of products.
-NONE: Mapping[int, int] = MappingProxyType({})
 #: Moves that are elementwise work for a compiler.
 COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
-_NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
-#: What autocast and views that a product cannot read make of a norm.
-_MOVED = frozenset({"_to_copy", "clone", "roll"})
 _SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
 _PADS = frozenset({"slice_backward", "constant_pad_nd"})
 _REPEATS = ("upsample_", "_upsample_")
@@ -44,7 +39,8 @@ def sources_of(
     ops: Sequence[Op],
     uses: Uses,
     size_of: Callable[[int], float],
-    written: Mapping[int, int] = NONE,
+    written: Mapping[int, int],
+    normed: Container[int],
 ) -> dict[int, frozenset[int]]:
     """What is read instead, by storage that is computed again.
 
@@ -52,11 +48,11 @@ def sources_of(
         ops: the operators of a step.
         uses: of its storages.
         size_of: bytes of a storage.
-        written: what is written for ends of products (`plan.broadcasts`).
+        written: bytes that are written for ends of products (`plan.broadcasts`).
+        normed: what is made of norms and written for products (`plan.norms`).
     """
     found: dict[int, frozenset[int]] = {}
     scaled = _scaled_by_reductions(ops)
-    normed = _normed(ops)
     random: set[int] = set()
     # In the order of their last writers, so that what these read has been looked at.
     for storage in sorted(uses.passing, key=lambda one: uses.writers[one][-1]):
@@ -84,12 +80,13 @@ def sources_of(
             ops, storage, readers, [*map(size_of, sources), written.get(storage, 0)], size_of
         ):
             continue
-        if op.name in _NORMS and any(ops[i].work is Work.MATMUL for i in readers):
+        if op.name in NORMS and any(ops[i].work is Work.MATMUL for i in readers):
             continue
         if op.name == "_log_softmax" and _gradient_in_part(ops, uses, readers):
             continue
-        moved_norm = op.name in _MOVED and normed.issuperset(op.reads)
-        if moved_norm and any(_is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers):
+        if storage in normed and any(
+            _is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers
+        ):
             continue
         if op.name == "clone" and any(_multiplies_narrow(ops[i]) for i in readers):
             continue
@@ -103,15 +100,6 @@ def sources_of(
         if folded or _pays(ops, storage, writers[-1], readers, sources, size_of):
             found[storage] = sources
             random.update({storage} if draws else ())
-    return found
-
-
-def _normed(ops: Sequence[Op]) -> set[int]:
-    """Results of norms over features, and of what only moves or rounds these."""
-    found: set[int] = set()
-    for op in ops:
-        if op.name in _NORMS or (op.name in _MOVED and op.reads and found.issuperset(op.reads)):
-            found.update(op.writes)
     return found
 
 

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms over features that XLA's TPU compiler writes for the product that reads them.
+
+It computes a norm of tokens ``[B, T, D]`` within the product where that takes rows ``[B*T, D]`` of
+them: all that is between two products has the product's shape then. What lies otherwise, as images
+``[N, H, W, D]`` do and what is moved, as windows are, is written as it is rounded for the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchtpu_core.plan.records import Block, Op
+
+NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
+_MOVES = frozenset({"clone", "roll"})
+#: Dimensions of tokens in a batch.
+_ROWS = 3
+
+
+def written_norms(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
+    """Results of casts and moves of norms that are written where a bfloat16 product reads them.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    lying: dict[int, bool] = {}  # results made of norms: whether they lie otherwise than rows
+    found: set[int] = set()
+    for op in ops:
+        if op.name in NORMS:
+            made = op.writes[:1]
+            lying.update((s, s in blocks and len(blocks[s].shape) > _ROWS) for s in made)
+        elif op.name in _MOVES | {"_to_copy"} and op.reads and lying.keys() >= set(op.reads):
+            moved = op.name in _MOVES or any(lying[s] for s in op.reads)
+            lying.update(dict.fromkeys(op.writes, moved))
+            found.update(op.writes if moved else ())
+    return found
