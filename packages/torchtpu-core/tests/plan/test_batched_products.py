@@ -111,3 +111,25 @@ def test_log_softmax_is_kept_where_a_part_of_its_gradient_is_read(part, kept) ->
     results = 32  # 4, 7 and those of the other products are there throughout
     alive = sum(memory.curves[category][20] for category in Category) - memory.holes_bytes
     assert alive == results * MIB + kept
+
+
+@pytest.mark.parametrize(
+    ("rounded", "also_read", "size"),
+    [(MIB // 2, False, MIB // 2), (MIB, False, MIB), (MIB // 2, True, MIB)],
+)
+def test_product_is_kept_as_its_elementwise_end_rounds_it(rounded, also_read, size) -> None:
+    ops = [
+        op("_int_mm", Work.MATMUL, (1,), (2,), products=((1, 512, 512, 512),), dtype="int8"),
+        op("mul", Work.ELEMENTWISE, (2,), (3,)),
+        op("_to_copy", Work.MOVE, (3,), (4,), write_bytes=(rounded,)),
+        _mm(1, 5),
+        _mm(4, 6),
+        op("max", Work.MOVE, (2,) if also_read else (1,), (7,)),
+    ]
+    found = recording(ops, dict.fromkeys((2, 3, 4), 6))
+    for storage in (2, 3, 4):
+        found.blocks[storage].shape = (512, 512)
+    found.blocks[4].size_bytes = rounded
+    memory = memory_of(found.ops, found.blocks, (0, len(ops)), 1 << 40, Vmem(0))
+    alive = sum(memory.curves[category][3] for category in Category) - memory.holes_bytes
+    assert alive == 3 * MIB + size  # 5, 6 and 7 are there throughout

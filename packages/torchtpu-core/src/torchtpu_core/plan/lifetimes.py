@@ -9,6 +9,7 @@ them, whatever Python still refers to. What is computed again for its readers
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -92,11 +93,30 @@ class _Sizes:
         self._padded = padded_sizes(ops, blocks)
         self._blocks = blocks
         self._wide = {s for s in uses.passing if _keeps_sums(ops, blocks, uses, s)}
+        self._rounded = {s: _rounded_bytes(ops, blocks, uses, s) for s in uses.passing}
 
     def __call__(self, storage: int) -> int:
         block = self._blocks.get(storage)
         size = self._padded.get(storage, block.size_bytes if block is not None else 0)
-        return 2 * size if storage in self._wide else size
+        return 2 * size if storage in self._wide else self._rounded.get(storage) or size
+
+
+def _rounded_bytes(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> int:
+    """Bytes of a product's result as its elementwise end rounds it, before it is written; or 0.
+
+    So sums of int8 products are scaled and written as bfloat16.
+    """
+    if ops[uses.writers[storage][0]].work is not Work.MATMUL:
+        return 0
+    made, count = storage, math.prod(blocks[storage].shape)
+    while len(readers := uses.readers.get(made, [])) == 1 and is_elementwise(ops[readers[0]]):
+        op = ops[readers[0]]
+        made = op.writes[0]
+        if made not in blocks or math.prod(blocks[made].shape) != count:
+            return 0
+        if op.name == "_to_copy" and blocks[made].size_bytes < blocks[storage].size_bytes:
+            return blocks[made].size_bytes
+    return 0
 
 
 def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> bool:
