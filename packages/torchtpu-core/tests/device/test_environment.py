@@ -152,3 +152,45 @@ def test_device_index_chosen_for_the_accelerator_counts_and_a_backward_pass_on_t
         TORCH_TPU_TARGET="v5e:2x2",
     )
     assert done.stdout == "False True False\n"
+
+
+def test_device_that_was_asked_for_is_that_of_all_threads_and_of_their_meshes(run_python):
+    done = run_python(
+        """
+        import threading
+        import torch
+        from torch import distributed as dist
+        torch.tpu.current_device()
+        print(torch.tpu.is_initialized(), end=" ")
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.device_mesh.get_rank = lambda: 3  # the mesh would choose device 3
+        def mesh():
+            dist.init_device_mesh("tpu", (1,))
+            print(torch.tpu.current_device(), end=" ")
+        thread = threading.Thread(target=mesh)
+        thread.start()
+        thread.join()
+        """,
+        TORCH_TPU_TARGET="v5e:2x2",
+    )
+    assert done.stdout == "False 0 "
+
+
+@pytest.mark.parametrize(("environment", "chosen"), [({"LOCAL_RANK": "2"}, 2), ({}, 3)])
+def test_device_that_a_rank_has_asked_for_is_still_chosen_by_its_mesh(
+    run_python, environment, chosen
+):
+    done = run_python(
+        """
+        import torch
+        from torch import distributed as dist
+        print(torch.tpu.current_device(), end=" ")
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.device_mesh.get_rank = lambda: 3
+        dist.init_device_mesh("tpu", (1,))
+        print(torch.tpu.current_device())
+        """,
+        TORCH_TPU_TARGET="v5e:2x2",
+        **environment,
+    )
+    assert done.stdout == f"0 {chosen}\n"

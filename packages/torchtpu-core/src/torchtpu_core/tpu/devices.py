@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeAlias
@@ -13,6 +15,9 @@ from torchtpu_core import _C
 from torchtpu_core.errors import DeviceIndexError
 
 Device: TypeAlias = "torch.device | str | int | None"
+
+#: Whether somebody has called `current_device`.
+_was_asked_for = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +78,13 @@ def is_initialized() -> bool:
     """Whether the device has started in this process, or one was chosen that will.
 
     PyTorch's fake tensors are on device 0, and its device meshes choose one, as long as it is not.
+    Ranks that are threads of one process, as in PyTorch's own tests, share the device that the
+    process asked for before they began; a rank that has a process, or a launcher, has its own.
     """
-    return has_started() or (_C.is_device_chosen() and not is_in_bad_fork())
+    if has_started() or (_C.is_device_chosen() and not is_in_bad_fork()):
+        return True
+    is_main = threading.current_thread() is threading.main_thread()
+    return _was_asked_for and not is_main and "LOCAL_RANK" not in os.environ
 
 
 def is_in_bad_fork() -> bool:
@@ -100,6 +110,8 @@ def set_target(name: str) -> None:
 
 def current_device() -> int:
     """Index of the current device."""
+    global _was_asked_for
+    _was_asked_for = True
     return int(_C.current_device())
 
 
