@@ -48,6 +48,21 @@ def register() -> None:
             torch.distributed.Backend.register_backend(
                 name, _create, extended_api=True, devices=["cpu", "tpu"]
             )
+    _serve_fake_groups()
+
+
+def _serve_fake_groups() -> None:
+    """Let process groups of the backend ``fake`` take tpu tensors too.
+
+    PyTorch's own list of that backend's devices names no other accelerator; it is written when
+    the module below is imported, hence before a user does so. Goes when the list is open.
+    """
+    from torch.distributed import Backend
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 - writes the list
+
+    devices = Backend.backend_capability[Backend.FAKE]
+    if "tpu" not in devices:
+        Backend.backend_capability[Backend.FAKE] = [*devices, "tpu"]
 
 
 def _create(options: Any, backend_options: Any) -> Any:
