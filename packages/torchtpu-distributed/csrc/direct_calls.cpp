@@ -200,10 +200,10 @@ WorkPtr reduce_scatter(Direct& direct, const Tensors& outputs, const Tensors& in
 }
 
 WorkPtr broadcast(Direct& direct, const Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  if (tensors.size() != 1) {
-    return nullptr;
-  }
   auto root = static_cast<int>(opts.rootRank);
+  if (tensors.size() != 1 || root < 0 || root >= direct.size()) {
+    return nullptr;  // the ordinary way says what is wrong
+  }
   bool mine = root == direct.rank();
   Request request{"broadcast", "", root, &tensors[0], &tensors[0], mine, !mine};
   request.later = opts.asyncOp;

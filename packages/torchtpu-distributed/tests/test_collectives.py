@@ -31,6 +31,13 @@ def same_bits(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return torch.equal(*as_bytes)
 
 
+@pytest.mark.parametrize("kind", ["broadcast", "reduce", "gather", "scatter"])
+def test_root_that_is_not_in_the_group_is_refused_and_the_group_goes_on(pair, kind):
+    for message, after in pair("roots.wrong", kind):
+        assert "rank 2 is not in group '0', whose ranks are 0 to 1" in message
+        assert after.tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.complex64], ids=str)
 def test_all_reduce_sum_adds_operands_of_every_dtype(pair, dtype):
     each = operands(dtype, 3, 5)

@@ -69,12 +69,12 @@ class Backend:
         if opts.reduceOp == dist.ReduceOp.PREMUL_SUM:
             operands = [tensor.clone() for tensor in tensors]
         op = _prepare_reduction(opts.reduceOp, operands)
-        call = Collective.of("reduce", tensors, op=op, root=opts.rootRank)
+        call = Collective.of("reduce", tensors, op=op, root=self._root(opts))
         return self._run(opts, call, operands, tensors, keep=self._is(opts.rootRank))
 
     def broadcast(self, tensors: Tensors, opts: Any) -> DeviceWork:
         """Give every rank the root's tensors."""
-        call = Collective.of("broadcast", tensors, root=opts.rootRank)
+        call = Collective.of("broadcast", tensors, root=self._root(opts))
         return self._run(opts, call, tensors, tensors)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> DeviceWork:
@@ -113,7 +113,7 @@ class Backend:
         targets = outputs[0] if mine else [tensor] * self._group.size
         self._check_count(targets)
         check_sizes(targets, tensor)
-        call = Collective.of("gather", targets, root=opts.rootRank)
+        call = Collective.of("gather", targets, root=self._root(opts))
         return self._run(opts, call, [tensor], targets, keep=mine)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
@@ -125,7 +125,7 @@ class Backend:
             pieces = torch.stack([piece.detach() for piece in inputs[0]])
         else:
             pieces = output.new_empty((self._group.size, *output.shape))
-        call = Collective.of("scatter", outputs, root=opts.rootRank)
+        call = Collective.of("scatter", outputs, root=self._root(opts))
         return self._run(opts, call, [pieces], outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
@@ -290,6 +290,16 @@ class Backend:
 
     def _is(self, rank: int) -> bool:
         return self._group.rank == rank
+
+    def _root(self, opts: Any) -> int:
+        root, size = int(opts.rootRank), self._group.size
+        if not 0 <= root < size:
+            raise ProcessGroupError(
+                f"rank {root} is not in group {self._group.name!r}, whose ranks are 0 to "
+                f"{size - 1}: src and dst are ranks of the world, group_src and group_dst of the "
+                "group."
+            )
+        return root
 
     def _even_splits(self, tensor: torch.Tensor) -> list[int]:
         return [tensor.shape[0] // self._group.size] * self._group.size
