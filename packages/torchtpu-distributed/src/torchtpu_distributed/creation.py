@@ -16,10 +16,10 @@ from torchtpu_core.calls import user_line
 from torchtpu_core.env_vars import settings
 from torchtpu_core.runtime.collector import uncollected
 
-from torchtpu_distributed import _C, active, gloo_backends, world
+from torchtpu_distributed import _C, active, gloo_backends, members, world
 from torchtpu_distributed.backend import Backend
 from torchtpu_distributed.cpu_tensors import CpuTensors
-from torchtpu_distributed.errors import ProcessGroupError
+from torchtpu_distributed.errors import CollectiveMismatchError, ProcessGroupError
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_path import PATIENCE_S, HostPath
 from torchtpu_distributed.host_running import HostRunner
@@ -105,6 +105,7 @@ def make(
     """
     if _DIGEST.fullmatch(name):
         name = _shared_name(of, ranks)
+    purpose = members.purpose(ranks)
     group = Group(of, name, ranks, timeout_s, is_world=is_world)
     of_cpu = Group(of, f"{name} (CPU tensors)", ranks, timeout_s, rings=_CPU_RINGS)
 
@@ -115,18 +116,25 @@ def make(
             prefixed = dist.PrefixStore(f"gloo/{name}/{purpose}", store)
             return gloo_backends.backend(prefixed, group.rank, group.size, of.address, patience_s)
 
-    def meet() -> tuple[dist.ProcessGroupGloo, _C.Mailbox | None]:
+    def meet() -> tuple[dist.ProcessGroupGloo, _C.Mailbox | None] | str:
+        if not is_world:
+            with of.connections.one() as store:
+                if said := members.difference(store, of.rank, name, ranks, purpose):
+                    return said
         return connect("host", timeout_s + PATIENCE_S), of_cpu.share_memory()
 
     meeting = Pending(
         group=name,
         ranks=ranks,
         seq=0,
-        what="init_process_group" if is_world else "new_group",
+        what="init_process_group" if is_world else f"new_group of {purpose}",
         line=user_line(),
         timeout_s=timeout_s,
     )
-    gloo, mailbox = of.ledger.meet(meeting, meet)
+    met = of.ledger.meet(meeting, meet)
+    if isinstance(met, str):
+        raise CollectiveMismatchError(met)
+    gloo, mailbox = met
     host = HostRunner(group, lambda: connect("collectives", group.timeout_s + PATIENCE_S))
     if mailbox is not None:
         host.direct.share(mailbox)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from torchtpu_distributed import _C, differences, processes, recorder
+from torchtpu_distributed import _C, differences, members, processes, recorder
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import (
     CollectiveError,
@@ -250,6 +250,8 @@ class Watch:
             last += f"; it waits in {elsewhere}"
         elif failed_in := self._board.failed_in(rank):
             last += f"; it failed in {failed_in}"
+        if members.OF_A_MESH in pending.what:
+            last += "; it never will if its device mesh has another shape"
         stack = self._board.stack(rank)
         shown = f"; it is at:\n{stack}" if stack else ""
         return f"{self._peers[rank].name} has not come to it ({last}){shown}"
