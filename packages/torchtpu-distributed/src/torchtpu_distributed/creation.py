@@ -109,11 +109,11 @@ def make(
     group = Group(of, name, ranks, timeout_s, is_world=is_world)
     of_cpu = Group(of, f"{name} (CPU tensors)", ranks, timeout_s, rings=_CPU_RINGS)
 
-    def connect(purpose: str, patience_s: float) -> dist.ProcessGroupGloo:
+    def connect(use: str, patience_s: float) -> dist.ProcessGroupGloo:
         # gloo waits in the store, so another group, whose turn it may be on another rank, must not
         # need the connection.
         with of.connections.one() as store:
-            prefixed = dist.PrefixStore(f"gloo/{name}/{purpose}", store)
+            prefixed = dist.PrefixStore(f"gloo/{name}/{use}", store)
             return gloo_backends.backend(prefixed, group.rank, group.size, of.address, patience_s)
 
     def meet() -> tuple[dist.ProcessGroupGloo, _C.Mailbox | None] | str:
