@@ -57,7 +57,7 @@ class HostRunner:
             group.rank,
             group.world.by_gloo,
         )
-        self._queue = JobQueue(ledger.spawn)
+        self._queue = JobQueue(ledger.threads.run)
 
     def run(
         self,
@@ -181,7 +181,7 @@ class HostRunner:
     def wait_behind(self, pending: Pending, wait: Callable[[], None]) -> None:
         """Wait for a message in a thread of its own."""
         ledger = self._group.world.ledger
-        ledger.spawn(ledger.run_here, pending, wait)
+        ledger.threads.run(ledger.run_here, pending, wait)
 
     def message_failed(self, pending: Pending, message: str) -> None:
         """Fail because of what gloo told compiled code about a message, or of CPU tensors."""

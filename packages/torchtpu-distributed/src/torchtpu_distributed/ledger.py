@@ -10,7 +10,6 @@ gloo are waited for in compiled code, which a failure ends too.
 
 from __future__ import annotations
 
-import functools
 import queue
 import threading
 import time
@@ -24,6 +23,7 @@ from torchtpu_distributed.errors import CollectiveError
 from torchtpu_distributed.in_flight import InFlight
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.recorder import Recorder
+from torchtpu_distributed.spare_threads import SpareThreads
 
 if TYPE_CHECKING:
     from torchtpu_distributed.group import Group
@@ -82,6 +82,7 @@ class Ledger:
         in_flight: memory that asynchronous collectives of Python's use.
         operations: asynchronous collectives of compiled code.
         groups: the process groups by name, while they exist.
+        threads: where to make calls that may wait for other ranks.
         abort: set with the first failure; ends waits in compiled code.
         stuck: whether a thread of gloo's waits for a rank that will not come.
         on_trouble: called when the transport fails.
@@ -106,37 +107,9 @@ class Ledger:
         self.on_trouble: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
         self._met: dict[str, str] = {}
-        self._threads: list[threading.Thread] = []
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._spare = 0  # threads that wait for a task nobody has given them yet
-        self._spare_lock = threading.Lock()
-        self.spawn(self._launch_all)
-        self.spawn(self._complete_all)
-
-    def spawn(self, target: Callable[..., None], *args: Any) -> None:
-        """Give a thread of its own to what may end up waiting for other ranks inside XLA or gloo.
-
-        A thread that has come to the end of such a task is used again.
-        """
-        task = functools.partial(target, *args)
-        with self._spare_lock:
-            is_spare, self._spare = self._spare > 0, max(0, self._spare - 1)
-        if is_spare:
-            self._tasks.put(task)
-            return
-        thread = threading.Thread(
-            target=self._run_tasks, args=[[task]], name="tpu_dist", daemon=True
-        )
-        self._threads.append(thread)
-        thread.start()
-
-    def _run_tasks(self, given: list[Callable[[], None] | None]) -> None:
-        while (task := given.pop()) is not None:
-            task()
-            del task  # with what it has worked on
-            with self._spare_lock:
-                self._spare += 1
-            given.append(self._tasks.get())
+        self.threads = SpareThreads()
+        self.threads.run(self._launch_all)
+        self.threads.run(self._complete_all)
 
     def begin(self, pending: Pending) -> None:
         """Enter a collective, once; raises if an earlier one has failed."""
@@ -206,7 +179,7 @@ class Ledger:
                 over.set()
                 self.announce()
 
-        self.spawn(make)
+        self.threads.run(make)
         try:
             self.wait_until(over.is_set)
         except BaseException:  # Ctrl-C too
@@ -281,7 +254,7 @@ class Ledger:
     def check(self) -> None:
         """Raise the failure, if there is one: then a thread of the user's has seen it."""
         if self.failure is not None:
-            own = _C.is_behind() or threading.current_thread() in self._threads
+            own = _C.is_behind() or self.threads.holds_caller()
             self.seen = self.seen or not own
             raise self.failure.error()
 
@@ -365,12 +338,8 @@ class Ledger:
     def stop(self, patience_s: float) -> bool:
         """End the threads after what they have; whether none is stuck."""
         self._launches.put(None)
-        for _ in self._threads:
-            self._tasks.put(None)
-        deadline = time.monotonic() + (0.0 if self.stuck else patience_s)
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not self.stuck and not any(thread.is_alive() for thread in self._threads)
+        ended = self.threads.stop(0.0 if self.stuck else patience_s)
+        return ended and not self.stuck
 
     def _launch_all(self) -> None:
         while self._launch_next():
