@@ -209,3 +209,11 @@ def test_first_calls_tell_a_difference_by_memory_and_by_the_store(nearby):
     found = ranks[1].compare(3, call(long + "y"), "")
     assert found.rank == 0 and found.line == "a.py:1 in f"
     assert long.startswith(found.what) and len(found.what) > 500
+
+
+@pytest.mark.parametrize("nearby", [True, False])
+def test_rank_that_comes_first_waits_for_no_other(nearby):
+    ranks = both_first_calls(nearby)
+    assert ranks[1].compare(1, call("barrier"), "b.py:1 in g") is None
+    found = ranks[0].compare(1, call("all_reduce"), "a.py:1 in f")
+    assert found.rank == 1 and found.line == "b.py:1 in g"

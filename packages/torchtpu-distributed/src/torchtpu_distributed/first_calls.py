@@ -2,7 +2,8 @@
 """What other ranks of a group call, to compare before a collective begins.
 
 Ranks of one machine share memory (`csrc/mailbox.h`): each looks at what those say that have come
-before it, so nobody waits. On several machines all wait for what the first rank says in the store.
+before it, so nobody waits. On several machines the rank that comes first says it in the store, and
+the others compare with it; that is one call of the store for each.
 What is said is three lines: a digest of the call, the call's beginning, and the user's line; then,
 where ranks exchange pieces whose sizes only two of them know, the bytes of the pieces.
 """
@@ -151,13 +152,13 @@ class FirstCalls:
             rest = line if pieces is None else f"{line}\n{pieces.encode()}"
             said = self.mailbox.compare(number, call, rest, self._abort, patient)
             return self._misfit(number) if said is None else read(said)
-        if self._rank == 0:
-            self._store.set(f"call/{number}", call.said + line)
+        mine = f"{self._rank}\n{call.said}{line}"
+        first = self._store.compare_set(f"call/{number}", "", mine).decode()
+        if first == mine:
             if number > _KEPT:
                 self._forget(f"call/{number - _KEPT}")
             return None
-        said = self._read(f"call/{number}")
-        return None if said.startswith(call.digest) else read(f"0\n{said}")
+        return None if first.partition("\n")[2].startswith(call.digest) else read(first)
 
     def difference(self, number: int, call: _C.Call) -> Difference | None:
         """What another rank of this machine is known to call instead of `call`, by now."""

@@ -102,6 +102,11 @@ class Answering:
         value: bytes = self._caller(self._store.get, key)
         return value
 
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        """Give a key a value if it has the expected one, or none; its value then."""
+        now: bytes = self._caller(self._store.compare_set, key, expected, value)
+        return now
+
     def add(self, key: str, amount: int) -> int:
         """Count a key up; its new value."""
         return int(self._caller(self._store.add, key, amount))
