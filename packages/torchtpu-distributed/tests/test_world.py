@@ -102,3 +102,12 @@ def test_groups_and_meshes_without_a_timeout_have_that_of_the_default_group(run_
     assert only.returncode == 0, only.stderr
     limits = ast.literal_eval(only.stdout)
     assert limits[0] == 5 and limits[1:] == [77] * (len(limits) - 1) and len(limits) >= 3
+
+
+def test_process_groups_that_are_destroyed_leave_no_threads_and_no_connections(run_scripts):
+    for rank in run_scripts("made_again.py"):
+        assert rank.returncode == 0, rank.stderr
+        held = [tuple(map(int, line.split())) for line in rank.stdout.splitlines()]
+        assert len(held) == 5 and {threads for threads, _ in held} == {0}
+        descriptors = [count for _, count in held]
+        assert descriptors[-1] <= descriptors[1] + 2, descriptors  # one may be about to close

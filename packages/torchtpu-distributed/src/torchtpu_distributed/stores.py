@@ -8,6 +8,7 @@ import queue
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -45,13 +46,20 @@ class _Call:
 
 
 class _Caller:
-    """The thread that makes a connection's calls; none is made after one that was given up."""
+    """The thread that makes a connection's calls; none is made after one that was given up.
+
+    It ends when nobody has the connection any more.
+    """
 
     def __init__(self, is_overdue: Callable[[float], bool]) -> None:
         self._is_overdue = is_overdue
-        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._silent = ""
-        threading.Thread(target=self._make_all, name="tpu_dist_store", daemon=True).start()
+        thread = threading.Thread(
+            target=_make_all, args=[self._calls], name="tpu_dist_store", daemon=True
+        )
+        thread.start()
+        weakref.finalize(self, self._calls.put, None)
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
         if self._silent:
@@ -64,9 +72,11 @@ class _Caller:
                 raise dist.DistNetworkError(self._silent)
         return call.result()
 
-    def _make_all(self) -> None:
-        while True:
-            self._calls.get().make()
+
+def _make_all(calls: queue.SimpleQueue[_Call | None]) -> None:
+    while (call := calls.get()) is not None:
+        call.make()
+        del call  # with the connection
 
 
 class Answering:

@@ -118,7 +118,25 @@ class World:
                 self._let_others_read(board)
         except (RuntimeError, OSError):
             pass  # the store is gone too: there is nobody left to tell
+        if self.free:  # nothing is left to do at the end of the process
+            atexit.unregister(self.at_exit)
         return self.free
+
+    def at_exit(self) -> None:
+        """Tell the others why this rank ends, and end even if a thread still waits for them."""
+        error: Any = getattr(sys, "last_value", None)
+        reason = f"it raised {type(error).__name__}: {error}" if error is not None else "it ended"
+        patience_s = self.timeout_s if error is None else _DRAIN_AFTER_ERROR_S
+        was_over = self.ended
+        is_free = self.end(reason, patience_s, failed=error is not None)
+        left = self.left if error is None and not was_over else None
+        if left is not None:
+            print(f"{type(left).__name__}: {left}", file=sys.stderr)
+        elif is_free:
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
     def _let_others_read(self, board: Board) -> None:
         """Keep a store that this process hosts until the others know why it ends.
@@ -199,7 +217,7 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
     )
     _C.watch_ranges(True)
     active.world = world
-    atexit.register(_at_exit, world)
+    atexit.register(world.at_exit)
     return world
 
 
@@ -291,20 +309,3 @@ def _join_error(
         f"the ranks could not be connected: {'; '.join(lost) or 'see above'}. "
         "Look at that rank's output for the cause, then restart the job."
     )
-
-
-def _at_exit(world: World) -> None:
-    """Tell the others why this rank ends, and end even if a thread still waits for them."""
-    error: Any = getattr(sys, "last_value", None)
-    reason = f"it raised {type(error).__name__}: {error}" if error is not None else "it ended"
-    patience_s = world.timeout_s if error is None else _DRAIN_AFTER_ERROR_S
-    was_over = world.ended
-    is_free = world.end(reason, patience_s, failed=error is not None)
-    left = world.left if error is None and not was_over else None
-    if left is not None:
-        print(f"{type(left).__name__}: {left}", file=sys.stderr)
-    elif is_free:
-        return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
