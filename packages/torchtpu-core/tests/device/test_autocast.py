@@ -126,3 +126,60 @@ def test_grad_scaler_state_survives():
     other = torch.amp.GradScaler("tpu")
     other.load_state_dict(scaler.state_dict())
     assert other.get_scale() == 4.0
+
+
+def _fast_and_ordinary(call):
+    """Results of a call in eval mode under autocast, with PyTorch's fast path allowed and not."""
+    found = []
+    for fast in (True, False):
+        torch.backends.mha.set_fastpath_enabled(fast)
+        try:
+            with torch.inference_mode(), torch.autocast("tpu", dtype=torch.bfloat16):
+                found.append(call())
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+    return found
+
+
+_FINITE = torch.linspace(-2, 2, 64).view(8, 8)
+
+
+@pytest.mark.parametrize("mask", [None, _FINITE > 1, _FINITE], ids=["none", "boolean", "added"])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_encoder_layer_in_eval_mode_is_cast_as_its_parts_are(mask, norm_first):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=norm_first)
+    layer, x = layer.to("tpu").eval(), torch.randn(2, 8, 32).to("tpu")
+    given = None if mask is None else mask.to("tpu")
+    fast, ordinary = _fast_and_ordinary(lambda: layer(x, src_mask=given))
+    assert fast.dtype == ordinary.dtype == torch.float32
+    assert torch.equal(fast.cpu(), ordinary.cpu())
+    with torch.inference_mode():  # without autocast products are of float32
+        assert not torch.equal(layer(x, src_mask=given).cpu(), ordinary.cpu())
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+def test_attention_in_eval_mode_is_cast_as_its_parts_are(averaged):
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(32, 4, batch_first=True).to("tpu").eval()
+    x, hidden = torch.randn(2, 8, 32).to("tpu"), (torch.arange(8) >= 5).expand(2, 8).to("tpu")
+    options = {"key_padding_mask": hidden, "average_attn_weights": averaged}
+    fast, ordinary = _fast_and_ordinary(lambda: layer(x, x, x, **options))
+    assert [one.dtype for one in fast] == [torch.bfloat16, torch.float32]  # as on CUDA
+    for one, other in zip(fast, ordinary, strict=True):
+        torch.testing.assert_close(one.cpu(), other.cpu(), rtol=2**-7, atol=2**-7)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_encoder_that_leaves_padding_out_is_cast_as_its_parts_are():
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).to("tpu").eval()
+    x, hidden = torch.randn(2, 8, 32).to("tpu"), torch.arange(8).expand(2, 8) >= 5
+    fast, ordinary = _fast_and_ordinary(lambda: encoder(x, src_key_padding_mask=hidden.to("tpu")))
+    assert fast.dtype == torch.float32
+    assert fast[:, 5:].eq(0).all()  # as without autocast
+    torch.testing.assert_close(fast[:, :5].cpu(), ordinary[:, :5].cpu(), rtol=0.03, atol=0.03)
+    with torch.inference_mode():
+        exact = encoder(x, src_key_padding_mask=hidden.to("tpu"))
+    assert (exact - fast)[:, :5].abs().max() > 1e-4

@@ -3,8 +3,9 @@
 
 PyTorch calls one fused operator for ``nn.MultiheadAttention`` and for
 ``nn.TransformerEncoderLayer`` in eval mode. At fixed sizes their rows are lowered; in a graph
-with open sizes they are taken apart into operators that have rules for padding. A mask is
-boolean, True hides; mask types are PyTorch's: 0 `(T, T)`, 1 `(B, T)`, 2 `(B, H, T, T)`.
+with open sizes they are taken apart into operators that have rules for padding, and so they are
+under autocast (`runtime.autocast_layers`). A mask is boolean, True hides, or, under autocast, may
+be added to the scores; mask types are PyTorch's: 0 `(T, T)`, 1 `(B, T)`, 2 `(B, H, T, T)`.
 
 Legend: B batch, T tokens, D embedding, H heads.
 """
@@ -19,12 +20,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def _visible(mask: Tensor | None, mask_type: int | None) -> Tensor | None:
-    """The mask as one that four-dimensional scores take, True where a query may look."""
+def _scores_mask(mask: Tensor | None, mask_type: int | None, added: bool) -> Tensor | None:
+    """The mask as one that four-dimensional scores take: True where a query may look, or added."""
     if mask is None:
         return None
-    hidden = mask.to(torch.bool)
-    return ~(hidden[:, None, None, :] if mask_type == 1 else hidden)
+    mask = mask[:, None, None, :] if mask_type == 1 else mask
+    return mask if added and mask.is_floating_point() else ~mask.to(torch.bool)
+
+
+def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return scores
+    return scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, -torch.inf)
 
 
 def attention(
@@ -41,19 +48,22 @@ def attention(
     need_weights: bool = True,
     average_attn_weights: bool = True,
     mask_type: int | None = None,
+    *,
+    added: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """`(B, T, D)` three times -> output `(B, T, D)` and the weights `(B, [H,] T, T)` or None."""
+    """`(B, T, D)` three times -> output `(B, T, D)` and the weights `(B, [H,] T, T)` or None.
+
+    With ``added`` a mask of floating-point numbers is added to the scores.
+    """
     parts = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
     q, k, v = (
         F.linear(x, weight, bias).unflatten(-1, (num_head, -1)).transpose(1, 2)
         for x, weight, bias in parts
     )
-    visible, weights = _visible(mask, mask_type), None
+    visible, weights = _scores_mask(mask, mask_type, added), None
     if need_weights:
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-        if visible is not None:
-            scores = scores.masked_fill(~visible, -torch.inf)
-        weights = scores.softmax(-1)
+        weights = _masked(scores, visible).softmax(-1)
         out = weights @ v
         weights = weights.mean(1) if average_attn_weights else weights
     else:
@@ -84,10 +94,12 @@ def encoder_layer(
     mask_type: int | None = None,
     *,
     whole_scores: bool = False,
+    added: bool = False,
 ) -> Tensor:
     """`(B, T, D)` -> the same: attention and feed-forward, each with a residual and a norm.
 
-    With ``whole_scores`` all scores are written, as the row of `lowering.transformer` does.
+    With ``whole_scores`` all scores are written, as the row of `lowering.transformer` does; with
+    ``added`` a mask of floating-point numbers is added to them.
     """
     width = src.shape[-1:]
     weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
@@ -95,7 +107,7 @@ def encoder_layer(
 
     def attended(x: Tensor) -> Tensor:
         rest = mask, whole_scores, False, mask_type
-        return attention(x, x, x, embed_dim, num_heads, *weights, *rest)[0]
+        return attention(x, x, x, embed_dim, num_heads, *weights, *rest, added=added)[0]
 
     def fed_forward(x: Tensor) -> Tensor:
         return F.linear(activation(F.linear(x, ffn_weight_1, ffn_bias_1)), ffn_weight_2, ffn_bias_2)

@@ -49,7 +49,7 @@ from torchtpu_core.plan.script_errors import (
     show_traceback,
 )
 from torchtpu_core.plan.steps import STEPS, Steps, outside_the_step
-from torchtpu_core.runtime import autograd_threads, recurrent_layers
+from torchtpu_core.runtime import autocast_layers, autograd_threads, recurrent_layers
 
 
 class _Enough(BaseException):
@@ -90,6 +90,7 @@ def record(
         raise PlanError.no_script(script)
     recording = Recording(world_size=where.devices * slices, rank=rank, script=str(script))
     recurrent_layers.register()
+    autocast_layers.register()
     recorder = Recorder(recording, keep_calls=keep_calls)
     module_calls = ModuleCalls(recording)
 

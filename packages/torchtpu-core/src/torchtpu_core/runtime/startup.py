@@ -16,6 +16,7 @@ from torchtpu_core.lowering.masks import check_masks, expand_masks, needs_mask_e
 from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.runtime import (
     attention_batches,
+    autocast_layers,
     autograd_threads,
     clients,
     expanded,
@@ -80,6 +81,7 @@ def start() -> None:
         register(row)
     sparse.register(_library("aten::"))
     recurrent_layers.register()
+    autocast_layers.register()
     attention_batches.register(_library("aten::"))
     fake_results.register()
     _C.set_copy_op(tables.current()["aten::copy"])
