@@ -43,10 +43,11 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
             size = _softmax_bytes(op, shape)
             both = (index, *later)
             found += [Life(ops[i].writes[0], size, (i,), i + 1) for i in both]
-        if later and not op.flash and shape[-2] % SUBLANES:
+        if later:
+            found += _copies(op, index, later[0], shape, uses)
+        if later and not op.flash:
             found.append(_unrounded(op, index, later[0], shape))
-        elif later:
-            found += _copies(op, index, later[0], uses)
+            found += _values(op, index, later[0], shape)
     return found
 
 
@@ -91,28 +92,39 @@ def _softmax_bytes(op: Op, shape: Sequence[int]) -> int:
     return math.prod(shape[:-1]) * ceil_div(keys, LANES) * LANES * 4
 
 
-def _copies(op: Op, index: int, end: int, uses: Uses) -> Iterator[Life]:
-    """Operands and result in whole vectors, until the gradient.
+def _copies(op: Op, index: int, end: int, shape: Sequence[int], uses: Uses) -> Iterator[Life]:
+    """Operands, and a kernel's result, as they are read, until the gradient.
 
-    Operands are copied out of what they are parts of, unless they come from before the step.
+    Kernels take whole vectors; else rows and heads lie as that wastes less. Operands are copied out
+    of what they are parts of, unless they come from before the step.
     """
     widths = (*op.head_dims[:1] * 2, *op.head_dims[1:])
-    operands = list(zip(op.reads, op.read_bytes, widths, strict=False))
-    for storage, size, width in (*operands, (op.writes[0], op.write_bytes[0], op.head_dims[1])):
+    rows = (0, 0, 0) if op.flash else (shape[-2], *[_keys(op, shape)] * 2)
+    values = list(zip(op.reads, op.read_bytes, widths, rows, strict=False))
+    if op.flash:
+        values.append((op.writes[0], op.write_bytes[0], op.head_dims[1], 0))
+    for storage, size, width, tokens in values:
         known = storage in uses.readers or storage in uses.writers
         if not known or (storage in uses.fixed and width % LANES == 0):
             continue
         whole = size * ceil_div(width, LANES) * LANES // width
+        if not op.flash:
+            whole = round(size * matrix_padding((tokens, width)))
         yield Life(storage, whole, (index, end), end + 1)
         if end in uses.readers[storage]:
             uses.readers[storage].remove(end)
 
 
-def _unrounded(op: Op, index: int, end: int, shape: Sequence[int]) -> Life:
-    """A result ``[B, H, T, E]`` in float32, which XLA's gradient reads beside the rounded one.
-
-    Where rows of tokens fill no tiles, operands are not copied out of what they are parts of.
+def _values(op: Op, index: int, end: int, shape: Sequence[int]) -> Iterator[Life]:
+    """The values that are a part of one projection with others: they are copied out of it, too,
+    where rows of tokens fill tiles.
     """
+    if op.reads[2:3] and op.reads[2] in op.reads[:2] and shape[-2] % SUBLANES == 0:
+        yield Life(op.reads[2], op.read_bytes[2], (index, end), end + 1)
+
+
+def _unrounded(op: Op, index: int, end: int, shape: Sequence[int]) -> Life:
+    """A result ``[B, H, T, E]`` in float32, which XLA's gradient reads beside the rounded one."""
     size = round(math.prod(shape) * 4 * matrix_padding(shape))
     return Life(op.writes[0], size, (index, end), end + 1)
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives, scores_in_vmem
 from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
-from torchtpu_core.plan.norms import written_norms
+from torchtpu_core.plan.norms import reordered_norms, written_norms
 from torchtpu_core.plan.recomputed import ends_of_products, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
 from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
+from torchtpu_core.simulator.rates import SUBLANES
 
 _STATE = (Category.PARAMETERS, Category.OPTIMIZER)
 
@@ -56,7 +57,10 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     size_of = _Sizes(ops, blocks, uses)
     kept = attention_lives(ops, blocks, uses)
     broadcasts = broadcasts_of(ops, blocks, uses)
-    sources = sources_of(ops, uses, size_of, written_for(broadcasts), written_norms(ops, blocks))
+    sources = sources_of(
+        *(ops, uses, size_of, written_for(broadcasts)),
+        *(written_norms(ops, blocks), reordered_norms(ops, blocks)),
+    )
     ends = ends_of_products(ops, blocks, uses, sources)
     values = _lives(ops, uses, sources, ends, size_of)
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
@@ -124,7 +128,8 @@ def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage
 
     Where elementwise work reads it in another shape, XLA moves the rounding to bfloat16 past the
     change of shape, into the readers' fusions, unless one of them takes it rounded. A shape that
-    elementwise work changes back at once is no change.
+    elementwise work changes back at once is no change, and neither is one of rows ``[B, T, D]``
+    that fill no tiles: XLA's product has that shape itself.
     """
     op, block = ops[uses.writers[storage][0]], blocks[storage]
     if op.work is not Work.MATMUL or op.dtype != "bf16" or op.name.startswith("convolution"):
@@ -134,11 +139,15 @@ def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage
         return False
     rank = len(block.shape)
 
+    def differs(shape: Sequence[int]) -> bool:
+        rows = shape[-2] if len(shape) > 1 else 0
+        return len(shape) != rank and rows % SUBLANES == 0
+
     def is_changed(reader: Op) -> bool:
         made = reader.writes[:1]
         users = [ops[i] for storage in made for i in uses.readers[storage]]
         fused = [user.writes[0] for user in users if user.work is Work.ELEMENTWISE]
-        return all(len(blocks[storage].shape) != rank for storage in (*made, *fused))
+        return all(differs(blocks[storage].shape) for storage in (*made, *fused))
 
     return any(is_changed(reader) for reader in readers)
 

@@ -18,6 +18,28 @@ _MOVES = frozenset({"clone", "roll"})
 _ROWS = 3
 
 
+def reordered_norms(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
+    """Norms of tokens whose rows are moved, as by a batch that is not the first dimension.
+
+    They are written where a product reads them, whatever its dtype.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    shapes: dict[int, tuple[int, ...]] = {}
+    found: set[int] = set()
+    for op in ops:
+        if op.name in NORMS:
+            shapes.update((s, blocks[s].shape) for s in op.writes[:1] if s in blocks)
+        elif op.name == "clone" and op.reads and op.reads[0] in shapes:
+            shape = shapes[op.reads[0]]
+            moved = (*shape[1::-1], *shape[2:])
+            rows = (s for s in op.writes if s in blocks and len(shape) == _ROWS)
+            found.update(s for s in rows if blocks[s].shape == moved)
+    return found
+
+
 def written_norms(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     """Results of casts and moves of norms that are written where a bfloat16 product reads them.
 

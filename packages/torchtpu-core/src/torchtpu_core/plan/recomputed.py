@@ -8,7 +8,8 @@ that is read, so a dropout's mask is drawn again if its gradient draws; other ra
 drawn once. An image that is converted for convolutions is kept in the order that these want. A
 softmax is computed once, and so is a norm over features before a product, whose operand it would
 be; one that is moved for the product, too, unless the product is of float32, whose operands are
-split anew. Heads or chunks that do not fill lanes are kept as they are moved for batched products.
+split anew. A softmax that dropout scales is written for its product. Heads or chunks that do not
+fill lanes are kept as they are moved for batched products.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def sources_of(
     size_of: Callable[[int], float],
     written: Mapping[int, int],
     normed: Container[int],
+    reordered: Container[int] = (),
 ) -> dict[int, frozenset[int]]:
     """What is read instead, by storage that is computed again.
 
@@ -49,10 +51,12 @@ def sources_of(
         uses: of its storages.
         size_of: bytes of a storage.
         written: bytes that are written for ends of products (`plan.broadcasts`).
-        normed: what is made of norms and written for products (`plan.norms`).
+        normed: what is made of norms and written for products of bfloat16 (`plan.norms`).
+        reordered: and for all products.
     """
     found: dict[int, frozenset[int]] = {}
     scaled = _scaled_by_reductions(ops)
+    dropped = _dropped_softmaxes(ops)
     random: set[int] = set()
     # In the order of their last writers, so that what these read has been looked at.
     for storage in sorted(uses.passing, key=lambda one: uses.writers[one][-1]):
@@ -93,6 +97,8 @@ def sources_of(
         folded = op.name == "constant_pad_nd" and all(is_convolution(ops[i]) for i in readers)
         converted = uses.fixed.issuperset(sources)
         if converted and len(readers) > 1 and all(_convolves(ops[i], storage) for i in readers):
+            continue
+        if (storage in dropped or storage in reordered) and _feeds_product(ops, readers):
             continue
         draws = _draws(op) or not random.isdisjoint(reads)
         if draws and len(readers) > 1:
@@ -223,6 +229,20 @@ def _scaled_by_reductions(ops: Sequence[Op]) -> set[int]:
             and is_elementwise(op)
             and (_shrinks(op) or not found.isdisjoint(op.reads))
         ):
+            found.update(op.writes)
+    return found
+
+
+def _dropped_softmaxes(ops: Sequence[Op]) -> set[int]:
+    """Softmaxes after dropout, and what they are cast to: XLA writes them for a product."""
+    softmaxes: set[int] = set()
+    found: set[int] = set()
+    for op in ops:
+        if op.name in _SOFTMAX:
+            softmaxes.update(op.writes)
+        elif op.drawn and not softmaxes.isdisjoint(op.reads):
+            found.update(op.writes[:1])
+        elif op.name in COPIES and op.reads and found.issuperset(op.reads):
             found.update(op.writes)
     return found
 

@@ -82,6 +82,9 @@ def _rows(op: Op, blocks: dict[int, Block]) -> Iterator[tuple[int, float]]:
         made = op.writes[0]
         if len(blocks[made].shape) > 1 and blocks[made].shape[-1] > LANES // 2:
             yield from ((one, row_padding(blocks[one].shape)) for one in op.writes)
+    if op.work is Work.ATTENTION and op.gradient and not op.flash:
+        wide = (storage for storage in op.writes if storage in blocks)
+        yield from ((s, matrix_padding(blocks[s].shape)) for s in wide if len(blocks[s].shape) > 2)
     if product and op.products and op.products[0][0] > 1:
         for storage in (*op.reads, *op.writes):
             shape = blocks[storage].shape if storage in blocks else ()
