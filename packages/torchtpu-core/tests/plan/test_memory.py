@@ -525,3 +525,19 @@ for _ in range(2):
 
 def test_what_making_the_model_left_in_a_cycle_takes_no_memory_in_the_step(planned) -> None:
     assert planned(CYCLE, "--target", "v5e:1x1")["hbm"]["peak_bytes"] < MIB
+
+
+@pytest.mark.parametrize(
+    ("reads", "size"),
+    [
+        ((MIB * 3 // 4,) * 2, MIB * 3 // 4),  # as of what was joined with an operand of the step
+        ((MIB * 3 // 4, MIB // 4), MIB),  # both parts
+        ((MIB // 4,) * 2, MIB),  # perhaps not the same part
+    ],
+)
+def test_product_of_which_one_part_is_read_is_written_in_that_part(reads, size) -> None:
+    first, second = (op("cumsum", Work.MOVE, (2,), (number,)) for number in (3, 4))
+    first.read_bytes, second.read_bytes = ((one,) for one in reads)
+    memory = _memory([_mm(1, 2), first, second], {2: 3}, shapes={2: (512, 512)})
+    # 3 and 4, which are there throughout.
+    assert _passing(memory)[1] - memory.holes_bytes == 2 * MIB + size

@@ -17,9 +17,14 @@ from dataclasses import dataclass, field
 from torchtpu_core.plan.attention_memory import attention_lives, scores_in_vmem
 from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
 from torchtpu_core.plan.norms import reordered_norms, written_norms
-from torchtpu_core.plan.recomputed import ends_of_products, is_elementwise, sources_of
+from torchtpu_core.plan.recomputed import (
+    ends_of_products,
+    is_convolution,
+    is_elementwise,
+    sources_of,
+)
 from torchtpu_core.plan.records import Block, Category, Op, Work
-from torchtpu_core.plan.tiles import padded_sizes
+from torchtpu_core.plan.tiles import padded_sizes, row_padding
 from torchtpu_core.plan.uses import Uses, uses_of
 from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
 from torchtpu_core.simulator.rates import SUBLANES
@@ -97,12 +102,38 @@ class _Sizes:
         self._padded = padded_sizes(ops, blocks)
         self._blocks = blocks
         self._wide = {s for s in uses.passing if _keeps_sums(ops, blocks, uses, s)}
+        parts = ((s, _part_bytes(ops, blocks, uses, s)) for s in uses.passing)
+        self._parts = {storage: size for storage, size in parts if size}
         self._rounded = {s: _rounded_bytes(ops, blocks, uses, s) for s in uses.passing}
 
     def __call__(self, storage: int) -> int:
+        if storage in self._parts:
+            return self._parts[storage]
         block = self._blocks.get(storage)
         size = self._padded.get(storage, block.size_bytes if block is not None else 0)
         return 2 * size if storage in self._wide else self._rounded.get(storage) or size
+
+
+def _part_bytes(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> int:
+    """Bytes of a product's result of which a part of the columns is all that is read; or 0.
+
+    Such is the gradient of what was joined with an operand of the step: XLA multiplies by a part of
+    the weight. Reads of the same half at least are taken for reads of the same part.
+    """
+    op, block = ops[uses.writers[storage][0]], blocks[storage]
+    if op.work is not Work.MATMUL or is_convolution(op) or len(block.shape) < 2:
+        return 0
+    read = {
+        size
+        for index in uses.readers[storage]
+        for one, size in zip(ops[index].reads, ops[index].read_bytes, strict=True)
+        if one == storage
+    }
+    part = min(read, default=0)
+    if len(read) != 1 or not block.size_bytes < 2 * part < 2 * block.size_bytes:
+        return 0
+    columns = block.shape[-1] * part // block.size_bytes
+    return round(part * row_padding((*block.shape[:-1], columns)))
 
 
 def _rounded_bytes(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> int:
