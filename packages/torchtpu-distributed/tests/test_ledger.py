@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from torch import distributed as dist
 from torchtpu_distributed.errors import PeerLostError
 from torchtpu_distributed.ledger import Failure, Ledger
 from torchtpu_distributed.pending import Pending
@@ -101,3 +102,15 @@ def test_nothing_begins_after_a_failure_and_the_first_one_counts(ledger):
     ledger.fail(Failure(PeerLostError, "second"))
     with pytest.raises(PeerLostError, match="first"):
         ledger.begin(collective())
+
+
+def test_verdict_of_the_watch_is_raised_instead_of_an_error_of_the_store(ledger):
+    failure = Failure(PeerLostError, "rank 1 is gone")
+    teller = threading.Timer(0.1, ledger.fail, [failure])
+    teller.start()
+    with (
+        pytest.raises(PeerLostError, match="rank 1 is gone"),
+        ledger.verdict_on(dist.DistNetworkError),
+    ):
+        raise dist.DistNetworkError("silent for 9 s")
+    teller.join()

@@ -26,8 +26,6 @@ from torchtpu_distributed.world import World
 AXIS = "ranks"
 #: Pauses between two looks at a key that is not there yet.
 _FIRST_NAP_S, _NAP_S = 0.0001, 0.02
-#: How long the watch may need to say who is behind a lost store.
-_VERDICT_S = 10.0
 
 
 class Group:
@@ -156,9 +154,10 @@ class Group:
         """
         if self.size == 1:
             return
-        other = self._first_calls().compare(
-            pending.seq, pending.call, pending.line, pieces, patient=patient
-        )
+        with self.world.ledger.verdict_on(dist.DistNetworkError):
+            other = self._first_calls().compare(
+                pending.seq, pending.call, pending.line, pieces, patient=patient
+            )
         self.world.ledger.check()
         if other is not None:
             self.refuse(pending, other)
@@ -189,14 +188,11 @@ class Group:
         would keep the connection from other threads.
         """
         ledger, nap_s = self.world.ledger, _FIRST_NAP_S
-        try:
+        with ledger.verdict_on(dist.DistNetworkError):
             while not self._store.check([key]):
                 ledger.wait_until(lambda: False, nap_s)
                 nap_s = min(1.5 * nap_s, _NAP_S)
             return self._store.get(key).decode()
-        except dist.DistNetworkError:
-            ledger.wait_until(lambda: False, _VERDICT_S)
-            raise
 
     @property
     def mailbox(self) -> _C.Mailbox | None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
@@ -250,6 +251,19 @@ class Ledger:
             CollectiveError: its verdict.
         """
         self.wait_until(lambda: False, _VERDICT_S)
+
+    @contextmanager
+    def verdict_on(self, kind: type[Exception]) -> Iterator[None]:
+        """Raise what the watch says instead of an error of a kind, if it says anything.
+
+        Raises:
+            CollectiveError: its verdict.
+        """
+        try:
+            yield
+        except kind:
+            self.wait_for_verdict()
+            raise
 
     def check(self) -> None:
         """Raise the failure, if there is one: then a thread of the user's has seen it."""
