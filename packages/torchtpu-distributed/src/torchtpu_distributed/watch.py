@@ -297,12 +297,19 @@ class Watch:
         if idle and not dead:
             who = ", ".join(p.name for p in idle)
             store = f"{who} is stopped (SIGSTOP, or a debugger), and {store.partition(';')[0]}."
-            self._fail(CollectiveTimeoutError, f"{store}{stopped}{parting}")
+            self._fail(
+                CollectiveTimeoutError,
+                f"{store}{stopped} Continue or end it, then restart the job.{parting}",
+            )
         elif dead:
             gone = f"{', '.join(p.name for p in dead)} is gone, and {store}{self._first_gone()}"
             self._fail(PeerLostError, f"{gone}{stopped} Look at its output.{parting}")
         else:
-            self._fail(CollectiveError, f"{store[0].upper()}{store[1:]}{stopped}{parting}")
+            message = f"{store[0].upper()}{store[1:]}{stopped}"
+            self._fail(
+                CollectiveError,
+                f"{message} Look at that machine and the way to it, then restart the job.{parting}",
+            )
 
     def _dead_by_now(self) -> list[Process]:
         """The processes that have ended; one's connections end a little before it does."""

@@ -42,6 +42,18 @@ def refused(kind: str, op: str, dtype: str) -> tuple[str, Tensor]:
     return message, after.cpu()
 
 
+def refusal(call: Callable[[], Any]) -> tuple[str, Tensor]:
+    """What is said of a call that cannot be made, and a sum after it."""
+    message = ""
+    try:
+        call()
+    except ValueError as error:
+        message = str(error)
+    after = torch.ones(2, device="tpu")
+    dist.all_reduce(after)
+    return message, after.cpu()
+
+
 def misfit(kind: str) -> tuple[str, Tensor]:
     """What is said of a list whose entries are longer than this rank's tensor, and a sum after."""
     rank, own = dist.get_rank(), torch.ones(4, device="tpu")
@@ -52,14 +64,7 @@ def misfit(kind: str) -> tuple[str, Tensor]:
         "scatter": lambda: dist.scatter(own, longer, src=rank),
         "reduce_scatter": lambda: dist.reduce_scatter(own, longer),
     }
-    message = ""
-    try:
-        calls[kind]()
-    except ValueError as error:
-        message = str(error)
-    after = torch.ones(2, device="tpu")
-    dist.all_reduce(after)
-    return message, after.cpu()
+    return refusal(calls[kind])
 
 
 def all_reduce_view(mine: Tensor) -> Tensor:

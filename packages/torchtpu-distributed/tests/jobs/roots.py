@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from collectives import refusal
 from torch import Tensor
 from torch import distributed as dist
 
@@ -21,14 +22,7 @@ def wrong(kind: str) -> tuple[str, Tensor]:
         "gather": lambda: group.gather([[]], [x], _rooted(dist.GatherOptions(), root)),
         "scatter": lambda: group.scatter([x], [[]], _rooted(dist.ScatterOptions(), root)),
     }
-    message = ""
-    try:
-        calls[kind]()
-    except ValueError as error:
-        message = str(error)
-    after = torch.ones(2, device="tpu")
-    dist.all_reduce(after)
-    return message, after.cpu()
+    return refusal(calls[kind])
 
 
 def _rooted(options: Any, root: int) -> Any:
