@@ -24,141 +24,24 @@ import torch
 from jax import lax
 from torch.fx import Node
 from torchtpu_core.lowering import checks, dtypes
-from torchtpu_core.lowering.interpreter import overload_name, run_overload
-from torchtpu_core.lowering.promotion import Scalar, cast
+from torchtpu_core.lowering.interpreter import overload_name
+from torchtpu_core.lowering.promotion import cast
 from torchtpu_core.lowering.rng import Rng, index_dtype
 from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import control_flow, rng_states, strided
+from torchtpu_compile.aligned import elementwise
+from torchtpu_compile.bounded_call import Call, Number
 from torchtpu_compile.errors import GraphError, describe, require_true, scope_of
 from torchtpu_compile.padded import (
-    Dim,
-    Factor,
     Padded,
     Sizes,
-    is_padded,
     padded_size,
-    same_dim,
     true_size,
 )
 from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
 from torchtpu_compile.recomputed import Barriers
 from torchtpu_compile.symbols import Unbounded, expression, is_static, same
-
-#: A rule gets the call and returns one value, or a list where the op returns several.
-Rule = Callable[["Call"], Any]
-
-
-class Number(Scalar):
-    """A number whose value is an array of the program."""
-
-    def __init__(self, kind: type, value: jax.Array) -> None:
-        super().__init__(kind, value)
-
-    def to(self, dtype: np.dtype) -> jax.Array:
-        """The number as a 0-d array."""
-        return self.words.astype(dtype)
-
-    def _exact(self) -> jax.Array:
-        return self.words
-
-
-class Call:
-    """One node on its way through a rule.
-
-    Attributes:
-        node: the node.
-        sizes: the program's symbols.
-        args: the arguments: `Padded`, expressions for sizes, lists, plain values.
-        kwargs: the keyword arguments.
-    """
-
-    def __init__(
-        self,
-        node: Node,
-        sizes: Sizes,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        tables: Mapping[str, Lowering],
-        rng: Rng | None,
-    ) -> None:
-        self.node = node
-        self.sizes = sizes
-        self.args = list(args)
-        self.kwargs = dict(kwargs)
-        self.tables = tables
-        self.rng = rng
-
-    def arg(self, name: str) -> Any:
-        """An argument by its name in the op's schema, or the schema's default."""
-        for i, argument in enumerate(self.node.target._schema.arguments):  # type: ignore[union-attr]
-            if argument.name == name:
-                if i < len(self.args):
-                    return self.args[i]
-                return self.kwargs.get(name, argument.default_value)
-        raise KeyError(name)
-
-    def set(self, name: str, value: Any) -> None:
-        """Replace an argument."""
-        for i, argument in enumerate(self.node.target._schema.arguments):  # type: ignore[union-attr]
-            if argument.name == name and i < len(self.args):
-                self.args[i] = value
-                return
-        self.kwargs[name] = value
-
-    def exprs(self, index: int | None = None) -> list[sympy.Expr]:
-        """True sizes of the result (of result `index`)."""
-        value = self.node.meta["val"]
-        tensor = value if index is None else value[index]
-        return [expression(s) for s in tensor.shape]
-
-    def run(self, op: Any = None) -> Any:
-        """The row's result on the padded arrays; sizes are padded, numbers stay run-time.
-
-        Raises:
-            Unbounded: a list that says where elements lie has numbers that only the call knows.
-        """
-        target = rng_states.random_op(self.node) if op is None else op
-        for name in _exact_lists(self.node):
-            value = self.arg(name)
-            if isinstance(value, (list, tuple)) and not all(_is_fixed(v) for v in value):
-                raise Unbounded(f"{describe(self.node)} has a {name} of open size")
-        args = [self._plain(a) for a in self.args]
-        kwargs = {k: self._plain(v) for k, v in self.kwargs.items()}
-        return run_overload(target, args, kwargs, self.tables, self.rng)
-
-    def _plain(self, value: Any) -> Any:
-        if isinstance(value, Padded):
-            return value.array
-        if isinstance(value, (list, tuple)):
-            return [self._size(v) if isinstance(v, sympy.Expr) else self._plain(v) for v in value]
-        if isinstance(value, sympy.Expr):
-            return int(value) if is_static(value) else Number(int, self.sizes.true(value))
-        return value
-
-    def _size(self, expr: sympy.Expr) -> int:
-        return int(expr) if is_static(expr) else self.sizes.padded(expr)
-
-    def result(self, array: jax.Array, dims: Sequence[Any] | None = None) -> Padded:
-        """A result; without `dims`, its dimensions have one factor each."""
-        if dims is None:
-            dims = [self.sizes.dim(e) for e in self.exprs()]
-        return Padded(array, tuple(dims))
-
-
-#: Lists of numbers that are not sizes: a larger one gives other results, not more of them.
-_EXACT = frozenset({"stride", "padding", "dilation", "output_padding", "kernel_size", "shifts"})
-
-
-def _exact_lists(node: Node) -> frozenset[str]:
-    """The lists of `_EXACT` that an op takes; strides beside a size are of memory."""
-    schema = getattr(node.target, "_schema", None)
-    names = {argument.name for argument in schema.arguments} if schema is not None else set()
-    return frozenset() if "size" in names else _EXACT & names
-
-
-def _is_fixed(value: Any) -> bool:
-    return not isinstance(value, sympy.Expr) or is_static(value)
 
 
 class BoundedInterpreter:
@@ -285,76 +168,6 @@ def _touches_padding(call: Call) -> bool:
         if isinstance(t, torch.Tensor)
         for s in t.shape
     )
-
-
-def elementwise(call: Call) -> Any:
-    """An op that computes each element from those at the same place."""
-    operands = [(i, a) for i, a in enumerate(call.args) if isinstance(a, Padded)]
-    lists = [v for a in call.args if isinstance(a, (list, tuple)) for v in a]
-    if any(isinstance(v, Padded) and v.padded_dims for v in lists):
-        raise Unbounded(f"{describe(call.node)} takes a list of padded tensors")
-    aligned = align(call.sizes, [a for _, a in operands])
-    for (i, _), value in zip(operands, aligned, strict=True):
-        call.args[i] = value
-    values = call.run()
-    if isinstance(values, (list, tuple)):
-        return [Padded(v, joint_dims(aligned, call.exprs(i))) for i, v in enumerate(values)]
-    return Padded(values, joint_dims(aligned, call.exprs()))
-
-
-def align(sizes: Sizes, operands: Sequence[Padded]) -> list[Padded]:
-    """Operands whose common dimensions have as much room, and their data in the same places.
-
-    Their true sizes are equal, which PyTorch has checked; the expressions may not show it,
-    and then may differ in their room: what is padding in any of the operands is cut off all.
-    """
-    rank = max((len(x.dims) for x in operands), default=0)
-    for d in range(1, rank + 1):
-        dims = [x.dims[-d] for x in operands if len(x.dims) >= d and x.dims[-d] != ()]
-        padded = [dim for dim in dims if is_padded(dim)]
-        if padded and not all(same_dim(dim, dims[0]) for dim in dims):
-            return _cut_to_smallest([sizes.compact(x) for x in operands])
-    return list(operands)
-
-
-def _cut_to_smallest(operands: list[Padded]) -> list[Padded]:
-    """Operands of one factor per dimension without what is padding in any of them."""
-    for d in range(1, max((len(x.dims) for x in operands), default=0) + 1):
-        wide = [x for x in operands if len(x.dims) >= d and x.dims[-d] != ()]
-        least = min((x.array.shape[-d] for x in wide), default=1)
-        operands = [
-            cut(x, len(x.dims) - d, least) if len(x.dims) >= d and x.dims[-d] != () else x
-            for x in operands
-        ]
-    return operands
-
-
-def cut(x: Padded, dim: int, size: int) -> Padded:
-    """`x` with the first `size` places of a dimension of one factor."""
-    if x.array.shape[dim] == size:
-        return x
-    (factor,) = x.dims[dim]
-    dims = (*x.dims[:dim], (Factor(factor.expr, size),), *x.dims[dim + 1 :])
-    return Padded(lax.slice_in_dim(x.array, 0, size, axis=dim), dims)
-
-
-def joint_dims(
-    operands: Sequence[Padded], exprs: Sequence[sympy.Expr] | None = None
-) -> tuple[Any, ...]:
-    """The dimensions of operands broadcast against each other, as `exprs` state their sizes."""
-    rank = max((len(x.dims) for x in operands), default=0)
-    result = []
-    for d in range(rank, 0, -1):
-        dims = [x.dims[-d] for x in operands if len(x.dims) >= d]
-        wide = [dim for dim in dims if dim != ()]
-        stated = exprs[-d] if exprs is not None and len(exprs) == rank else None
-        result.append(next((dim for dim in wide if _states(dim, stated)), wide[0] if wide else ()))
-    return tuple(result)
-
-
-def _states(dim: Dim, expr: sympy.Expr | None) -> bool:
-    """Whether a dimension's true size is visibly `expr`."""
-    return expr is None or same(true_size(dim), expr)
 
 
 def _checked(call: Call, value: Any, expected: Any) -> Any:

@@ -12,9 +12,8 @@ Legend: a number is *open* if control flow makes it; each has a tensor that hold
 
 from __future__ import annotations
 
-import functools
 import operator
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from torchtpu_compile import control_flow
+from torchtpu_compile.numbers_as_tensors import ARITHMETIC, OPS, Refused, with_tensors
 
 aten = torch.ops.aten
 _NUMBERS = (torch.SymInt, torch.SymBool, int)
@@ -29,14 +29,10 @@ _NUMBERS = (torch.SymInt, torch.SymBool, int)
 _MAKERS = frozenset({"while_loop", "cond"})
 
 
-class _Refused(Exception):
-    """A use of an open number that no op on tensors stands for."""
-
-
 def make_tensors(module: GraphModule) -> None:
     """Put tensors in the place of the numbers that control flow of a graph makes."""
     if any(_makes_numbers(node) for node in module.graph.nodes):
-        _Rewriter(module, is_outermost=True).run()
+        Rewriter(module, is_outermost=True).run()
 
 
 def _makes_numbers(node: Node) -> bool:
@@ -62,7 +58,7 @@ def _example(node: Node) -> Any:
     return None
 
 
-class _Rewriter:
+class Rewriter:
     """Writes a graph anew with tensors for its open numbers.
 
     Args:
@@ -93,7 +89,7 @@ class _Rewriter:
         """The module with its graph in the new form; outermost it is the same module.
 
         Raises:
-            _Refused: the graph uses an open number as one; never if it is outermost.
+            Refused: the graph uses an open number as one; never if it is outermost.
         """
         position = 0
         for node in self.module.graph.nodes:
@@ -138,7 +134,7 @@ class _Rewriter:
                 self._use(node)
                 if node not in self.tensors:
                     return
-        except _Refused:
+        except Refused:
             if not self.is_outermost:
                 raise
         if not uses or self.is_outermost:
@@ -147,19 +143,19 @@ class _Rewriter:
     def _use(self, node: Node) -> None:
         """A node that takes an open number: arithmetic, or an op."""
         if isinstance(node.meta.get("val"), _NUMBERS):
-            arithmetic = _ARITHMETIC.get(node.target)  # type: ignore[arg-type]
+            arithmetic = ARITHMETIC.get(node.target)  # type: ignore[arg-type]
             if arithmetic is None:
-                raise _Refused
+                raise Refused
             self.tensors[node] = arithmetic(self, node)
             return
-        written = _OPS.get(node.target, _with_tensors)(self, node)  # type: ignore[arg-type]
+        written = OPS.get(node.target, with_tensors)(self, node)  # type: ignore[arg-type]
         self.copies[node] = self._like(node, written)
 
     def _like(self, node: Node, written: Node) -> Node:
         """What stands for a node, in the dtype that the tracer saw."""
         before, after = node.meta.get("val"), written.meta["val"]
         if not isinstance(before, torch.Tensor) or before.ndim != after.ndim:
-            raise _Refused
+            raise Refused
         if before.dtype == after.dtype:
             return written
         return self.call(node, aten._to_copy.default, written, dtype=before.dtype)
@@ -179,7 +175,7 @@ class _Rewriter:
             return self.tensors[value]
         seen = value.meta.get("val") if isinstance(value, Node) else value
         if not isinstance(seen, _NUMBERS):
-            raise _Refused
+            raise Refused
         dtype = torch.bool if isinstance(seen, (bool, torch.SymBool)) else torch.int64
         given = self.copies[value] if isinstance(value, Node) else value
         return self.call(
@@ -213,7 +209,7 @@ class _Rewriter:
         numbers = [i for i, value in enumerate(results) if isinstance(value, _NUMBERS)]
         name = node.target.name()  # type: ignore[union-attr]
         if numbers and name not in _MAKERS:
-            raise _Refused
+            raise Refused
         args = list(node.args)
         if name == "while_loop":
             carried = list(args[2])  # type: ignore[arg-type]
@@ -252,7 +248,7 @@ class _Rewriter:
         }
         for i, argument in enumerate(args):
             if _is_graph(argument):
-                inner = _Rewriter(control_flow.module_of(argument), opened, self.example).run()
+                inner = Rewriter(control_flow.module_of(argument), opened, self.example).run()
                 name = f"{str(argument.target).replace('.', '_')}_{len(self.graph.nodes)}"
                 self.module.add_submodule(name, inner)
                 args[i] = self.graph.get_attr(name)
@@ -279,127 +275,3 @@ def _is_graph(value: Any) -> bool:
         and value.op == "get_attr"
         and isinstance(control_flow.module_of(value), GraphModule)
     )
-
-
-Write = Callable[[_Rewriter, Node], Node]
-
-
-def _op(target: Any, **settings: Any) -> Write:
-    """Arithmetic that is one op of tensors."""
-
-    def write(graph: _Rewriter, node: Node) -> Node:
-        operands = [graph.tensor(node, a) for a in node.args]
-        return graph.call(node, target, *operands, **settings)
-
-    return write
-
-
-def _sum(graph: _Rewriter, node: Node) -> Node:
-    terms = [graph.tensor(node, a) for a in node.args[0]]  # type: ignore[union-attr]
-    return functools.reduce(lambda a, b: graph.call(node, aten.add.Tensor, a, b), terms)
-
-
-_ARITHMETIC: Mapping[Any, Write] = {
-    operator.add: _op(aten.add.Tensor),
-    operator.sub: _op(aten.sub.Tensor),
-    operator.mul: _op(aten.mul.Tensor),
-    operator.floordiv: _op(aten.div.Tensor_mode, rounding_mode="floor"),
-    operator.mod: _op(aten.remainder.Tensor),
-    operator.neg: _op(aten.neg.default),
-    operator.lt: _op(aten.lt.Tensor),
-    operator.le: _op(aten.le.Tensor),
-    operator.gt: _op(aten.gt.Tensor),
-    operator.ge: _op(aten.ge.Tensor),
-    operator.eq: _op(aten.eq.Tensor),
-    operator.ne: _op(aten.ne.Tensor),
-    operator.and_: _op(aten.bitwise_and.Tensor),
-    operator.or_: _op(aten.bitwise_or.Tensor),
-    operator.not_: _op(aten.logical_not.default),
-    torch.sym_not: _op(aten.logical_not.default),
-    torch.sym_max: _op(aten.maximum.default),
-    torch.sym_min: _op(aten.minimum.default),
-    torch.sym_ite: _op(aten.where.self),
-    torch.sym_sum: _sum,
-}
-
-
-def _with_tensors(graph: _Rewriter, node: Node) -> Node:
-    """The overload of an op that takes tensors where it was given open numbers."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        raise _Refused
-    arguments = node.target._schema.arguments
-    names = {a.name for a, v in zip(arguments, node.args, strict=False) if v in graph.tensors}
-    others = [v for v in node.all_input_nodes if v in graph.tensors]
-    if len(names) != len(set(others)) or any(v in graph.tensors for v in node.kwargs.values()):
-        raise _Refused
-    packet = node.target.overloadpacket
-    for overload in (node.target, *(getattr(packet, o) for o in packet.overloads())):
-        types = {a.name: str(a.type) for a in overload._schema.arguments}
-        same = [a.name for a in arguments] == list(types)
-        if same and all(types[name] in ("Tensor", "Optional[Tensor]") for name in names):
-            return graph.call(node, overload, *graph.given(node.args), **graph.given(node.kwargs))
-    raise _Refused
-
-
-def _index(graph: _Rewriter, node: Node, source: Any, dim: Any, index: Any) -> Node:
-    """A row's number as `(1,)`, counted from the front."""
-    number = graph.tensor(node, index)
-    size = source.meta["val"].shape[dim]
-    if not isinstance(size, int):
-        size = graph.call(node, aten.sym_size.int, source, dim)
-    behind = graph.call(node, aten.add.Tensor, number, size)
-    is_negative = graph.call(node, aten.lt.Scalar, number, 0)
-    front = graph.call(node, aten.where.self, is_negative, behind, number)
-    return graph.call(node, aten.unsqueeze.default, front, 0)
-
-
-def _select(graph: _Rewriter, node: Node) -> Node:
-    source, dim, index = node.args
-    given = graph.given(source)
-    if source in graph.tensors or not isinstance(dim, int):
-        raise _Refused
-    rows = graph.call(
-        node, aten.index_select.default, given, dim, _index(graph, node, given, dim, index)
-    )
-    return graph.call(node, aten.squeeze.dim, rows, dim)
-
-
-def _select_scatter(graph: _Rewriter, node: Node) -> Node:
-    target, source, dim, index = node.args
-    if not isinstance(dim, int):
-        raise _Refused
-    given = graph.given(target)
-    row = graph.call(node, aten.unsqueeze.default, graph.given(source), dim)
-    where = _index(graph, node, given, dim, index)
-    return graph.call(node, aten.index_copy.default, given, dim, where, row)
-
-
-def _full(graph: _Rewriter, node: Node) -> Node:
-    size, value = node.args
-    if any(n in graph.tensors for n in pytree.tree_leaves(size) if isinstance(n, Node)):
-        raise _Refused
-    return graph.call(node, aten.expand.default, graph.tensor(node, value), graph.given(size))
-
-
-def _full_like(graph: _Rewriter, node: Node) -> Node:
-    if node.args[0] in graph.tensors:
-        raise _Refused
-    given = graph.given(node.args[0])
-    shape = [
-        s if isinstance(s, int) else graph.call(node, aten.sym_size.int, given, i)
-        for i, s in enumerate(given.meta["val"].shape)
-    ]
-    return graph.call(node, aten.expand.default, graph.tensor(node, node.args[1]), shape)
-
-
-def _scalar(graph: _Rewriter, node: Node) -> Node:
-    return graph.tensor(node, node.args[0])
-
-
-_OPS: Mapping[Any, Write] = {
-    aten.select.int: _select,
-    aten.select_scatter.default: _select_scatter,
-    aten.full.default: _full,
-    aten.full_like.default: _full_like,
-    aten.scalar_tensor.default: _scalar,
-}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchtpu_compile.bounded import Rule
+from torchtpu_compile.bounded_call import Rule
 from torchtpu_compile.bounded_rules import (
     adaptive_pooling,
     bags,

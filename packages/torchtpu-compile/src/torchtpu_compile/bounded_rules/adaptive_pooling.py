@@ -18,7 +18,7 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.pooling import flat_index, reduce_windows
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.pooling import renumbered, true_image
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, true_size
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import fitted
 from torchtpu_compile.bounded_rules.indexing import clean
 from torchtpu_compile.padded import Padded, padded_size, true_size

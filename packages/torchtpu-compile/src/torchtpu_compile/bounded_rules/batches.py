@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import sympy
 
-from torchtpu_compile.bounded import Call, Rule, align
+from torchtpu_compile.aligned import align
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import refuse, require_plain
 from torchtpu_compile.padded import Padded
 from torchtpu_compile.symbols import is_static

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torchtpu_compile.bounded import Call
+from torchtpu_compile.bounded_call import Call
 from torchtpu_compile.errors import describe
 from torchtpu_compile.padded import Padded, is_padded
 from torchtpu_compile.symbols import Unbounded

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from torchtpu_core.lowering import checks
 
-from torchtpu_compile.bounded import Call, Rule, align, cut, joint_dims
+from torchtpu_compile.aligned import align, cut, joint_dims
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import fitted, refuse, zeroed
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size
 from torchtpu_compile.symbols import same

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from torchtpu_compile.bounded import Call, Rule, elementwise
+from torchtpu_compile.aligned import elementwise
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import refuse
 from torchtpu_compile.padded import Padded
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from torchtpu_core.lowering import dtypes
 
-from torchtpu_compile.bounded import Call, Number, Rule
+from torchtpu_compile.bounded_call import Call, Number, Rule
 from torchtpu_compile.padded import Padded, padded_size
 from torchtpu_compile.symbols import expression, is_static
 

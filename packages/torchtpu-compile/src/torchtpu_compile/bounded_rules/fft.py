@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import dims_of, fitted
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, true_size
 

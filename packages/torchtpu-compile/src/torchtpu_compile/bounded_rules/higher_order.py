@@ -13,7 +13,8 @@ import jax
 from torch.fx import Node
 
 from torchtpu_compile import control_flow
-from torchtpu_compile.bounded import BoundedInterpreter, Call
+from torchtpu_compile.bounded import BoundedInterpreter
+from torchtpu_compile.bounded_call import Call
 from torchtpu_compile.bounded_rules.common import refuse
 from torchtpu_compile.padded import Padded, Sizes, is_padded, true_size
 from torchtpu_compile.symbols import expression

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from torchtpu_core.lowering import checks, masks, promotion
 
-from torchtpu_compile.bounded import Call, Rule, align, joint_dims
+from torchtpu_compile.aligned import align, joint_dims
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import dim_of, fitted, refuse
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size
 

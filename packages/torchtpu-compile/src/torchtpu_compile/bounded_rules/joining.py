@@ -12,7 +12,8 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import cast
 
-from torchtpu_compile.bounded import Call, Rule, align
+from torchtpu_compile.aligned import align
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import dim_of, fitted
 from torchtpu_compile.bounded_rules.pieces import first_of
 from torchtpu_compile.padded import Padded, is_padded, padded_size, same_dim, true_size

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import refuse, require_plain
 from torchtpu_compile.padded import Padded, padded_size, same_dim
 

@@ -9,7 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 from torchtpu_core.lowering import checks
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.aligned import align
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import fitted, has_argument, refuse
 from torchtpu_compile.padded import Padded, is_padded, same_dim, true_size
 
@@ -52,8 +53,6 @@ def _nll_backward(call: Call) -> Padded:
 
 def _pointwise_loss(call: Call) -> Padded:
     """mse_loss and its like: each element on its own, then a sum or a mean."""
-    from torchtpu_compile.bounded import align
-
     a, b = align(call.sizes, call.args[:2])
     reduction = call.arg("reduction")
     call.args[:2] = [a, b]

@@ -13,7 +13,8 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import cast
 
-from torchtpu_compile.bounded import Call, Rule, align, joint_dims
+from torchtpu_compile.aligned import align, joint_dims
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import dim_of, has_argument, refuse, require_plain
 from torchtpu_compile.bounded_rules.reductions import count_of, moments
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size

@@ -17,7 +17,7 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.order_statistics import by_rank, most_frequent
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import (
     behind_all,
     dim_of,

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.padded import Padded, padded_size, true_size
 
 

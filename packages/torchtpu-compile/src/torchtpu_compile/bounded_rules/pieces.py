@@ -12,7 +12,7 @@ import numpy as np
 import sympy
 from jax import lax
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import dim_of, moved
 from torchtpu_compile.padded import Padded, is_padded, padded_size, true_size
 from torchtpu_compile.symbols import expression, is_static, same

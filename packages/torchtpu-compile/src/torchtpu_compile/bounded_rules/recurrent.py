@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from torchtpu_core.lowering import recurrent_layers
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import fitted, refuse, require_plain
 from torchtpu_compile.padded import Padded, is_padded, padded_size, true_size
 

@@ -12,7 +12,7 @@ import numpy as np
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import cast
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import dims_of, has_argument, highest, lowest, refuse
 from torchtpu_compile.padded import Padded, padded_size, true_size
 

@@ -18,7 +18,7 @@ import sympy
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.upsample import SMOOTHINGS, Smoothing
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules import batches
 from torchtpu_compile.bounded_rules.common import refuse
 from torchtpu_compile.padded import Padded, padded_size, true_size

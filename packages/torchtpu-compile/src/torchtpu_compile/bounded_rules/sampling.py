@@ -14,7 +14,7 @@ import jax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.grid_sampler import Size, sampled
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import refuse
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, true_size
 

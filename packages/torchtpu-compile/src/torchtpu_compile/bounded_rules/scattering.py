@@ -16,7 +16,8 @@ import sympy
 from jax import lax
 from torchtpu_core.lowering import checks
 
-from torchtpu_compile.bounded import Call, Rule, align, joint_dims
+from torchtpu_compile.aligned import align, joint_dims
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import dim_of, fitted
 from torchtpu_compile.bounded_rules.indexing import clean
 from torchtpu_compile.padded import Padded, padded_size, true_size

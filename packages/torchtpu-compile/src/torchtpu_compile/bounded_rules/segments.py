@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from torchtpu_core.lowering import checks
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.padded import Padded, true_size
 
 

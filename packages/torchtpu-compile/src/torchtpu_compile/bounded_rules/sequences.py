@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import behind_all, dim_of, lowest
 from torchtpu_compile.padded import Padded, is_padded, padded_size
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from sympy import sympify
 
-from torchtpu_compile.bounded import Call, Rule
+from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import dim_of, refuse
 from torchtpu_compile.bounded_rules.pieces import position
 from torchtpu_compile.padded import Padded, is_padded, normal, padded_size, true_size
