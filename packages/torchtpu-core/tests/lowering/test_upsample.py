@@ -115,7 +115,9 @@ def test_grid_sampler_2d_equals_cpu(interpolation: int, padding: int, align: boo
     x, grid = rand(2, 3, 5, 4), 1.5 * rand(2, 3, 6, 2)
     rest = (interpolation, padding, align)
     check("aten::grid_sampler_2d", x, grid, *rest, table=TABLE)
-    arguments = (rand(2, 3, 3, 6), x, grid, *rest, [True, True])
+    # A grid's gradient cancels over many terms: in float32 CPU's own is off by up to 1.4e-5.
+    doubles = [value.double() for value in (rand(2, 3, 3, 6), x, grid)]
+    arguments = (*doubles, *rest, [True, True])
     check("aten::grid_sampler_2d_backward", *arguments, table=TABLE)
 
 
