@@ -182,6 +182,17 @@ def test_interpolation_and_its_gradient_multiply_and_do_not_gather(
         )
 
 
+@pytest.mark.parametrize(("size", "out"), [(4, 3), (3, 4), (4, 1), (6, 3)])
+def test_nearest_sizes_that_do_not_divide_are_no_sums_of_neighbours(size, out) -> None:
+    x = RANDOM.standard_normal((2, 3, size)).astype(np.float32)
+    grad = RANDOM.standard_normal((2, 3, out)).astype(np.float32)
+    forward, backward = (_row(upsample, f"upsample_nearest1d{end}") for end in ("", "_backward"))
+    _, (one, other) = both(lambda v: forward(v, (out,)), x)
+    np.testing.assert_array_equal(one, other)
+    _, (one, other) = both(lambda g: backward(g, (out,), x.shape), grad)
+    np.testing.assert_array_equal(one, other)
+
+
 def test_whole_numbers_are_interpolated_on_a_tpu_as_on_a_cpu() -> None:
     x = RANDOM.integers(0, 256, (2, 3, 4, 5)).astype(np.uint8)
     for kind, rest in (("nearest2d", ()), ("bilinear2d", (False,))):
