@@ -26,8 +26,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     op.callBoxed(stack);  // the first op of the process: its kernel exists only now
     return;
   }
-  report(op);
-  at::native::cpu_fallback(op, stack);
+  run_on_host(op, stack);
 }
 
 // A value with its tensors, or devices, on `device`.
@@ -104,6 +103,15 @@ void refuse_layout(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) 
       false, op.schema().name(), ": quantized tensors do not exist on device 'tpu'. Keep the tensor "
       "on the CPU, or make it float there first: x.dequantize(), then .to('tpu').");
 }
+
+}  // namespace
+
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  report(op);
+  at::native::cpu_fallback(op, stack);
+}
+
+namespace {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());

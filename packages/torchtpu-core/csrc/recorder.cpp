@@ -281,7 +281,9 @@ void record_now(const OpInfo& op, const Record& record, const Args& args) {
     device = record();
   } catch (const py::error_already_set& error) {
     py::gil_scoped_acquire gil;
-    reword(op, args(), error.value());
+    if (!bridge("is_host_only")(error.value()).cast<bool>()) {
+      reword(op, args(), error.value());
+    }
     throw;
   } catch (python_error& error) {
     py::gil_scoped_acquire gil;
@@ -298,9 +300,29 @@ void record_now(const OpInfo& op, const Record& record, const Args& args) {
   }
 }
 
+// Runs `record`; false if a TPU's compiler does not take the op with such operands.
+template <class Record, class Args>
+bool record_unless_host_only(const OpInfo& op, const Record& record, const Args& args) {
+  try {
+    record_now(op, record, args);
+    return true;
+  } catch (const py::error_already_set& error) {
+    py::gil_scoped_acquire gil;
+    if (!bridge("is_host_only")(error.value()).cast<bool>()) {
+      throw;
+    }
+  }
+  return false;
+}
+
 void record_stack(const OpInfo& op, torch::jit::Stack* stack) {
-  record_now(op, [&] { return record_boxed(op, stack); },
-             [&] { return c10::ArrayRef<c10::IValue>(torch::jit::last(*stack, op.args.size())); });
+  auto record = [&] { return record_boxed(op, stack); };
+  auto args = [&] {
+    return c10::ArrayRef<c10::IValue>(torch::jit::last(*stack, op.args.size()));
+  };
+  if (!record_unless_host_only(op, record, args)) {
+    run_on_host(*op.handle, stack);
+  }
 }
 
 void record_observed(const OpInfo& op, torch::jit::Stack* stack) {
@@ -348,7 +370,9 @@ std::optional<Results> record_lent(const OpInfo& op, c10::ArrayRef<c10::IValue> 
     recorded = record_as_is(op, args);
     return recorded.device;
   };
-  record_now(op, record, [&] { return args; });
+  if (!record_unless_host_only(op, record, [&] { return args; })) {
+    return std::nullopt;
+  }
   return std::move(recorded.results);
 }
 

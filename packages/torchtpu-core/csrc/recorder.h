@@ -20,6 +20,9 @@ void record_op(const OpInfo& op, const c10::OperatorHandle& handle, torch::jit::
 // nothing if it is to be called with a stack. Does not copy the arguments.
 std::optional<Results> record_lent(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
 
+// Runs an op on the CPU, on copies of its operands; says so.
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
 // Runs `row`, a Python function on arrays, on tensors: the way of compiled graphs and
 // custom kernels. `out_specs(tensors)` is called for a new signature and gives
 // [(sizes, strides, dtype)]. `written` are indices of tensors that are replaced; their

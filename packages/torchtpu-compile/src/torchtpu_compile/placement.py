@@ -24,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.masks import needs_mask_expansion
 from torchtpu_core.lowering.table import Kind, Lowering
+from torchtpu_core.runtime import host_only
 
 from torchtpu_compile import control_flow, rng_states
 
@@ -221,7 +222,8 @@ class Placement:
         row = self.tables.get(name)
         if row is None or row.kind not in _IN_PROGRAM or target._schema.is_mutable:
             return False
-        return not _counts_a_mask(name, node)
+        operands = [source.meta.get("val") for source in _inputs(node)]
+        return not _counts_a_mask(name, node) and not host_only.is_host_only(name, operands)
 
     def _is_small(self, node: Node) -> bool:
         """Whether a CPU node may be computed in the program: from constants or numbers only."""

@@ -109,6 +109,15 @@ class UnsupportedOpError(TorchTPUError, NotImplementedError):
         )
 
 
+class HostOnlyError(UnsupportedOpError):
+    """An operator that XLA compiles for no real TPU with operands of these dtypes.
+
+    Why: `torchtpu_core.lowering.tpu_limits` says it of each. Eager modes and compiled graphs
+    on a TPU run such an operator on the host and warn; a program made ahead of time cannot.
+    Fix: use float32, or compute it on the CPU.
+    """
+
+
 class FallbackRefusedError(TorchTPUError):
     """A host fallback that the user asked to treat as an error.
 

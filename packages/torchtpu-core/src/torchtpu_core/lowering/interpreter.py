@@ -17,8 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from torchtpu_core.errors import LoweringTableError, UnsupportedOpError
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.errors import HostOnlyError, LoweringTableError, UnsupportedOpError
+from torchtpu_core.lowering import dtypes, mxu, tpu_limits
 from torchtpu_core.lowering.promotion import Scalar, cast
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Kind, Lowering, operator
@@ -49,6 +49,7 @@ def run_overload(
 
     Raises:
         UnsupportedOpError: no table has a device row for it.
+        HostOnlyError: XLA's TPU compiler, for which it is lowered, does not take its operands.
         LoweringTableError: it is random and there is no `rng`.
     """
     name = overload_name(op)
@@ -56,6 +57,8 @@ def run_overload(
     if row is None or row.kind in (Kind.HOST, Kind.COMPOSITE):
         why = "it has no lowering" if row is None else row.reason or "its shape depends on data"
         raise UnsupportedOpError.for_op(name, why)
+    if mxu.lowers_for("tpu") and (why := _limit(name, (args, kwargs))) is not None:
+        raise HostOnlyError.for_op(name, why)
     positional, keywords = [], {}
     for i, argument in enumerate(op._schema.arguments):
         if argument.name in _DROPPED:
@@ -74,6 +77,12 @@ def run_overload(
             )
         keywords["rng"] = rng
     return run_row(row, positional, keywords, tables)
+
+
+def _limit(name: str, arguments: Any) -> str | None:
+    """Why XLA's TPU compiler does not take a call with such arrays."""
+    arrays = [v for v in jax.tree.leaves(arguments) if isinstance(v, jax.Array)]
+    return tpu_limits.reason(name, [dtypes.to_torch(array.dtype) for array in arrays])
 
 
 def overload_name(op: torch._ops.OpOverload) -> str:

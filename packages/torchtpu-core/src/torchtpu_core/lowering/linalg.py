@@ -9,16 +9,18 @@ Shape letters: ``m`` rows, ``n`` columns, ``...`` batch.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
 from jax.scipy.linalg import expm
 
-from torchtpu_core.lowering import checks, dims, dtypes, shape
+from torchtpu_core.lowering import checks, dims, dtypes, mxu, shape
 from torchtpu_core.lowering.factories import identity
 from torchtpu_core.lowering.table import Lowering, host, native
 
@@ -180,8 +182,22 @@ def _svd(
     )
     if not compute_uv:
         return empty(A), lax.linalg.svd(A, compute_uv=False), empty(A)
-    u, s, vh = lax.linalg.svd(A, full_matrices=full_matrices)
+    factors = _exported_svd if mxu.lowers_for("tpu") else lax.linalg.svd
+    u, s, vh = factors(A, full_matrices=full_matrices)
     return u, s, vh
+
+
+def _exported_svd(A: jax.Array, *, full_matrices: bool) -> Any:
+    """JAX's SVD for a TPU, lowered apart with 32-bit types.
+
+    With 64-bit types it multiplies by a table of int64, at which the TPU's compiler (libtpu
+    0.0.42.1) ends the process.
+    """
+    with jax.enable_x64(False):
+        function = jax.jit(partial(lax.linalg.svd, full_matrices=full_matrices))
+        struct = jax.ShapeDtypeStruct(A.shape, A.dtype)
+        exported = jax.export.export(function, platforms=["tpu"])(struct)
+    return exported.call(A)
 
 
 def _eigh(A: jax.Array, UPLO: str = "L", compute_v: bool = True) -> tuple[jax.Array, jax.Array]:

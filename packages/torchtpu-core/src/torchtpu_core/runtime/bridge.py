@@ -86,6 +86,13 @@ def raise_no_such_device(device: int) -> NoReturn:
     raise DeviceIndexError.for_index(device, target().device_count, target().name)
 
 
+def is_host_only(error: BaseException) -> bool:
+    """Whether an error says that the call runs on the host."""
+    from torchtpu_core.errors import HostOnlyError
+
+    return isinstance(error, HostOnlyError)
+
+
 def raise_no_mode(op: str) -> NoReturn:
     """Refuse an op because no execution mode is installed."""
     from torchtpu_core.env_vars import settings

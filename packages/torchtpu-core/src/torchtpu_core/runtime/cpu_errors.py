@@ -21,6 +21,7 @@ from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import dtypes, refusals
 from torchtpu_core.lowering.promotion import Scalar
 from torchtpu_core.lowering.table import operator
+from torchtpu_core.runtime import host_only
 from torchtpu_core.runtime.sharing import is_pointwise
 
 # Host zeros are touched by few kernels before they refuse; beyond this size not even tried.
@@ -40,7 +41,7 @@ _STRICT_OUTS = frozenset(
 def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
     """Raise if CPU PyTorch refuses such operands although the meta kernel does not.
 
-    Called once per new signature.
+    Called once per new signature. What only the host can run is told apart at last.
     """
     base, _, variant = overload.partition(".")
     check = refusals.CHECKS.get(base.rstrip("_"))
@@ -51,6 +52,7 @@ def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
     written = arguments.get("out", arguments.get("self") if base.endswith("_") else None)
     if isinstance(written, torch.Tensor) and (is_pointwise(base, variant) or base in _STRICT_OUTS):
         _refuse_dtype(overload, arguments, written.dtype)
+    host_only.refuse(overload, arguments)
 
 
 def _refuse_dtype(overload: str, arguments: Mapping[str, Any], written: torch.dtype) -> None:
