@@ -32,12 +32,13 @@ py::object seconds(std::chrono::milliseconds timeout) {
 
 }  // namespace
 
-PythonBackend::PythonBackend(int rank, int size, std::chrono::milliseconds timeout, py::object target,
-                             c10::intrusive_ptr<Backend> host, std::shared_ptr<Direct> direct)
+PythonBackend::PythonBackend(std::string name, int rank, int size, std::chrono::milliseconds timeout,
+                             py::object target, c10::intrusive_ptr<Backend> host, std::shared_ptr<Direct> direct)
     : Backend(rank, size),
+      name_(std::move(name)),
       target_(std::move(target)),
       host_(std::move(host)),
-      options_(c10::make_intrusive<BackendOptions>("tpu_dist", timeout)),
+      options_(c10::make_intrusive<BackendOptions>(name_, timeout)),
       direct_(std::move(direct)) {}
 
 PythonBackend::~PythonBackend() {
@@ -428,14 +429,14 @@ PYBIND11_MODULE(_C, m) {
       m, "Backend", "A c10d backend that calls a Python object.")
       .def_property_readonly("options", &PythonBackend::getBackendOptions);
   m.def("make_backend",
-        [](int rank, int size, double timeout_s, pybind11::object target,
+        [](std::string name, int rank, int size, double timeout_s, pybind11::object target,
            c10::intrusive_ptr<c10d::Backend> host, std::shared_ptr<torchtpu::distributed::Direct> direct) {
           auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3));
           return c10::intrusive_ptr<c10d::Backend>(
-              c10::make_intrusive<PythonBackend>(rank, size, timeout, std::move(target), std::move(host),
-                                                 std::move(direct)));
+              c10::make_intrusive<PythonBackend>(std::move(name), rank, size, timeout, std::move(target),
+                                                 std::move(host), std::move(direct)));
         },
-        pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout_s"),
+        pybind11::arg("name"), pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout_s"),
         pybind11::arg("target"), pybind11::arg("host"), pybind11::arg("direct"),
         "A c10d backend that calls the methods of `target`, and `host` for CPU tensors.");
   torchtpu::distributed::bind_pending(m);

@@ -34,11 +34,12 @@ struct HostCall {
 
 class PythonBackend : public c10d::Backend {
  public:
-  PythonBackend(int rank, int size, std::chrono::milliseconds timeout, py::object target,
+  PythonBackend(std::string name, int rank, int size, std::chrono::milliseconds timeout, py::object target,
                 c10::intrusive_ptr<Backend> host, std::shared_ptr<Direct> direct);
   ~PythonBackend() override;
 
-  const std::string getBackendName() const override { return "tpu_dist"; }
+  // One of those under which it is registered: that of the user.
+  const std::string getBackendName() const override { return name_; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   bool supportsCoalescing() const override { return true; }
   bool supportsSplitting() const override { return true; }
@@ -107,6 +108,7 @@ class PythonBackend : public c10d::Backend {
   // Elements of the pieces that splits along dim 0 give, or of equal ones without splits.
   std::vector<int64_t> pieces(const at::Tensor& tensor, std::vector<int64_t> rows) const;
 
+  std::string name_;
   py::object target_;
   c10::intrusive_ptr<Backend> host_;
   c10::intrusive_ptr<BackendOptions> options_;

@@ -42,7 +42,7 @@ void Profiled::begin(at::StepCallbacks&& callbacks, OperationName name, const c1
   int stride = stride_of(group.ranks);
 
   range_.emplace(at::RecordScope::USER_SCOPE);
-  range_->before(std::string("tpu_dist:") + name.shown);
+  range_->before(backend.getBackendName() + ':' + name.shown);
 
   auto details = std::make_shared<torch::ParamCommsDebugInfo>(
       group_name, backend.getRank(), std::string(name.analysed), elements_of(operands.inputs),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What torch.profiler shows of a collective: a range `tpu_dist:<operation>` from its call until the
-// call returns, and in it PyTorch's `record_param_comms`, from which trace analysers read the
-// group, the operation, the sizes and the dtype. How long an asynchronous one runs behind is in
-// the ranges of its transport.
+// What torch.profiler shows of a collective: a range `<backend>:<operation>`, with the name that the
+// user gave the backend, from its call until the call returns, and in it PyTorch's
+// `record_param_comms`, from which trace analysers read the group, the operation, the sizes and the
+// dtype. How long an asynchronous one runs behind is in the ranges of its transport.
 #pragma once
 
 #include "pending.h"

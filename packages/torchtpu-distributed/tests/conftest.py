@@ -141,7 +141,7 @@ def pair() -> Iterator[Ranks]:
 @pytest.fixture(scope="session")
 def late_pair() -> Iterator[Ranks]:
     """Two ranks that had used the device before they made the process group."""
-    ranks = Ranks(2, START_FIRST="1", BACKEND="tpu_dist")
+    ranks = Ranks(2, START_FIRST="1", BACKEND="tpu")
     yield ranks
     assert ranks.close() == [0, 0]
 

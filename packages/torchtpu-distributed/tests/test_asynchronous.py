@@ -126,3 +126,15 @@ def test_collectives_in_a_compiled_graph_are_recorded_with_their_own_lines(pair)
     each = [torch.ones(2), torch.ones(2)]
     for found, lines in pair("asynchronous.recorded_in_a_graph", each=each):
         assert found.tolist() == [5, 5, 5, 5] and lines == [1, 2]
+
+
+def test_works_hold_the_tensors_that_were_given_for_results(pair):
+    for rank, ((gathered, into), (exchanged, received)) in enumerate(
+        pair("asynchronous.results_of_works")
+    ):
+        x = torch.arange(2.0)
+        assert len(gathered) == len(into) == (0 if rank else 2)
+        assert all(torch.equal(t, x) for t in [*gathered, *into])
+        assert len(exchanged) == 2
+        for sender, (t, wanted) in enumerate(zip(exchanged, received, strict=True)):
+            assert torch.equal(t, wanted) and torch.equal(t, x + sender + rank)

@@ -345,3 +345,12 @@ def test_store_that_is_stopped_does_not_keep_a_rank_that_waits(run_scripts, wher
         "lost_store.py", where, "stop", size=3, kill_after=1, environment=limit
     )
     assert_survivor(survivor, "CollectiveError", "does not answer (DistNetworkError: silent", word)
+
+
+def test_rank_that_is_stopped_beside_a_lost_store_is_not_named_as_the_cause(run_scripts):
+    survivor, _, _ = run_scripts(
+        "lost_store.py", "reduction", "kill_beside_stopped", size=3, kill_after=1
+    )
+    lost = "The store of the process group does not answer (Dist"
+    words = (lost, "has ended, or the network", "Besides, rank 1", "is stopped", "all_reduce")
+    assert_survivor(survivor, "CollectiveError", *words)

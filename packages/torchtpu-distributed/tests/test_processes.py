@@ -11,6 +11,9 @@ import subprocess
 import sys
 import threading
 
+import jax  # noqa: F401 - before jaxlib, whose log level it sets
+import pytest
+from jaxlib import _jax
 from torchtpu_distributed import coordinator, processes
 from torchtpu_distributed.processes import Process
 
@@ -92,6 +95,16 @@ def test_helper_waits_for_its_last_connection():
     helper.join(timeout=10)
     assert not helper.is_alive()
     lifeline.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_helper_serves_both_protocols(host):
+    service, lifeline = coordinator.start(host, 1)
+    with coordinator.connect_lifeline(lifeline) as connection:
+        assert connection.getpeername()[0] == host
+        runtime = _jax.get_distributed_runtime_client(service, 0, init_timeout=10)
+        runtime.connect()
+        runtime.shutdown()
 
 
 def test_helper_ends_with_its_starter_if_nobody_connects():

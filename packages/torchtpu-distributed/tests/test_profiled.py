@@ -15,11 +15,13 @@ CALLS = [
 MESSAGES = [("send", "send", 3, 0), ("recv", "recv", 0, 3)]
 
 
-@pytest.mark.parametrize("fixture", ["pair", "xla_pair"])
-def test_profile_shows_collectives_and_messages(request, fixture):
+@pytest.mark.parametrize(
+    ("fixture", "backend"), [("pair", "tpu_dist"), ("late_pair", "tpu"), ("xla_pair", "tpu_dist")]
+)
+def test_profile_shows_collectives_and_messages(request, fixture, backend):
     for rank, events in enumerate(request.getfixturevalue(fixture)("profiled.events")):
         expected = [*CALLS, MESSAGES[rank], ("barrier", "barrier", 0, 0)]
-        assert [name for name, _ in events[::2]] == [f"tpu_dist:{call[0]}" for call in expected]
+        assert [name for name, _ in events[::2]] == [f"{backend}:{call[0]}" for call in expected]
         for (name, found), (_, operation, into, out) in zip(events[1::2], expected, strict=True):
             assert name == "record_param_comms" and found["Collective name"] == operation
             assert (found["In msg nelems"], found["Out msg nelems"]) == (into, out)

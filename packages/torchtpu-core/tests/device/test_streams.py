@@ -163,3 +163,17 @@ def test_event_of_another_device_is_waited_for_there():
         event.synchronize()
         assert event.query()
     assert event.device == torch.device("tpu:1")
+
+
+def test_sleep_occupies_the_stream_for_cycles_of_the_chips_clock():
+    begin, middle, end = (torch.tpu.Event(enable_timing=True) for _ in range(3))
+    x = torch.ones(4, device="tpu")
+    begin.record()
+    x.add_(1)
+    middle.record()
+    torch.tpu._sleep(3_000_000)
+    end.record()
+    work_ms, all_ms = begin.elapsed_time(middle), begin.elapsed_time(end)
+    assert target().chip.clock_hz.value == 1.5e9  # v5e
+    assert all_ms - work_ms == pytest.approx(2.0, abs=1e-5)
+    assert x.tolist() == [2.0] * 4

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from functools import partial
 from typing import Any
 
 NAMES = ("tpu_dist", "tpu")
@@ -46,7 +47,7 @@ def register() -> None:
     for name in NAMES:
         if name not in torch.distributed.Backend.backend_list:
             torch.distributed.Backend.register_backend(
-                name, _create, extended_api=True, devices=["cpu", "tpu"]
+                name, partial(_create, name), extended_api=True, devices=["cpu", "tpu"]
             )
     _serve_fake_groups()
 
@@ -65,13 +66,13 @@ def _serve_fake_groups() -> None:
         Backend.backend_capability[Backend.FAKE] = [*devices, "tpu"]
 
 
-def _create(options: Any, backend_options: Any) -> Any:
+def _create(name: str, options: Any, backend_options: Any) -> Any:
     from torchtpu_core.runtime.collector import keep_interrupts, uncollected
 
     keep_interrupts()
     with uncollected():  # the import of JAX; as core does when it starts
         from torchtpu_distributed.creation import create, serve_whole_group
 
-    backend = create(options)
+    backend = create(options, name)
     serve_whole_group(sys._getframe(1).f_locals, backend)
     return backend

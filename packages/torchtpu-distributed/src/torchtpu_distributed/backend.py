@@ -37,6 +37,7 @@ class Backend:
         runner: runs its collectives.
         host: its exchanges that go through host memory.
         cpu_tensors: its collectives of CPU tensors.
+        name: how the user calls the backend.
         is_world: whether its end is the end of the world.
     """
 
@@ -46,6 +47,7 @@ class Backend:
         runner: Runner | HostRunner,
         host: HostPath,
         cpu_tensors: CpuTensors,
+        name: str,
         is_world: bool,
     ) -> None:
         self._group = group
@@ -53,6 +55,7 @@ class Backend:
         self._uneven = Uneven(group, self._runner)
         self._host = host
         self._cpu_tensors = cpu_tensors
+        self._name = name
         self._is_world = is_world
         self._series: list[DeviceWork] | None = None
 
@@ -114,7 +117,8 @@ class Backend:
         self._check_count(targets)
         check_sizes(targets, tensor)
         call = Collective.of("gather", targets, root=self._root(opts))
-        return self._run(opts, call, [tensor], targets, keep=mine)
+        work = self._run(opts, call, [tensor], targets, keep=mine)
+        return work if mine else work.of([])
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
         """Give rank i the i-th of the root's tensors."""
@@ -193,7 +197,7 @@ class Backend:
         with torch.no_grad():
             for target, piece in zip(outputs, received.split(sizes), strict=True):
                 target.copy_(piece.view(target.shape))
-        return work
+        return work.of(outputs)
 
     def barrier(self, opts: Any) -> DeviceWork:
         """Wait for all ranks."""
@@ -262,7 +266,7 @@ class Backend:
         members = tuple(self._group.ranks[i] for i in ranks)
         chosen_s = self._group.timeout_s if timeout_s is None else timeout_s
         unique = name or f"{self._group.name}/split/{self._group.seq}/{'_'.join(map(str, members))}"
-        return make(self._group.world, unique, members, chosen_s, is_world=False)
+        return make(self._group.world, unique, members, chosen_s, self._name, is_world=False)
 
     def set_timeout(self, timeout_s: float) -> None:
         """Seconds a collective may take from now on."""

@@ -29,7 +29,7 @@ _held: list[IO[str]] = []
 
 
 def start(host: str, size: int) -> tuple[str, str]:
-    """Start the helper for `size` ranks; (service, lifeline) addresses as ``host:port``.
+    """Start the helper for `size` ranks; (service, lifeline) addresses with ports.
 
     Args:
         host: an address of this machine that all ranks can reach.
@@ -52,13 +52,14 @@ def start(host: str, size: int) -> tuple[str, str]:
             f"the helper process of the collectives ended with code {helper.wait()} before it "
             "was ready; its output above says why."
         )
-    return f"{host}:{ports[0]}", f"{host}:{ports[1]}"
+    written = f"[{host}]" if ":" in host else host
+    return f"{written}:{ports[0]}", f"{written}:{ports[1]}"
 
 
 def connect_lifeline(address: str) -> socket.socket:
     """A connection that keeps the helper alive while it is open."""
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=60)
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=60)
 
 
 def main(host: str, size: int) -> None:
@@ -66,10 +67,12 @@ def main(host: str, size: int) -> None:
     from jaxlib import _jax
 
     bind = host if host.startswith(LOOPBACK) else ""
-    lifeline = socket.create_server((bind, 0))
-    port = _free_port(bind)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    lifeline = socket.create_server((bind, 0), family=family)
+    port = _free_port(bind, family)
+    served = bind if family is socket.AF_INET and bind else f"[{bind or '::'}]"
     service = _jax.get_distributed_runtime_service(
-        f"{bind or '[::]'}:{port}", size, heartbeat_timeout=HEARTBEAT_TIMEOUT_S
+        f"{served}:{port}", size, heartbeat_timeout=HEARTBEAT_TIMEOUT_S
     )
     print(port, lifeline.getsockname()[1], flush=True)
     _let_go_of_outputs()
@@ -117,8 +120,8 @@ def _still_open(descriptor: int) -> bool:
         return False
 
 
-def _free_port(bind: str) -> int:
-    with socket.create_server((bind, 0)) as probe:
+def _free_port(bind: str, family: socket.AddressFamily) -> int:
+    with socket.create_server((bind, 0), family=family) as probe:
         return int(probe.getsockname()[1])
 
 

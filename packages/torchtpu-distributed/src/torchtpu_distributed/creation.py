@@ -33,11 +33,12 @@ _CPU_RINGS = (16, 32)
 _DIGEST = re.compile("[0-9a-f]{40}")
 
 
-def create(options: Any) -> Any:
+def create(options: Any, backend_name: str) -> Any:
     """A c10d backend for the ranks of `options`.
 
     Args:
         options: torch's ``_DistributedBackendOptions``.
+        backend_name: the name of the backend that the user has asked for.
     """
     timeout_s = _seconds(options.timeout)
     store, rank, size = options.store, options.group_rank, options.group_size
@@ -52,6 +53,7 @@ def create(options: Any) -> Any:
             options.group_id or "world",
             tuple(range(size)),
             timeout_s,
+            backend_name,
             is_world=True,
         )
     if active.world is None:
@@ -60,7 +62,7 @@ def create(options: Any) -> Any:
             "one does not: call init_process_group() without a backend, or with "
             "'cpu:gloo,tpu:tpu_dist'."
         )
-    return make(active.world, options.group_id, ranks, timeout_s, is_world=False)
+    return make(active.world, options.group_id, ranks, timeout_s, backend_name, is_world=False)
 
 
 def serve_whole_group(caller: Mapping[str, Any], backend: Any) -> None:
@@ -91,6 +93,7 @@ def make(
     name: str,
     ranks: tuple[int, ...],
     timeout_s: float,
+    backend_name: str,
     *,
     is_world: bool,
 ) -> Any:
@@ -101,6 +104,7 @@ def make(
         name: PyTorch's name of the group.
         ranks: global ranks in group order.
         timeout_s: seconds a collective may take.
+        backend_name: how the user calls the backend.
         is_world: whether the world ends with this backend.
     """
     if _DIGEST.fullmatch(name):
@@ -140,8 +144,10 @@ def make(
         host.direct.share(mailbox)
     runner = host if of.by_gloo else Runner(group)
     path = HostPath(group, host, gloo)
-    backend = Backend(group, runner, path, CpuTensors(of_cpu), is_world)
-    return _C.make_backend(group.rank, group.size, timeout_s, backend, gloo, host.direct)
+    backend = Backend(group, runner, path, CpuTensors(of_cpu), backend_name, is_world)
+    return _C.make_backend(
+        backend_name, group.rank, group.size, timeout_s, backend, gloo, host.direct
+    )
 
 
 def _shared_name(of: world.World, ranks: tuple[int, ...]) -> str:

@@ -61,6 +61,11 @@ class _Caller:
         thread.start()
         weakref.finalize(self, self._calls.put, None)
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether a call was given up."""
+        return bool(self._silent)
+
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
         if self._silent:
             raise dist.DistNetworkError(self._silent)
@@ -96,6 +101,11 @@ class Answering:
 
     def __init__(self, store: dist.Store, is_overdue: Callable[[float], bool]) -> None:
         self._store, self._caller = store, _Caller(is_overdue)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a call was given up, where others fail because the connection has ended."""
+        return self._caller.is_silent
 
     def prefixed(self, prefix: str) -> Answering:
         """The part of it whose keys begin with a prefix."""

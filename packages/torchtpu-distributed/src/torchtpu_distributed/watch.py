@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from torchtpu_distributed import _C, differences, members, processes, recorder
+from torchtpu_distributed import _C, differences, lost_store, members, processes, recorder
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import (
     CollectiveError,
@@ -56,7 +56,7 @@ class Watch:
     def __init__(
         self, store: Answering, rank: int, peers: dict[int, Process], ledger: Ledger
     ) -> None:
-        self._board = Board(store, rank)
+        self._store, self._board = store, Board(store, rank)
         self._rank = rank
         self._peers = peers
         self._ledger = ledger
@@ -289,27 +289,10 @@ class Watch:
             last = "".join(self._last_calls(rank, pending[0]) for rank in pending[0].ranks[:8])
             stopped = f" {pending[0].name}, cannot finish.{last}"
             parting = self._parting(pending[0])
-        store = (
-            f"the store of the process group does not answer ({type(error).__name__}: {error}); "
-            "its host, rank 0 or the launcher, has ended, or the network to it is cut."
+        kind, what, advice = lost_store.verdict(
+            self._store, error, self._peers, dead, self._first_gone()
         )
-        idle = [p for p in self._peers.values() if processes.is_stopped(p)]
-        if idle and not dead:
-            who = ", ".join(p.name for p in idle)
-            store = f"{who} is stopped (SIGSTOP, or a debugger), and {store.partition(';')[0]}."
-            self._fail(
-                CollectiveTimeoutError,
-                f"{store}{stopped} Continue or end it, then restart the job.{parting}",
-            )
-        elif dead:
-            gone = f"{', '.join(p.name for p in dead)} is gone, and {store}{self._first_gone()}"
-            self._fail(PeerLostError, f"{gone}{stopped} Look at its output.{parting}")
-        else:
-            message = f"{store[0].upper()}{store[1:]}{stopped}"
-            self._fail(
-                CollectiveError,
-                f"{message} Look at that machine and the way to it, then restart the job.{parting}",
-            )
+        self._fail(kind, f"{what}{stopped} {advice}{parting}")
 
     def _dead_by_now(self) -> list[Process]:
         """The processes that have ended; one's connections end a little before it does."""

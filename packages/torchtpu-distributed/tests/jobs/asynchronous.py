@@ -265,3 +265,19 @@ def recorded_in_a_graph(mine: Tensor) -> tuple[Tensor, list[int]]:
     found = torch.compile(graph, backend="tpu", fullgraph=True)(mine.to("tpu")).cpu()
     frames = [entry["frames"][0] for entry in active.flight_recorder()["entries"][-2:]]
     return found, [frame["line"] - graph.__code__.co_firstlineno for frame in frames]
+
+
+def results_of_works() -> list[tuple[list[Tensor], list[Tensor]]]:
+    """What a gather to rank 0 and an all-to-all say of their results, and what they should."""
+    rank, x = dist.get_rank(), torch.arange(2.0, device="tpu")
+    gathered = [torch.empty_like(x) for _ in range(2)] if rank == 0 else None
+    sent, received = [x + rank, x + rank + 1], [torch.empty_like(x) for _ in range(2)]
+    works = [
+        dist.gather(x, gathered, dst=0, async_op=True),
+        dist.all_to_all(received, sent, async_op=True),
+    ]
+    said = [work.get_future().wait() for work in works]
+    return [
+        ([t.cpu() for t in some], [t.cpu() for t in wanted or []])
+        for some, wanted in zip(said, (gathered, received), strict=True)
+    ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store has a process of its own, rank 2's, which is lost while rank 0 waits for rank 1.
 
-    python lost_store.py <where rank 0 waits> [stop]
+    python lost_store.py <where rank 0 waits> [stop | kill_beside_stopped]
 
-The process is killed, or stopped until rank 0 has ended.
+The process is killed, or stopped until rank 0 has ended. Rank 1 may be stopped meanwhile.
 
 Rank 0 prints its error and ends with code 3.
 """
@@ -28,8 +28,8 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-def wait(where: str, rank: int, store: dist.TCPStore) -> None:
-    """Run a rank."""
+def wait(where: str, rank: int, store: dist.TCPStore, *, stops: bool) -> None:
+    """Run a rank; rank 1 may stop."""
     if where == "init" and rank == 0:  # which has found the store; rank 1 may have, or not
         store.set("ready", str(os.getpid()))
     if where != "init" or rank == 0:
@@ -37,7 +37,10 @@ def wait(where: str, rank: int, store: dist.TCPStore) -> None:
         x = torch.ones(2, device="tpu")
         dist.all_reduce(x)
     if rank == 1:
-        signal.pause()
+        store.set("stops", str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP) if stops else signal.pause()
+    if stops:
+        wait_until_stopped(int(store.get("stops")))
     store.set("ready", str(os.getpid()))
     WAITS[where](x)
 
@@ -53,9 +56,20 @@ def stop_until_ended(waiting: int) -> None:
     os.kill(me, signal.SIGSTOP)
 
 
+def wait_until_stopped(process: int) -> None:
+    """Until a process has got its signal."""
+    while state_of(process) != "T":
+        time.sleep(0.01)
+
+
 def is_zombie(process: int) -> bool:
     """Whether a process has ended and nobody has asked how."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return state_of(process) == "Z"
+
+
+def state_of(process: int) -> str:
+    """The letter that the kernel gives it."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def main(where: str, how: str = "kill") -> None:
@@ -69,7 +83,7 @@ def main(where: str, how: str = "kill") -> None:
             stop_until_ended(int(store.get("ready")))
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        wait(where, int(rank), store)
+        wait(where, int(rank), store, stops=how.endswith("stopped"))
     except dist.DistBackendError as error:
         print(f"ERROR {type(error).__name__}: {error}", flush=True)
         sys.exit(3)

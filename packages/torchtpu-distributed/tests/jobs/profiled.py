@@ -36,5 +36,5 @@ def events() -> list[tuple[str, dict[str, Any]]]:
     return [
         (e["name"], {key: e["args"].get(key) for key in READ})
         for e in ranges
-        if e["name"] == "record_param_comms" or e["name"].startswith("tpu_dist:")
+        if e["name"] == "record_param_comms" or e["name"].startswith(("tpu_dist:", "tpu:"))
     ]

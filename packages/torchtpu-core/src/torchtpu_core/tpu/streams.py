@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchtpu_core.tpu.devices import Device, index_of
+from torchtpu_core.units import seconds_to_ps
 
 
 class Stream(torch.Stream):  # type: ignore[misc]
@@ -81,6 +82,30 @@ def set_stream(stream: torch.Stream | None) -> None:
     """Issue this thread's work on a stream; None does nothing."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
+
+
+def _sleep(cycles: int) -> None:
+    """Occupy the current stream for some cycles of the chip's clock, in simulated time.
+
+    PyTorch's tests delay a device by `torch.cuda._sleep`. The host is not delayed.
+
+    Args:
+        cycles: of the TensorCore's clock.
+
+    Raises:
+        NotImplementedError: the target has no chip model; XLA has no operator that waits.
+    """
+    from torchtpu_core import _C
+    from torchtpu_core.runtime.current import target
+
+    device, chip = index_of(None), target().chip
+    if chip is None:
+        raise NotImplementedError(
+            f"torch.tpu._sleep() passes simulated time, and the target {target().name!r} has none: "
+            "use a simulated one, such as v5e:2x2, or an operator that takes as long."
+        )
+    _C.flush()  # what was called before comes before it
+    _C.add_device_time(device, seconds_to_ps(cycles / chip.figure("clock_hz")))
 
 
 def is_current_stream_capturing() -> bool:
