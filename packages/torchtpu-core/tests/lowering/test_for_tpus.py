@@ -20,6 +20,7 @@ from torchtpu_core.lowering import (
     padding,
     pooling,
     random,
+    reductions,
     scans,
     shape,
     sorting,
@@ -320,3 +321,27 @@ def test_large_tensors_that_are_joined_within_tiles_are_written_once(width, rows
     with mxu.for_platform("tpu"):
         text = str(jax.make_jaxpr(lambda x, y: shape.cat([x, y], -1))(part, part))
     assert ("optimization_barrier" in text) == written
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dims", "made"),
+    [
+        ((2, 16, 128), [0], "[32,128]"),  # the gradient of a table of positions
+        ((2, 16, 128), [1], "[32,128]"),  # a mean of tokens
+        ((2, 3, 8, 128), [0], "[6,8,128]"),  # the gradient of a bias of scores
+        ((2, 16, 128), [0, 1], ""),  # the gradient of what all rows share
+        ((2, 16, 128), [2], ""),
+        ((2, 16, 64), [0], ""),  # as rows it would be padded
+        ((2, 15, 128), [0], ""),  # rows that fill no tiles are not multiplied as such
+        ((16, 128), [0], ""),
+    ],
+)
+@pytest.mark.parametrize("function", [reductions.sum_, reductions.mean])
+def test_sums_over_leading_dimensions_are_of_what_products_make(
+    sizes, dims, made, function
+) -> None:
+    x = RANDOM.standard_normal(sizes).astype(np.float32)
+    text, (cpu, tpu) = both(lambda x: function(x, dims), x)
+    np.testing.assert_allclose(tpu, cpu, rtol=1e-6)
+    assert (f"f32{made} = optimization_barrier" in text) == bool(made)
+    assert text.count("optimization_barrier") == bool(made)

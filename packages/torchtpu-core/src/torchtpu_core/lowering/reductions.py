@@ -16,12 +16,17 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import dtypes, mxu
 from torchtpu_core.lowering.elementwise import constant, full_like, is_bool, isnan
+from torchtpu_core.lowering.layout import LANES
 from torchtpu_core.lowering.promotion import cast
 from torchtpu_core.lowering.table import Lowering, native
 
 Dims = int | Sequence[int] | None
+#: Dimensions of a batch of tokens.
+_TOKENS = 3
+#: Rows of a tile.
+_SUBLANES = 8
 
 
 def axes_of(x: jax.Array, dim: Dims) -> tuple[int, ...]:
@@ -54,8 +59,25 @@ def _accumulate(
 ) -> jax.Array:
     """`reduce` over `dim` in the accumulation dtype of `dtype`, rounded once."""
     axes = axes_of(x, dim)
-    total = reduce(cast(x, dtypes.opmath(dtype)), axes)
+    total = reduce(cast(_as_multiplied(x, axes), dtypes.opmath(dtype)), axes)
     return cast(keep(total, x, axes, keepdim), dtype)
+
+
+def _as_multiplied(x: jax.Array, axes: Sequence[int]) -> jax.Array:
+    """A value that is summed over some of its leading dimensions, made in the shape of products.
+
+    Tokens `(B, T, D)` are rows `(B*T, D)` of linear layers, scores `(B, H, T, S)` are `(B*H, T, S)`
+    of batched products. XLA's TPU compiler computes elementwise work in the shape in which it is
+    read. For such a sum it did so again, from products on, and kept those of all layers in float32
+    for the gradient of one table of positions. Narrow rows would be padded.
+    """
+    leading = x.ndim - (1 if x.ndim == _TOKENS else 2)
+    if not mxu.lowers_for("tpu") or not 0 < len(axes) < leading or max(axes) >= leading:
+        return x
+    if x.shape[-1] < LANES or x.shape[-2] % _SUBLANES:
+        return x
+    made = lax.optimization_barrier(x.reshape(-1, *x.shape[leading:]))
+    return made.reshape(x.shape)
 
 
 def _add_up(x: jax.Array, axes: Sequence[int]) -> jax.Array:
