@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 GRADIENTS = """
 import torch
 
@@ -25,3 +27,28 @@ def test_gradients_of_gradients_and_of_functions_are_none(planned) -> None:
     plan = planned(GRADIENTS)
     assert "backward: matmul" in plan["said"]
     assert "recompute" not in plan["said"].replace("HFU with recomputation", "")
+
+
+CLIPPED = """
+import torch
+
+weight = torch.nn.Parameter(torch.randn(64, 64, device="tpu"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+
+for _ in range(2):
+    for _ in range(2):  # the second forward pass follows a backward pass, too
+        (torch.randn(64, 64, device="tpu") @ weight).tanh().square().sum().backward()
+    torch.nn.utils.clip_grad_norm_([weight], 1.0)
+    optimizer.step()
+"""
+
+
+def test_what_is_done_to_gradients_before_the_optimizer_is_no_forward_pass(
+    planned, tmp_path
+) -> None:
+    planned(CLIPPED, "--trace", "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    phases = [(one["cat"], one["name"]) for one in events if "cat" in one]
+    assert [name for phase, name in phases if phase == "gradients"] == ["mul_"]
+    # Both are forward passes: the first backward pass ends no step.
+    assert [phase for phase, name in phases if name == "randn"] == ["forward"] * 2

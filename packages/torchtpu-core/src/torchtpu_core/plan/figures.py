@@ -18,6 +18,7 @@ COLOURS = {
     "forward": BLUE,
     "recompute": SKY,
     "backward": RED,
+    "gradients": PINK,
     "optimizer": GREEN,
     "all_gather": PINK,
     "reduce_scatter": ORANGE,

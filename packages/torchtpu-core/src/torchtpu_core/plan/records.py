@@ -24,11 +24,15 @@ LOOK_UPS = DENSE_GRADIENTS | {"embedding"}
 
 
 class Phase(enum.StrEnum):
-    """The part of a step that an operator belongs to."""
+    """The part of a step that an operator belongs to.
+
+    What comes between a backward pass and the optimizer, as gradient clipping does, is GRADIENTS.
+    """
 
     FORWARD = "forward"
     RECOMPUTE = "recompute"
     BACKWARD = "backward"
+    GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
 
 

@@ -211,7 +211,7 @@ class Plan:
     @property
     def mfu(self) -> float:
         """Model operations, recomputed ones left out, over the peak's."""
-        return self._part_of_peak(Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+        return self._part_of_peak(*(phase for phase in Phase if phase is not Phase.RECOMPUTE))
 
     @property
     def hfu(self) -> float:

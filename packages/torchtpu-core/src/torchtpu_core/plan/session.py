@@ -48,7 +48,7 @@ from torchtpu_core.plan.script_errors import (
     quiet_shapes,
     show_traceback,
 )
-from torchtpu_core.plan.steps import STEPS, Steps, outside_the_step
+from torchtpu_core.plan.steps import STEPS, Steps, name_gradients, outside_the_step
 from torchtpu_core.runtime import autocast_layers, autograd_threads, recurrent_layers
 
 
@@ -364,6 +364,7 @@ def _optimizer_hooks(stack: contextlib.ExitStack, recorder: Recorder) -> list[An
     stack.enter_context(mock.patch.object(torch.optim.Optimizer, "__init__", make))
 
     def before(optimizer: Any, *_: Any) -> None:
+        name_gradients(recording)
         recorder.in_optimizer = True
         for group in optimizer.param_groups:
             for parameter in group["params"]:

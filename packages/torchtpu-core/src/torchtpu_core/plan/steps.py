@@ -8,12 +8,14 @@ discriminator's, or one for each parameter. One that is never used is not waited
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import weakref
 from collections import Counter
 from typing import Any
 
-from torchtpu_core.plan.records import Op, Recording
+from torchtpu_core.plan.calls import Call
+from torchtpu_core.plan.records import Op, Phase, Recording
 from torchtpu_core.units import format_flops
 
 STEPS = 2
@@ -22,6 +24,23 @@ PATIENCE = 10
 
 #: How much more the first step may multiply than the second before it is told.
 MORE_AT_FIRST = 1.5
+
+
+def name_gradients(recording: Recording) -> None:
+    """Gives what was recorded since a backward pass to the gradients, as an optimizer steps.
+
+    Until then it could have been the forward pass of the next micro-batch.
+    """
+    for recorded in (recording.ops, recording.calls):
+        rest = list(itertools.takewhile(_is_forward, reversed(recorded)))
+        before = recorded[-len(rest) - 1 : len(recorded) - len(rest)]
+        if before and before[0].phase is Phase.BACKWARD:
+            for one in rest:
+                one.phase = Phase.GRADIENTS
+
+
+def _is_forward(one: Op | Call) -> bool:
+    return one.phase is Phase.FORWARD
 
 
 def outside_the_step(recording: Recording) -> str:
