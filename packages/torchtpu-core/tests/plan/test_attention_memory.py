@@ -129,6 +129,8 @@ def test_product_whose_rows_fill_no_tiles_has_its_readers_shape(rows, size) -> N
         op("gelu_backward", Work.ELEMENTWISE, (5, 2), (6,), BACK),
         _mm((6,), 7),
     ]
+    # Tokens that are made of an image are not kept as rows.
+    ops += [op("convolution", Work.MATMUL, (1,), (90,)), op("clone", Work.MOVE, (90,), (91,))]
     whole, parts = (4 * rows, 512), (4, rows, 512)
-    shapes = {2: whole, 3: parts, 5: parts, 6: parts}
+    shapes = {2: whole, 3: parts, 5: parts, 6: parts, 90: (4, 512, rows), 91: parts}
     assert _held(ops, 2, shapes)[2] == [size]

@@ -22,6 +22,13 @@ def _memory(ops, died, *, shapes=None, vmem_bytes=0, vmem=None):
     return memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40, vmem or Vmem(vmem_bytes))
 
 
+def _of_pixels(ops, died, shapes, tokens) -> None:
+    """Adds tokens of a shape that are made of an image, so that these are not kept as rows."""
+    ops += [op("convolution", Work.MATMUL, (1,), (90,)), op("clone", Work.MOVE, (90,), (91,))]
+    died.update({90: len(ops), 91: len(ops)})
+    shapes.update({90: (tokens[0], tokens[2], tokens[1]), 91: tokens})
+
+
 def _passing(memory) -> list[int]:
     """Bytes of values that live for a part of the step, before each operator."""
     kept = (Category.ACTIVATIONS, Category.TEMPORARIES)
@@ -135,9 +142,10 @@ def test_product_read_in_another_shape_is_kept_in_float32_for_who_takes_it(
         op("mm", Work.MATMUL, (3,), (4,), products=SQUARE),
         op("gelu_backward", Work.ELEMENTWISE, (2, 4), (5,), BACK),
     ]
-    flat = (64, 32)
+    flat, died, shapes = (64, 32), {2: 4, 3: 4}, {}
+    _of_pixels(ops, died, shapes, (8, 8, 32))
     for shape, size in ((flat, MIB), (split, wide * MIB)):
-        memory = _memory(ops, {2: 4, 3: 4}, shapes={2: flat, 3: shape, 5: shape})
+        memory = _memory(ops, died, shapes={2: flat, 3: shape, 5: shape, **shapes})
         assert _passing(memory)[1] - 2 * MIB == size
 
 
@@ -162,10 +170,11 @@ def test_product_whose_shape_is_changed_and_changed_back_is_kept_rounded() -> No
         op("_log_softmax_backward_data", Work.ELEMENTWISE, (4,), (5,), BACK),
     ]
     flat, split = (64, 32), (8, 8, 32)
-    sizes = []
+    died, shapes, sizes = {2: 4, 3: 4, 4: 4}, {}, []
+    _of_pixels(ops, died, shapes, split)
     for last in (split, flat):
-        made = recording(ops, {2: 4, 3: 4, 4: 4})
-        for number, shape in {2: flat, 3: split, 4: last, 5: last}.items():
+        made = recording(ops, died)
+        for number, shape in {2: flat, 3: split, 4: last, 5: last, **shapes}.items():
             made.blocks[number].shape = shape
         found = lifetimes_of(made.ops, made.blocks, 0, Vmem(0))
         sizes.append(max(life.size_bytes for life in found.lives if life.storage == 2))
@@ -394,7 +403,9 @@ def test_tables_of_addresses_count_for_operators_and_what_they_change() -> None:
 def test_product_that_is_compared_or_moved_for_another_is_kept_rounded(reader, size) -> None:
     ops = [_mm(1, 2), op(reader, Work.ELEMENTWISE, (2,), (3,)), _mm(3, 4), _mm(3, 5)]
     ops[0].dtype = "bf16"
-    memory = _memory(ops, {2: 4, 3: 4}, shapes={2: (64, 32), 3: (8, 8, 32)})
+    died, shapes = {2: 4, 3: 4}, {2: (64, 32), 3: (8, 8, 32)}
+    _of_pixels(ops, died, shapes, (8, 8, 32))
+    memory = _memory(ops, died, shapes=shapes)
     assert _passing(memory)[1] - 2 * MIB == size
 
 
@@ -409,7 +420,9 @@ def test_product_that_is_multiplied_is_kept_rounded_but_for_sums_and_broadcasts(
         op(then, work, (3,), (4,), products=SQUARE if then == "mm" else ()),
     ]
     ops[0].dtype = "bf16"
-    memory = _memory(ops, {2: 3, 3: 3}, shapes={2: (64, 32), 3: (8, 8, 32)})
+    died, shapes = {2: 3, 3: 3}, {2: (64, 32), 3: (8, 8, 32)}
+    _of_pixels(ops, died, shapes, (8, 8, 32))
+    memory = _memory(ops, died, shapes=shapes)
     assert memory.curves[Category.TEMPORARIES][0] - memory.holes_bytes == wide * MIB
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives, scores_in_vmem
 from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
-from torchtpu_core.plan.norms import reordered_norms, written_norms
+from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
 from torchtpu_core.plan.recomputed import (
     ends_of_products,
     is_convolution,
@@ -24,6 +24,7 @@ from torchtpu_core.plan.recomputed import (
     sources_of,
 )
 from torchtpu_core.plan.records import Block, Category, Op, Work
+from torchtpu_core.plan.rows import RANK, streams_of
 from torchtpu_core.plan.tiles import padded_sizes, row_padding
 from torchtpu_core.plan.uses import Uses, uses_of
 from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
@@ -64,7 +65,7 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     broadcasts = broadcasts_of(ops, blocks, uses)
     sources = sources_of(
         *(ops, uses, size_of, written_for(broadcasts)),
-        *(written_norms(ops, blocks), reordered_norms(ops, blocks)),
+        *(written_norms(ops, blocks), reordered_norms(ops, blocks), made_in_rows(ops, blocks)),
     )
     ends = ends_of_products(ops, blocks, uses, sources)
     values = _lives(ops, uses, sources, ends, size_of)
@@ -101,7 +102,8 @@ class _Sizes:
     def __init__(self, ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> None:
         self._padded = padded_sizes(ops, blocks)
         self._blocks = blocks
-        self._wide = {s for s in uses.passing if _keeps_sums(ops, blocks, uses, s)}
+        rows = {tokens for tokens, kept in streams_of(ops, blocks).items() if kept}
+        self._wide = {s for s in uses.passing if _keeps_sums(ops, blocks, uses, s, rows)}
         parts = ((s, _part_bytes(ops, blocks, uses, s)) for s in uses.passing)
         self._parts = {storage: size for storage, size in parts if size}
         self._rounded = {s: _rounded_bytes(ops, blocks, uses, s) for s in uses.passing}
@@ -154,7 +156,13 @@ def _rounded_bytes(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, stor
     return 0
 
 
-def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> bool:
+def _keeps_sums(
+    ops: Sequence[Op],
+    blocks: dict[int, Block],
+    uses: Uses,
+    storage: int,
+    rows: Container[tuple[int, int]],
+) -> bool:
     """Whether a product's result is kept as the float32 sums that it is made of.
 
     Where elementwise work reads it in another shape, XLA moves the rounding to bfloat16 past the
@@ -171,8 +179,9 @@ def _keeps_sums(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage
     rank = len(block.shape)
 
     def differs(shape: Sequence[int]) -> bool:
-        rows = shape[-2] if len(shape) > 1 else 0
-        return len(shape) != rank and rows % SUBLANES == 0
+        tokens = shape[-2] if len(shape) > 1 else 0
+        kept = len(shape) == RANK and (shape[0], shape[1]) in rows
+        return len(shape) != rank and tokens % SUBLANES == 0 and not kept
 
     def is_changed(reader: Op) -> bool:
         made = reader.writes[:1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.plan.rows import streams_of, tokens_of
 
 NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
 _MOVES = frozenset({"clone", "roll"})
@@ -43,18 +44,39 @@ def reordered_norms(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
 def written_norms(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     """Results of casts and moves of norms that are written where a bfloat16 product reads them.
 
+    Of tokens that are kept as rows it reads what the norm is made of.
+
     Args:
         ops: the operators of a step.
         blocks: storages by identifier.
     """
+    streams = streams_of(ops, blocks)
     lying: dict[int, bool] = {}  # results made of norms: whether they lie otherwise than rows
     found: set[int] = set()
     for op in ops:
         if op.name in NORMS:
             made = op.writes[:1]
-            lying.update((s, s in blocks and len(blocks[s].shape) > _ROWS) for s in made)
+            lying.update((s, s in blocks and _lies(blocks[s], streams)) for s in made)
         elif op.name in _MOVES | {"_to_copy"} and op.reads and lying.keys() >= set(op.reads):
             moved = op.name in _MOVES or any(lying[s] for s in op.reads)
             lying.update(dict.fromkeys(op.writes, moved))
             found.update(op.writes if moved else ())
     return found
+
+
+def made_in_rows(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
+    """Results of the shape of tokens that are kept as rows, of which products compute norms.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    rows = {tokens for tokens, kept in streams_of(ops, blocks).items() if kept}
+    made = (s for op in ops for s in op.writes if s in blocks)
+    return {s for s in made if tokens_of(blocks[s]) in rows}
+
+
+def _lies(block: Block, streams: dict[tuple[int, int], bool]) -> bool:
+    """Whether a norm's result lies otherwise than rows of a product."""
+    tokens = tokens_of(block)
+    return len(block.shape) > _ROWS or (tokens is not None and not streams.get(tokens, True))

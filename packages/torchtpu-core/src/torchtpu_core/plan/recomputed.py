@@ -15,6 +15,7 @@ fill lanes are kept as they are moved for batched products.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from torchtpu_core.plan.gathers import within_sums
@@ -43,6 +44,7 @@ def sources_of(
     written: Mapping[int, int],
     normed: Container[int],
     reordered: Container[int] = (),
+    rows: Container[int] = (),
 ) -> dict[int, frozenset[int]]:
     """What is read instead, by storage that is computed again.
 
@@ -53,16 +55,25 @@ def sources_of(
         written: bytes that are written for ends of products (`plan.broadcasts`).
         normed: what is made of norms and written for products of bfloat16 (`plan.norms`).
         reordered: and for all products.
+        rows: what is made in the shape of rows of products, as these compute norms within them.
     """
     found: dict[int, frozenset[int]] = {}
     scaled = _scaled_by_reductions(ops)
     dropped = _dropped_softmaxes(ops)
+    repeated: dict[int, list[int]] = defaultdict(list)
+    for storage, first in uses.repeats.items():
+        repeated[first] += uses.readers[storage]
     random: set[int] = set()
     # In the order of their last writers, so that what these read has been looked at.
     for storage in sorted(uses.passing, key=lambda one: uses.writers[one][-1]):
         writers = uses.writers[storage]
         readers = [index for index in uses.readers[storage] if index not in writers]
         op = ops[writers[-1]]
+        if storage in uses.repeats:
+            first = uses.repeats[storage]
+            found[storage] = found.get(first, frozenset({first}))
+            continue
+        readers += repeated.get(storage, [])
         if not readers or (len(writers) > 1 and not _is_chain(ops, storage, writers, readers)):
             continue
         gathered = within_sums(op, [ops[i] for i in readers], size_of)
@@ -74,9 +85,10 @@ def sources_of(
         sources = frozenset(s for read in reads for s in found.get(read, {read}))
         if len(sources) > MOST_OPERANDS:
             continue
-        if storage in scaled and _feeds_product(ops, readers):
-            continue
         if any(_joins_for_products(ops, uses, i) for i in readers):
+            continue
+        norm = (op.name in NORMS, storage in scaled, storage in normed, storage in rows)
+        if _is_norm_for([ops[i] for i in readers], *norm):
             continue
         if _written_for_product(ops, uses, op, readers):
             continue
@@ -84,13 +96,7 @@ def sources_of(
             ops, storage, readers, [*map(size_of, sources), written.get(storage, 0)], size_of
         ):
             continue
-        if op.name in NORMS and any(ops[i].work is Work.MATMUL for i in readers):
-            continue
         if op.name == "_log_softmax" and _gradient_in_part(ops, uses, readers):
-            continue
-        if storage in normed and any(
-            _is_product(ops[i]) and ops[i].dtype == "bf16" for i in readers
-        ):
             continue
         if op.name == "clone" and any(_multiplies_narrow(ops[i]) for i in readers):
             continue
@@ -103,10 +109,49 @@ def sources_of(
         draws = _draws(op) or not random.isdisjoint(reads)
         if draws and len(readers) > 1:
             continue
+        if len(writers) == 1 and (product := _summed_product(ops, uses, found, op)) is not None:
+            kept = size_of(storage) * (1 + len(readers))
+            if size_of(product) + len(readers) * sum(map(size_of, sources)) > kept:
+                continue
         if folded or _pays(ops, storage, writers[-1], readers, sources, size_of):
             found[storage] = sources
             random.update({storage} if draws else ())
     return found
+
+
+def _is_norm_for(
+    readers: Sequence[Op], native: bool, scaled: bool, lies_otherwise: bool, in_rows: bool
+) -> bool:
+    """Whether a norm, or what is made of one, is written for products that read it."""
+    products = [one for one in readers if _is_product(one)]
+    rounded = [one.dtype == "bf16" for one in products]
+    if lies_otherwise and any(rounded):
+        return True
+    if in_rows and all(rounded):
+        return False
+    return (scaled and bool(products)) or (
+        native and any(one.work is Work.MATMUL for one in readers)
+    )
+
+
+def _summed_product(
+    ops: Sequence[Op], uses: Uses, found: Mapping[int, frozenset[int]], op: Op
+) -> int | None:
+    """The product at whose end a sum is made, if that is all that reads it.
+
+    XLA writes the sum of a residual stream there, and not the product.
+    """
+    for made in op.reads if op.name == "add" and len(op.reads) > 1 else ():
+        while made in found and len(uses.readers[made]) == 1:
+            before = ops[uses.writers[made][-1]]
+            if not is_elementwise(before) or reduces(before) or not before.reads:
+                break
+            made = before.reads[0]
+        if made in found or made in uses.fixed or len(uses.readers.get(made, ())) != 1:
+            continue
+        if made in uses.writers and _is_product(ops[uses.writers[made][-1]]):
+            return made
+    return None
 
 
 def ends_of_products(

@@ -19,11 +19,13 @@ class Uses:
         writers: operators that write it, in order.
         fixed: storages that have a value before the step or after it: they take memory all the
             time, as operands and results of a program do.
+        repeats: casts that an earlier cast of the same value has made, with that one's result.
     """
 
     readers: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     writers: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     fixed: set[int] = field(default_factory=set)
+    repeats: dict[int, int] = field(default_factory=dict)
 
     @property
     def passing(self) -> list[int]:
@@ -58,4 +60,29 @@ def uses_of(ops: Sequence[Op], blocks: dict[int, Block], start: int) -> Uses:
     for storage, block in blocks.items():  # what the step does not touch is there all the same
         if block.born < start and (block.died is None or block.died > end):
             found.fixed.add(storage)
+    found.repeats = _repeats(ops, blocks, found)
+    return found
+
+
+def _repeats(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> dict[int, int]:
+    """Results of casts that an earlier cast of the same value has made, with that one's result.
+
+    So autocast rounds an activation for each linear layer that reads it, and XLA once.
+    """
+    first: dict[tuple[int, int, tuple[int, ...]], int] = {}
+    found: dict[int, int] = {}
+    for op in ops:
+        if op.name != "_to_copy" or len(op.reads) != 1 or len(op.writes) != 1:
+            continue
+        source, made = op.reads[0], op.writes[0]
+        if source not in blocks or op.read_bytes[0] != blocks[source].size_bytes:
+            continue
+        changed = any(len(uses.writers.get(one, ())) > 1 for one in (source, made))
+        if changed or made in uses.fixed or (source in uses.fixed and source in uses.writers):
+            continue
+        key = source, op.write_bytes[0], blocks[made].shape
+        if key in first:
+            found[made] = first[key]
+        else:
+            first[key] = made
     return found

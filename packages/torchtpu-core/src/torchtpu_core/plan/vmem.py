@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: The longest wait, in copies of the whole VMEM from HBM. libtpu's limit is 8 by its own estimate
-#: of time; by ours, in which what stays in VMEM moves through HBM, that is about twice as long.
-LONGEST = 16
+#: The longest wait, in copies of the whole VMEM from HBM: libtpu's limit, by its estimate of time.
+LONGEST = 8
 
 
 @dataclass(frozen=True, slots=True)

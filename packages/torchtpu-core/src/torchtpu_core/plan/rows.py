@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens ``[B, T, D]`` that XLA's TPU compiler keeps as rows ``[B*T, D]`` from product to product.
+
+Linear layers multiply rows, and PyTorch gives all between them the shape of tokens. XLA moves those
+reshapes together until they cancel, if nothing needs the tokens otherwise: then what is between two
+products is computed in their shape. An image whose pixels become tokens, and tokens that are moved,
+as by a batch that is not the first dimension, make all of the stream stay as it is. So do lengths
+of which rows fill no tiles, which products take as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torchtpu_core.plan.records import Block, Op, Work
+from torchtpu_core.simulator.rates import SUBLANES
+
+#: Dimensions of tokens in a batch.
+RANK = 3
+_MOVES = frozenset({"clone", "roll"})
+
+
+def streams_of(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[tuple[int, int], bool]:
+    """Batch and length of tokens whose rows fill tiles: whether they are kept as rows.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    found: dict[tuple[int, int], bool] = {}
+    for op in ops:
+        block = blocks.get(op.writes[0]) if op.writes else None
+        if block is None or not (op.work is Work.ELEMENTWISE or op.name in _MOVES):
+            continue
+        if len(block.shape) != RANK:
+            continue
+        read = [blocks[s] for s in op.reads if s in blocks]
+        others = [one for one in read if math.prod(one.shape) == math.prod(block.shape)]
+        kept = all(_lies_as(one.shape, block.shape) for one in others)
+        for one in (block,) if kept else (block, *others):
+            if (tokens := tokens_of(one)) is not None:
+                found[tokens] = found.get(tokens, True) and kept
+    return found
+
+
+def _lies_as(shape: Sequence[int], tokens: Sequence[int]) -> bool:
+    """Whether a value has the shape of tokens, or of their rows."""
+    whole = [size for size in shape if size > 1]
+    rows = (math.prod(tokens[:-1]), tokens[-1])
+    return shape == tokens or whole == [size for size in rows if size > 1]
+
+
+def tokens_of(block: Block) -> tuple[int, int] | None:
+    """Batch and length, if that is the shape of tokens whose rows fill tiles."""
+    shape = block.shape
+    return (shape[0], shape[1]) if len(shape) == RANK and shape[1] % SUBLANES == 0 else None
