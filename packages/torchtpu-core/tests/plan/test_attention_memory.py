@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from torchtpu_core.plan.fusion import fuse
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.records import Phase, Work
 from torchtpu_core.plan.tiles import matrix_padding, padded_sizes
@@ -134,3 +135,20 @@ def test_product_whose_rows_fill_no_tiles_has_its_readers_shape(rows, size) -> N
     whole, parts = (4 * rows, 512), (4, rows, 512)
     shapes = {2: whole, 3: parts, 5: parts, 6: parts, 90: (4, 512, rows), 91: parts}
     assert _held(ops, 2, shapes)[2] == [size]
+
+
+@pytest.mark.parametrize(("vectors", "stays"), [(2, True), (1, False), (0, False)])
+def test_kernel_whose_statistics_stay_in_vmem_moves_operands_and_results_alone(
+    vectors, stays
+) -> None:
+    more = {"scores": 1e9, "head_dims": (128, 128), "flash": True}
+    ops = [
+        op("sdpa", Work.ATTENTION, (1,), (2, 9), kernel_bytes=64.0 * MIB, **more),
+        _mm((2, 9), 3),
+    ]
+    made = recording(ops, {2: 2, 9: 2})
+    vector = MIB // 256 * 128 * 4  # a row of 128 two-byte elements: a float32 in 128 lanes
+    found = lifetimes_of(ops, made.blocks, 0, Vmem(vectors * vector + 8 * MIB * (vectors > 1)))
+    assert (0 in found.scores) == stays
+    moved = fuse(ops, made.blocks, 0).staying(ops, made.blocks, set(), found.scores).moved_bytes
+    assert moved[0] == (3 if stays else 64) * MIB

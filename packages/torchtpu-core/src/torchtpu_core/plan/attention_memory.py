@@ -53,31 +53,27 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
 
 def scores_in_vmem(
     ops: Sequence[Op],
-    blocks: dict[int, Block],
     lives: Sequence[Life],
     out: Sequence[Life],
     room_bytes: int,
 ) -> set[int]:
-    """Attention without kernels whose scores are never in HBM, by index.
+    """Attention of which nothing but operands and results may be in HBM, by index.
 
-    They are where the softmax is, if their rows fill tiles and two of their size have room; others
-    XLA copies into another layout.
+    Scores are where the softmax is, if two of their size have room; kernels have what they read in
+    VMEM if their statistics are.
 
     Args:
         ops: the operators of a step.
-        blocks: storages by identifier.
         lives: as `attention_lives` finds them.
         out: those of all lives that take a place in HBM.
         room_bytes: room for values in VMEM.
     """
     placed = {id(life) for life in out}
-    found = set()
-    for life in lives:
+    own = [life for life in lives if len(life.uses) == 1 and not ops[life.first].drawn]
+    found, others = set(), {life.first for life in own if id(life) in placed}
+    for life in own:
         op = ops[life.first]
-        if len(life.uses) > 1 or op.flash or op.drawn or id(life) in placed:
-            continue
-        whole = _keys(op, blocks[life.storage].shape) % SUBLANES == 0
-        if whole and 2 * life.size_bytes <= room_bytes:
+        if life.first not in others and (op.flash or 2 * life.size_bytes <= room_bytes):
             found.add(life.first)
     return found
 
