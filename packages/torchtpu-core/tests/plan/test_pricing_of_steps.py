@@ -372,9 +372,11 @@ def test_memory_that_does_not_fit_names_the_part_of_the_batch_that_would() -> No
     assert Memory(at_peak=kept, peak_bytes=160, limit_bytes=160).to_fit == ""
 
 
-@pytest.mark.parametrize(("keys", "stays"), [(256, True), (77, False)])
-def test_scores_that_fit_vmem_in_whole_tiles_move_nothing_through_hbm(keys, stays) -> None:
-    scores, kernel_bytes = 4.0 * 256 * keys, 1 << 24
+@pytest.mark.parametrize(
+    ("queries", "keys", "stays"), [(256, 256, True), (256, 77, False), (197, 197, True)]
+)
+def test_scores_that_fit_vmem_in_whole_tiles_move_nothing_through_hbm(queries, keys, stays) -> None:
+    scores, kernel_bytes = 4.0 * queries * keys, 1 << 24
     ops = [
         op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
         op("sdpa", Work.ATTENTION, (2,), (3,), scores=scores, head_dims=(64, 64)),
@@ -382,7 +384,7 @@ def test_scores_that_fit_vmem_in_whole_tiles_move_nothing_through_hbm(keys, stay
     ]
     ops[1].kernel_bytes = kernel_bytes
     made = recording(ops, {2: 2, 3: 3})
-    made.blocks[3].shape = (1, 4, 256, 64)
+    made.blocks[3].shape = (1, 4, queries, 64)
     plan = make_plan(made, parse_slice("v5e:1x1"), 1, "highest")
     # The operand and the result, which stay in VMEM, too, are part of the bytes of the scores.
     assert plan.fusion.moved_bytes[1] == (0 if stays else kernel_bytes - 2 * MIB)
@@ -415,3 +417,19 @@ def test_product_of_operands_in_vmem_is_at_the_end_of_the_roof() -> None:
     assert marks
     for mark in marks:
         assert mark["x"] == [pytest.approx(roof["x"][-1], rel=0.01)]
+
+
+def test_part_of_a_value_that_is_computed_again_reads_a_part_of_its_sources() -> None:
+    """As columns of log-probabilities are in each step of a loop over them."""
+    wide = {"size": 64 * MIB}
+    ops = [op("mm", Work.MATMUL, (1,), (2,), products=SQUARE, **wide)]
+    ops += [op("exp", Work.ELEMENTWISE, (2,), (3,), **wide)]
+    for n in range(10, 10 + 64):
+        ops += [op("neg", Work.ELEMENTWISE, (3,), (n,))]
+        ops += [op("mm", Work.MATMUL, (n,), (100 + n,), products=SQUARE)]
+    made = recording(ops, dict.fromkeys((2, 3, *range(10, 74)), len(ops)))
+    made.blocks[2].size_bytes = made.blocks[3].size_bytes = 64 * MIB
+    fusion = fuse(ops, made.blocks, 0)
+    assert {3, *range(10, 74)} <= fusion.again.keys()
+    # Each product reads its part, and writes its result.
+    assert fusion.moved_bytes[3::2] == [2 * MIB] * 64

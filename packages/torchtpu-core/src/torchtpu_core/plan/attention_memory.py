@@ -53,17 +53,20 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
 
 def scores_in_vmem(
     ops: Sequence[Op],
+    blocks: dict[int, Block],
     lives: Sequence[Life],
     out: Sequence[Life],
     room_bytes: int,
 ) -> set[int]:
     """Attention of which nothing but operands and results may be in HBM, by index.
 
-    Scores are where the softmax is, if two of their size have room; kernels have what they read in
-    VMEM if their statistics are.
+    Scores are where the softmax is, if two of their size have room; those that fill tiles of
+    queries and not of keys XLA copies into another layout. Kernels have what they read in VMEM if
+    their statistics are.
 
     Args:
         ops: the operators of a step.
+        blocks: storages by identifier.
         lives: as `attention_lives` finds them.
         out: those of all lives that take a place in HBM.
         room_bytes: room for values in VMEM.
@@ -73,9 +76,16 @@ def scores_in_vmem(
     found, others = set(), {life.first for life in own if id(life) in placed}
     for life in own:
         op = ops[life.first]
-        if life.first not in others and (op.flash or 2 * life.size_bytes <= room_bytes):
+        shape = blocks[life.storage].shape
+        fits = op.flash or (_fills_tiles(op, shape) and 2 * life.size_bytes <= room_bytes)
+        if fits and life.first not in others:
             found.add(life.first)
     return found
+
+
+def _fills_tiles(op: Op, shape: Sequence[int]) -> bool:
+    """Whether keys do, if queries do."""
+    return _keys(op, shape) % SUBLANES == 0 or shape[-2] % SUBLANES != 0
 
 
 def _keys(op: Op, shape: Sequence[int]) -> int:

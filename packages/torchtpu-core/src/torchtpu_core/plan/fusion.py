@@ -139,6 +139,7 @@ class _Traffic:
         self._ever_read = {storage for op in ops for storage in op.reads}
         self._padded = padded_sizes(ops, blocks)
         self._fusion_of = fusions(ops, blocks)
+        self._made_of = _made_of(ops, blocks, again)
         self._writer: dict[int, int] = {}
         self._loaded: dict[tuple[int, int | None, int], float] = defaultdict(float)
 
@@ -182,8 +183,8 @@ class _Traffic:
                 yield storage, self._load(index, storage, size)
                 continue
             part = min(1.0, size / max(self._blocks[storage].size_bytes, 1))
-            for source in self._again[storage]:
-                yield source, self._load(index, source, part * self._blocks[source].size_bytes)
+            for source, whole in self._made_of[storage].items():
+                yield source, self._load(index, source, part * whole)
 
     def _load(self, index: int, storage: int, size: float) -> float:
         """Bytes of an operand that its fusion has not read yet."""
@@ -203,6 +204,28 @@ class _Traffic:
         for storage, size in zip(op.writes, op.write_bytes, strict=True):
             if (index, storage) not in self._elided and storage not in self._again:
                 yield storage, size
+
+
+def _made_of(
+    ops: Sequence[Op], blocks: dict[int, Block], again: dict[int, frozenset[int]]
+) -> dict[int, dict[int, float]]:
+    """Bytes of its sources that are read to compute a result again, which may be a part of them."""
+    found: dict[int, dict[int, float]] = {storage: defaultdict(float) for storage in again}
+    for op in ops:
+        for storage in found.keys() & set(op.writes):
+            for one, size in zip(op.reads, op.read_bytes, strict=True):
+                part = min(1.0, size / max(blocks[one].size_bytes, 1)) if one in blocks else 1.0
+                inner = found[one].items() if one in found else ((one, float(size)),)
+                for source, whole in inner if one != storage else ():
+                    if source in again[storage]:
+                        found[storage][source] += part * whole if one in found else whole
+            # A cast that an earlier one has made reads that one's result.
+            for source in again[storage] - found[storage].keys():
+                found[storage][source] = float(blocks[source].size_bytes)
+    return {
+        storage: {s: min(size, blocks[s].size_bytes) for s, size in sources.items()}
+        for storage, sources in found.items()
+    }
 
 
 def _readers(ops: Sequence[Op]) -> dict[tuple[int, int], list[int]]:

@@ -81,7 +81,7 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     held = list(_held(blocks, uses, start, len(ops)))
     out = in_hbm(lives, passing, vmem)
     resident = {life.storage for life in lives} - {life.storage for life in out}
-    scores = scores_in_vmem(ops, kept, out, vmem.room_bytes)
+    scores = scores_in_vmem(ops, blocks, kept, out, vmem.room_bytes)
     return Lifetimes(fixed, [*out, *held], resident, scores)
 
 
