@@ -188,6 +188,7 @@ void Operation::fail_behind(const char* how, std::string said) {
 
 void Operation::fail(const py::object& error) {
   close(State::kFailed, as_exception(error));
+  records_->end(record_);  // of one that was abandoned nobody else knows
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
