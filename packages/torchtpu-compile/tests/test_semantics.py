@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torchtpu_compile.errors import GraphError
+from torchtpu_core.runtime import fallbacks, host_only
 from torchtpu_core.runtime.fallbacks import FallbackWarning
 
 
@@ -367,3 +368,17 @@ def test_operator_between_programs_is_called_from_its_own_line() -> None:
 
     assert function(torch.ones(2, device="tpu")).tolist() == [3, 3]
     assert lines == ["first = noted(x * 2)", "return noted(first + 1)"]
+
+
+@pytest.mark.filterwarnings("ignore::torchtpu_core.runtime.fallbacks.FallbackWarning")
+def test_what_a_tpus_compiler_does_not_take_runs_between_two_programs(monkeypatch) -> None:
+    monkeypatch.setattr(host_only, "is_real_tpu", lambda: True)
+
+    def solved(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve(x @ x.mT + torch.eye(3, device=x.device), x.sin()).exp()
+
+    x = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    before = fallbacks.counts["aten::_linalg_solve_ex"]
+    compiled = torch.compile(solved, backend="tpu", fullgraph=True)
+    torch.testing.assert_close(compiled(x.to("tpu")).cpu(), solved(x))
+    assert fallbacks.counts["aten::_linalg_solve_ex"] == before + 1

@@ -345,3 +345,22 @@ def test_sums_over_leading_dimensions_are_of_what_products_make(
     np.testing.assert_allclose(tpu, cpu, rtol=1e-6)
     assert (f"f32{made} = optimization_barrier" in text) == bool(made)
     assert text.count("optimization_barrier") == bool(made)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "dimensions"),
+    [
+        ((3, 4), (4, 5), (((1,), (0,)), ((), ()))),
+        ((2, 3, 4), (2, 5, 4), (((2,), (2,)), ((0,), (0,)))),
+        ((2, 3, 4), (2, 4, 5), (((0, 2), (0, 1)), ((), ()))),
+        ((4,), (4,), (((0,), (0,)), ((), ()))),
+    ],
+)
+def test_products_of_64_bit_integers_are_sums_that_a_tpu_has(x, y, dimensions) -> None:
+    first, second = (RANDOM.integers(-(2**40), 2**40, shape) for shape in (x, y))
+    with jax.enable_x64(True):
+        text, (dot, summed) = both(
+            lambda a, b: matmul.general(a, b, dimensions, np.dtype(np.int64)), first, second
+        )
+    assert "dot_general" not in text
+    np.testing.assert_array_equal(dot, summed)

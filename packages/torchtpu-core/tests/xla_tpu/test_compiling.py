@@ -13,6 +13,7 @@ from torchtpu_core.errors import (
     TPUCompileError,
 )
 from torchtpu_core.hardware.registry import chips
+from torchtpu_core.runtime import tables
 from torchtpu_core.targets import libtpu_installed, parse_target
 from torchtpu_core.xla_tpu import compiling, lowering, out_of_memory, topology_of
 from torchtpu_core.xla_tpu.topologies import NAMES
@@ -112,6 +113,27 @@ def test_compiled_product_has_memory_and_schedule() -> None:
     assert "is_scheduled=true" in stopped.hlo
     places = "allocation "
     assert stopped.buffers.count(places) == made.buffers.count(places) > 0
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+    ("overload", "shape", "dtype", "rest"),
+    [
+        ("aten::_linalg_svd", (5, 3), "float32", ()),
+        ("aten::_linalg_svd", (2, 3, 5), "complex64", (True,)),
+        ("aten::dot", (4,), "int64", None),
+        ("aten::upsample_nearest1d", (2, 3, 4), "float32", ([3],)),
+    ],
+)
+def test_row_that_the_compiler_refused_once_compiles(overload, shape, dtype, rest) -> None:
+    row = tables.without_a_device()[overload]
+    struct = jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+
+    def call(x: jax.Array) -> object:
+        return row.function(x, x) if rest is None else row.function(x, *rest)
+
+    made = compiling.compile_for(lowering.bytecode(call, [struct], V5E), V5E)
+    assert made.stats["argument"] > 0
 
 
 @needs_libtpu

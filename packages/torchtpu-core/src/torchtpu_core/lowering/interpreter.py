@@ -57,8 +57,8 @@ def run_overload(
     if row is None or row.kind in (Kind.HOST, Kind.COMPOSITE):
         why = "it has no lowering" if row is None else row.reason or "its shape depends on data"
         raise UnsupportedOpError.for_op(name, why)
-    if mxu.lowers_for("tpu") and (why := _limit(name, (args, kwargs))) is not None:
-        raise HostOnlyError.for_op(name, why)
+    if mxu.lowers_for("tpu") and (limit := _limit(name, (args, kwargs))) is not None:
+        raise HostOnlyError.for_op(name, limit)
     positional, keywords = [], {}
     for i, argument in enumerate(op._schema.arguments):
         if argument.name in _DROPPED:

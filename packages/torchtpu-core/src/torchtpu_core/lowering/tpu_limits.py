@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-_DOUBLE = frozenset({torch.float64, torch.complex128})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
@@ -21,16 +19,46 @@ class Limit:
 
     Attributes:
         names: without overload, and without the underscore of an in-place form.
-        dtypes: of an operand with which it is not compiled.
+        dtype: of an operand with which it is not compiled.
         reason: what a user is told.
     """
 
     names: frozenset[str]
-    dtypes: frozenset[torch.dtype]
+    dtype: torch.dtype
     reason: str
 
 
-LIMITS: tuple[Limit, ...] = ()
+def _limit(names: str, dtype: torch.dtype, reason: str) -> Limit:
+    found = frozenset(f"aten::{name}" for name in names.split())
+    return Limit(names=found, dtype=dtype, reason=f"XLA's TPU compiler {reason}")
+
+
+#: Dtypes of tensors that a TPU cannot hold, with the reason.
+REFUSED = {
+    torch.complex128: "XLA's TPU compiler ends the process on most operators of complex128, "
+    "even on copies; use complex64"
+}
+
+LIMITS: tuple[Limit, ...] = (
+    _limit("convolution _convolution convolution_backward", torch.int64, "has none of int64"),
+    _limit("_fft_c2c _fft_r2c _fft_c2r", torch.float64, "has no Fourier transform of float64"),
+    _limit(
+        "linalg_lu linalg_lu_factor_ex _linalg_solve_ex linalg_inv_ex linalg_matrix_exp",
+        torch.float64,
+        "has no LU factors of float64",
+    ),
+    _limit("_linalg_svd", torch.float64, "ends the process on singular vectors of float64"),
+    _limit(
+        "copysign signbit nextafter frexp floor_divide digamma",
+        torch.float64,
+        "cannot read the sign or the exponent of a float64, which it keeps as two float32",
+    ),
+    _limit(
+        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward",
+        torch.float64,
+        "has no scatter of pooled gradients of float64",
+    ),
+)
 
 
 def reason(overload: str, dtypes: Iterable[torch.dtype]) -> str | None:
@@ -40,12 +68,7 @@ def reason(overload: str, dtypes: Iterable[torch.dtype]) -> str | None:
     True
     """
     given = frozenset(dtypes)
-    return next((limit.reason for limit in _limits(overload) if given & limit.dtypes), None)
-
-
-def reasons(overload: str) -> list[str]:
-    """Why it is not compiled with some dtypes; nothing if it always is."""
-    return [limit.reason for limit in _limits(overload)]
+    return next((limit.reason for limit in _limits(overload) if limit.dtype in given), None)
 
 
 def _limits(overload: str) -> list[Limit]:

@@ -9,9 +9,8 @@ from collections import Counter
 from torchtpu_core.env_values import Fallback, LogTopic
 from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import FallbackRefusedError
-from torchtpu_core.lowering import tpu_limits
 from torchtpu_core.lowering.table import Kind
-from torchtpu_core.runtime import script_warnings, tables
+from torchtpu_core.runtime import host_only, script_warnings, tables
 
 log = logging.getLogger("torchtpu")
 
@@ -28,9 +27,7 @@ def reason_of(overload: str) -> str:
     row = tables.current().get(overload) or tables.current().get(_functional(overload))
     if row is not None and row.kind is Kind.HOST:
         return row.reason
-    if row is not None and (limited := tpu_limits.reasons(overload)):
-        return limited[0]
-    return "it has no lowering for the device yet"
+    return host_only.reasons.get(overload, "it has no lowering for the device yet")
 
 
 def _functional(overload: str) -> str:

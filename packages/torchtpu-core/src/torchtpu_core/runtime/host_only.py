@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchtpu_core.errors import HostOnlyError
+from torchtpu_core.errors import HostOnlyError, UnsupportedOpError
 from torchtpu_core.lowering import tpu_limits
 from torchtpu_core.runtime.current import target
 from torchtpu_core.targets import TargetKind
+
+#: Why overloads of this process were left to the host.
+reasons: dict[str, str] = {}
 
 
 def is_host_only(overload: str, values: Iterable[Any]) -> bool:
@@ -25,11 +28,24 @@ def is_real_tpu() -> bool:
     return target().target.kind is TargetKind.TPU
 
 
+def refuse_dtype(overload: str, dtype: torch.dtype) -> None:
+    """Raise UnsupportedOpError if the device is a real TPU, which cannot hold such a tensor."""
+    if dtype in tpu_limits.REFUSED and is_real_tpu():
+        raise UnsupportedOpError.for_op(overload, tpu_limits.REFUSED[dtype])
+
+
 def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
-    """Raise HostOnlyError if the call is for the host; called once per new signature."""
+    """Raise HostOnlyError if the call is for the host; called once per new signature.
+
+    Raises:
+        UnsupportedOpError: a TPU cannot hold an operand, or the result asked for.
+    """
     if is_real_tpu():
+        for dtype in (*_dtypes(arguments.values()), arguments.get("dtype")):
+            refuse_dtype(overload, dtype)
         why = tpu_limits.reason(overload, _dtypes(arguments.values()))
         if why is not None:
+            reasons[overload] = why
             raise HostOnlyError.for_op(overload, why)
 
 

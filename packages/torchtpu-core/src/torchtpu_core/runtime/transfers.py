@@ -22,7 +22,7 @@ from jaxlib import xla_client
 from torchtpu_core import plugins
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.storage_views import Geometry, _flat
-from torchtpu_core.runtime import clients
+from torchtpu_core.runtime import clients, host_only
 
 _MOST_DIMS = 64  # of PyTorch's reductions, and of NumPy, which reads the host's memory
 
@@ -34,6 +34,7 @@ def to_device(tensor: torch.Tensor, device: int) -> jax.Array:
             f"only tensors with up to {_MOST_DIMS} dims are supported on tpu, got {tensor.ndim}: "
             "reshape it before it is copied to the device"
         )
+    host_only.refuse_dtype("aten::_to_copy", tensor.dtype)
     # Not tensor.numpy(): from then on PyTorch would refuse to resize the user's tensor.
     memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
     host: np.ndarray = np.ndarray(tensor.shape, dtypes.to_numpy(tensor.dtype), memory)
@@ -86,6 +87,7 @@ def host_buffer(array: jax.Array) -> tuple[int, Any]:
 
 def zeros(sizes: Sequence[int], dtype: torch.dtype, device: int) -> jax.Array:
     """Zeros on a device."""
+    host_only.refuse_dtype("aten::zeros", dtype)
     return put(np.zeros(tuple(sizes), dtypes.to_numpy(dtype)), device)
 
 
