@@ -115,6 +115,21 @@ def op_database(session: nox.Session) -> None:
 
 
 @nox.session
+def tpu_programs(session: nox.Session) -> None:
+    """Compile the programs of PyTorch's operator database with XLA's TPU compiler.
+
+    Installs libtpu, whose licence is not an open one. Arguments go to the sweep:
+    ``nox -s tpu_programs -- --dtypes bfloat16``.
+    """
+    session.install("-r", "requirements/torch.txt")
+    session.run("python", "tools/install.py", "core", "eager")
+    session.install("jax[tpu]")  # of the version that is there
+    command = ("python", "-m", "torchtpu_core.testing.tpu_programs")
+    results = ("--json", "benchmarks/results/tpu_programs.json")
+    session.run(*command, "--dtypes", ",".join(SWEPT_DTYPES), *results, *session.posargs)
+
+
+@nox.session
 def model_zoo(session: nox.Session) -> None:
     """Run other people's libraries and models on the device, compare them with the CPU.
 

@@ -4,7 +4,8 @@
 A process of its own for each compilation, because libtpu takes a lock file, reads the
 environment once, and ends the process on some mistakes. Reads ``job.json`` and
 ``program.mlirbc`` in DIR, says what it does on its standard output, and writes
-``stats.json`` and ``executable.bin``, or ``error.json``.
+``stats.json`` and ``executable.bin``, or ``error.json``. `try_all` is for many small programs,
+of which only whether they compile is asked.
 """
 
 from __future__ import annotations
@@ -30,6 +31,26 @@ def main(directory: Path) -> int:
         message = {"type": type(error).__name__, "message": str(error)}
         (directory / "error.json").write_text(json.dumps(message), encoding="utf-8")
         return 1
+    return 0
+
+
+def try_all(directory: Path) -> int:
+    """Compile the programs of a job one by one; returns the exit status.
+
+    Each is named in ``current`` before it is compiled, so that who reads it knows at which one the
+    compiler ended the process; what it says of each follows in ``tried.jsonl``.
+    """
+    job = json.loads((directory / "job.json").read_text(encoding="utf-8"))
+    devices = _devices(job)
+    with (directory / "tried.jsonl").open("a", encoding="utf-8") as tried:
+        for name in job["programs"]:
+            (directory / "current").write_text(name, encoding="utf-8")
+            words = ""
+            try:
+                _compile(job, (directory / name).read_bytes(), devices)
+            except Exception as error:
+                words = str(error) or type(error).__name__
+            print(json.dumps([name, words]), file=tried, flush=True)
     return 0
 
 

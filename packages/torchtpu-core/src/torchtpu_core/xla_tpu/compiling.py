@@ -168,7 +168,7 @@ def _run(
         child = Child(
             _CHILD,
             [str(directory)],
-            env=_environment(directory / "dump"),
+            env={**environment(), "XLA_FLAGS": _dump_flags(directory / "dump")},
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,
@@ -216,15 +216,18 @@ def _end(child: subprocess.Popen[Any]) -> None:
     child.wait()
 
 
-def _environment(dump: Path) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This process' environment without what changes the compiler's behaviour."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if name in _KEPT or not name.startswith(_DROPPED)
     }
-    flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text --xla_dump_hlo_pass_re=NONE"
-    return {**kept, **ENVIRONMENT, "XLA_FLAGS": flags}
+    return {**kept, **ENVIRONMENT}
+
+
+def _dump_flags(dump: Path) -> str:
+    return f"--xla_dump_to={dump} --xla_dump_hlo_as_text --xla_dump_hlo_pass_re=NONE"
 
 
 def _text(dump: Path, ending: str) -> str:
