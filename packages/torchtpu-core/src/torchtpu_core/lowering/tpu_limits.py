@@ -40,7 +40,11 @@ REFUSED = {
 }
 
 LIMITS: tuple[Limit, ...] = (
-    _limit("convolution _convolution convolution_backward", torch.int64, "has none of int64"),
+    _limit(
+        "convolution _convolution convolution_backward _trilinear",
+        torch.int64,
+        "has no convolution and no dot of int64",
+    ),
     _limit("_fft_c2c _fft_r2c _fft_c2r", torch.float64, "has no Fourier transform of float64"),
     _limit(
         "linalg_lu linalg_lu_factor_ex _linalg_solve_ex linalg_inv_ex linalg_matrix_exp",

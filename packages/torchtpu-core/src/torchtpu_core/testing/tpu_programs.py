@@ -113,19 +113,31 @@ def main() -> None:
         progress=lambda done: print(f"{done} of {len(programs.lowered)} compiled", flush=True),
     )
     refused = programs.refused | {name: words[:500] for name, words in said.items() if words}
-    counts = Counter(name.split()[0] for name in said)
-    found = {
-        "libtpu": version("libtpu"),
-        "target": programs.target.name,
-        "programs": dict(counts),
-        "refused": refused,
-    }
+    counts = Counter(_dtype(name) for name in said)
     print(f"{sum(counts.values())} programs, {len(refused)} refused")
     for name, words in refused.items():
         print(f"  {name}: {words[:200]}")
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        _save(args.json, args.target, counts, refused)
     sys.exit(bool(refused))
+
+
+def _save(path: Path, target: str, counts: Counter[str], refused: dict[str, str]) -> None:
+    """Write what was found; other dtypes of an earlier sweep by the same compiler stay."""
+    swept_with = {"libtpu": version("libtpu"), "torch": torch.__version__, "target": target}
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept = before if before.get("swept_with") == swept_with else {"programs": {}, "refused": {}}
+    left = {n: words for n, words in kept["refused"].items() if _dtype(n) not in counts}
+    found = {
+        "swept_with": swept_with,
+        "programs": kept["programs"] | counts,
+        "refused": left | refused,
+    }
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def _dtype(name: str) -> str:
+    return name.partition(" ")[0]
 
 
 if __name__ == "__main__":
