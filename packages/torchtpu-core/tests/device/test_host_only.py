@@ -73,7 +73,9 @@ def test_warning_says_why_and_the_policy_holds(real_tpu, monkeypatch) -> None:
         lambda x: x.cpu().to(torch.complex128).to("tpu"),
         lambda x: torch.zeros(3, dtype=torch.complex128, device="tpu") + 1,
         lambda x: x.to(torch.complex128),
-        lambda x: torch.complex(x, x) * 2,
+        lambda x: torch.complex(x, x),
+        lambda x: x * 1j,
+        lambda x: torch.block_diag(x, x.to(torch.complex64)),
         lambda x: torch.fft.rfft(x),
     ],
 )

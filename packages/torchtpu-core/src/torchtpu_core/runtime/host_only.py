@@ -14,6 +14,8 @@ from torchtpu_core.lowering import tpu_limits
 from torchtpu_core.runtime.current import target
 from torchtpu_core.targets import TargetKind
 
+_COMPLEX_OF_TWO = frozenset({"aten::complex", "aten::polar"})
+
 #: Why overloads of this process were left to the host.
 reasons: dict[str, str] = {}
 
@@ -28,7 +30,7 @@ def is_real_tpu() -> bool:
     return target().target.kind is TargetKind.TPU
 
 
-def refuse_dtype(overload: str, dtype: torch.dtype) -> None:
+def refuse_dtype(overload: str, dtype: torch.dtype | None) -> None:
     """Raise UnsupportedOpError if the device is a real TPU, which cannot hold such a tensor."""
     if dtype in tpu_limits.REFUSED and is_real_tpu():
         raise UnsupportedOpError.for_op(overload, tpu_limits.REFUSED[dtype])
@@ -41,12 +43,25 @@ def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
         UnsupportedOpError: a TPU cannot hold an operand, or the result asked for.
     """
     if is_real_tpu():
-        for dtype in (*_dtypes(arguments.values()), arguments.get("dtype")):
+        dtypes = _dtypes(arguments.values())
+        for dtype in (*dtypes, arguments.get("dtype"), _promoted(overload, dtypes, arguments)):
             refuse_dtype(overload, dtype)
-        why = tpu_limits.reason(overload, _dtypes(arguments.values()))
+        why = tpu_limits.reason(overload, dtypes)
         if why is not None:
             reasons[overload] = why
             raise HostOnlyError.for_op(overload, why)
+
+
+def _promoted(
+    overload: str, dtypes: Iterable[torch.dtype], arguments: Mapping[str, Any]
+) -> torch.dtype | None:
+    """complex128 if that is the result of a float64 and a complex number, or of two float64."""
+    if torch.float64 not in dtypes:
+        return None
+    numbers = any(isinstance(value, complex) for value in pytree.tree_leaves(dict(arguments)))
+    made = overload.partition(".")[0] in _COMPLEX_OF_TWO
+    found = made or numbers or any(dtype.is_complex for dtype in dtypes)
+    return torch.complex128 if found else None
 
 
 def _dtypes(values: Iterable[Any]) -> list[torch.dtype]:
