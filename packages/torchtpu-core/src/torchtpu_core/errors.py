@@ -117,6 +117,14 @@ class HostOnlyError(UnsupportedOpError):
     Fix: use float32, or compute it on the CPU.
     """
 
+    @classmethod
+    def for_op(cls, overload: str, why: str = "XLA does not compile it for a TPU") -> Self:
+        """The error for a full overload name such as ``aten::_fft_r2c``."""
+        return cls(
+            f"{overload} cannot run on tpu: {why}. Use 32-bit operands, or move them to the CPU "
+            "for this call with .cpu()."
+        )
+
 
 class FallbackRefusedError(TorchTPUError):
     """A host fallback that the user asked to treat as an error.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torchtpu_core.errors import TPUCompileError
 from torchtpu_core.targets import parse_target
 from torchtpu_core.testing.tpu_programs import Programs
 from torchtpu_core.xla_tpu import trying
@@ -33,10 +34,17 @@ def test_programs_after_one_that_ends_the_compiler_are_tried(monkeypatch) -> Non
     kinds = (b"good", b"ends", b"refused", b"ends", b"waits", b"good")
     programs = {f"program {i}": kind for i, kind in enumerate(kinds)}
     counts: list[int] = []
-    said = trying.try_all(programs, V5E, timeout_s=2.0, progress=counts.append)
+    said = trying.try_all(programs, V5E, timeout_s=5.0, progress=counts.append)
     expected = ["", trying.ENDED, "no", trying.ENDED, trying.LATE, ""]
     assert [said[name] for name in programs] == expected
     assert counts == [2, 4, 5, 6]
+
+
+def test_compiler_that_does_not_start_is_an_error_and_no_programs_fault(monkeypatch) -> None:
+    monkeypatch.setattr(trying, "require_libtpu", lambda what: None)
+    monkeypatch.setattr(trying, "_CHILD", "raise SystemExit('no such library')")
+    with pytest.raises(TPUCompileError, match="no such library"):
+        trying.try_all({"program": b"good"}, V5E)
 
 
 @pytest.mark.usefixtures("strict_on_device_0")
