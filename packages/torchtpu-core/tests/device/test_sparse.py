@@ -66,6 +66,8 @@ _CALLS = {
     ),
     "coalesced": (lambda s: s.coalesce().indices(), _COO),
     "norm": (lambda s: torch.norm(s), _COO),
+    "sum of magnitudes": (lambda s: torch.norm(s, 1), _COO),
+    "scaled_each": (lambda s: torch._foreach_mul([s], 2.0)[0], ("coo", "repeating", "csr")),
     "joined": (lambda s: torch.cat([s, s]), _COO),
 }
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional
@@ -84,8 +86,14 @@ def test_scaling_by_frequency_of_a_sparse_gradient_is_refused_as_on_cpu():
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize(
     "maker",
-    [torch.optim.SparseAdam, torch.optim.SGD, torch.optim.Adagrad],
-    ids=lambda m: m.__name__,
+    [
+        torch.optim.SparseAdam,
+        torch.optim.SGD,
+        partial(torch.optim.SGD, momentum=0.9),
+        partial(torch.optim.SGD, momentum=0.9, foreach=False),
+        torch.optim.Adagrad,
+    ],
+    ids=["SparseAdam", "SGD", "momentum", "momentum in a loop", "Adagrad"],
 )
 def test_optimizers_take_the_sparse_gradient_as_on_cpu(maker, mode):
     made = []
@@ -94,7 +102,7 @@ def test_optimizers_take_the_sparse_gradient_as_on_cpu(maker, mode):
             _TABLE.clone().to(device), freeze=False, mode=mode, sparse=True
         )
         optimizer = maker(bag.parameters(), lr=0.1)
-        for shift in (0, 1):
+        for shift in (0, 1, 2):
             optimizer.zero_grad()
             bag((_ROWS.to(device) + shift) % 5, _STARTS.to(device)).sin().sum().backward()
             optimizer.step()

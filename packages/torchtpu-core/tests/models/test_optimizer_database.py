@@ -14,7 +14,7 @@ import torch
 from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 
 _STEPS = 3
-#: Its parameters are sparse, a layout the device refuses.
+#: It takes sparse gradients alone: `test_sparse_gradients.py` has some.
 _INFOS = [info for info in optim_db if info.optim_cls is not torch.optim.SparseAdam]
 _IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "forloop": {"foreach": False},

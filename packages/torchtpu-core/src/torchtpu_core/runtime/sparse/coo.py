@@ -117,7 +117,9 @@ def _common(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return of(self._indices()[:, kept], values, self.shape, coalesced=True)
 
 
-def _product_of(self: torch.Tensor, other: Any) -> torch.Tensor:
+def _product_of(self: Any, other: Any) -> torch.Tensor:
+    if not isinstance(self, torch.Tensor):  # PyTorch's own mul_(sparse, number) turns them round
+        self, other = other, self
     if not isinstance(other, torch.Tensor):
         values = self._values() * other
         return of(self._indices(), values, self.shape, coalesced=self.is_coalesced())
@@ -161,11 +163,12 @@ def mask(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def norm(self: torch.Tensor, p: Any, dim: Any, keepdim: bool = False) -> torch.Tensor:
-    """The norm of all elements.
+    """The norm of all elements; `dim` names no dimension, or each.
 
     Raises:
-        RuntimeError: a dimension is given; PyTorch has no such norm of sparse tensors.
+        RuntimeError: of some dimensions only; PyTorch has no such norm of sparse tensors.
     """
-    if dim or keepdim:
+    whole = not dim or {d % self.dim() for d in dim} == set(range(self.dim()))
+    if not whole or keepdim:
         raise RuntimeError("norm_sparse currently only supports full reductions")
     return torch.norm(self.coalesce()._values(), 2 if p is None else p)
