@@ -256,17 +256,41 @@ void infer_by_lowering(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signat
   add_written(op, args, signature);
 }
 
-void infer(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
-  if (!op.unstated) {
-    try {
-      infer_by_meta(op, args, signature);
-      return;
-    } catch (const c10::NotImplementedError&) {
-      signature.outs.clear();
-      signature.written.clear();
+// Whether CPU PyTorch takes a call that its meta kernel refused.
+bool cpu_takes(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  py::gil_scoped_acquire gil;
+  py::list python_args;
+  for (const c10::IValue& value : args) {
+    python_args.append(torch::jit::toPyObject(value));
+  }
+  return bridge("cpu_takes")(op.name, python_args).cast<bool>();
+}
+
+// Whether the meta kernel, where there is one, stated the results.
+bool try_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
+  try {
+    infer_by_meta(op, args, signature);
+    return true;
+  } catch (const c10::NotImplementedError&) {
+  } catch (python_error& error) {
+    error.persist();
+    if (!cpu_takes(op, args)) {
+      throw;
+    }
+  } catch (const std::exception&) {  // of C++, or of a meta kernel written in Python
+    if (!cpu_takes(op, args)) {
+      throw;
     }
   }
-  infer_by_lowering(op, args, signature);
+  signature.outs.clear();
+  signature.written.clear();
+  return false;
+}
+
+void infer(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
+  if (op.unstated || !try_meta(op, args, signature)) {
+    infer_by_lowering(op, args, signature);
+  }
 }
 
 }  // namespace

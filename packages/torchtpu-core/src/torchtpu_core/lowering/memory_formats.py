@@ -120,6 +120,10 @@ RULES: Mapping[str, Callable[[Sequence[Any]], Layout]] = {
 
 #: Those without a meta kernel: their result is like their first argument.
 _LIKE_SELF = frozenset({"aten::batch_norm_backward_elemt", "aten::batch_norm_elemt"})
+#: Those whose meta kernel divides by the number of elements, which may be none.
+_LIKE_DIFFERENCE = frozenset(
+    f"aten::{loss}_backward" for loss in ("huber_loss", "mse_loss", "smooth_l1_loss")
+)
 
 
 def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor | None]:
@@ -132,8 +136,7 @@ def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor | None
         arguments: in schema order, tensors on the meta device.
     """
     op = operator(overload)
-    stated = arguments[0] if overload in _LIKE_SELF else _stated(op, arguments)
-    made = laid_out(overload, arguments, stated)
+    made = laid_out(overload, arguments, _stated(overload, arguments))
     if op._schema.arguments[-1].name != "output_mask":
         return made
     return [t if asked else None for t, asked in zip(made, arguments[-1], strict=True)]
@@ -147,8 +150,14 @@ def in_order(
     return [*args, *(kwargs.get(a.name, a.default_value) for a in rest)]
 
 
-def _stated(op: torch._ops.OpOverload, arguments: Sequence[Any]) -> Any:
-    """The results of PyTorch's meta kernel for arguments in schema order."""
+def _stated(overload: str, arguments: Sequence[Any]) -> Any:
+    """Results of the shapes and dtypes that PyTorch's meta kernel states, where it can."""
+    if overload in _LIKE_SELF:
+        return arguments[0]
+    if overload in _LIKE_DIFFERENCE:
+        _, predicted, target, *_ = arguments
+        return predicted - target
+    op = operator(overload)
     named = list(zip(op._schema.arguments, arguments, strict=False))
     keywords = {a.name: value for a, value in named if a.kwarg_only}
     return op(*(value for a, value in named if not a.kwarg_only), **keywords)

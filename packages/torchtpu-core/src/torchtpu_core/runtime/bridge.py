@@ -26,6 +26,7 @@ _HEAVY = {
     "log_flush": "explanations",
     "add_line": "deferred",
     "infer_by_lowering": "inference",
+    "cpu_takes": "cpu_errors",
     "raise_cpus_error": "cpu_errors",
     "refuse": "cpu_errors",
     "resized": "transfers",

@@ -104,6 +104,23 @@ def _refuse_larger_than_self(arguments: Mapping[str, Any]) -> None:
         )
 
 
+def cpu_takes(overload: str, args: Sequence[Any]) -> bool:
+    """Whether CPU PyTorch takes a call that its meta kernel refused, as of an empty batch.
+
+    Args:
+        overload: full name of the op.
+        args: its arguments in schema order.
+    """
+    if not overload.startswith("aten::"):
+        return False
+    schema = operator(overload)._schema.arguments
+    try:
+        _run(overload, {a.name: _zeros(value) for a, value in zip(schema, args, strict=True)})
+    except Exception:
+        return False
+    return True
+
+
 def raise_cpus_error(overload: str, args: Sequence[Any], error: BaseException | None) -> None:
     """Raise what CPU PyTorch raises for such a call; return if it raises nothing.
 

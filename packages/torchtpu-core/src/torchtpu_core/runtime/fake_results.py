@@ -7,6 +7,7 @@ refuses calls that have a lowering here; the rules below answer first, for this 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,9 +16,30 @@ from torch._subclasses import fake_impls
 
 def register() -> None:
     """Tell PyTorch the rules, once for a process."""
-    for overload, rule in ((torch.ops.aten._grouped_mm.default, _grouped_mm),):
+    for overload, rule in _rules():
         if not fake_impls._is_op_registered_to_fake_rule(overload):
             fake_impls.register_op_impl(overload)(rule)
+
+
+def _rules() -> Iterator[tuple[torch._ops.OpOverload, Callable[..., Any]]]:
+    aten = torch.ops.aten
+    yield aten._grouped_mm.default, _grouped_mm
+    for kind in ("upsample_nearest", "_upsample_nearest_exact"):
+        for axes in (1, 2, 3):
+            yield getattr(aten, f"{kind}{axes}d").default, _of_no_images
+
+
+def _of_no_images(
+    fake_mode: Any, func: Any, input: torch.Tensor, output_size: Sequence[int], *scales: Any
+) -> Any:
+    """Interpolation of an empty batch, which the meta kernels take for a mistake (torch 2.13)."""
+    batch, *sizes = input.shape
+    # A size that a program leaves open is never 0.
+    is_empty = isinstance(batch, int) and batch == 0 and all(size != 0 for size in sizes)
+    if input.device.type != "tpu" or not is_empty:
+        return NotImplemented
+    with fake_mode:
+        return input.new_empty((0, sizes[0], *output_size))
 
 
 def _grouped_mm(
