@@ -189,8 +189,39 @@ void drop_unwanted(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit
   }
 }
 
-// Runs the op on meta tensors; errors are those of CPU, from the same checks.
-void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
+// Whether CPU PyTorch takes a call that its meta kernel refused.
+bool cpu_takes(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  py::gil_scoped_acquire gil;
+  py::list python_args;
+  for (const c10::IValue& value : args) {
+    python_args.append(torch::jit::toPyObject(value));
+  }
+  return bridge("cpu_takes")(op.name, python_args).cast<bool>();
+}
+
+// Runs the meta kernel; false if there is none, or if it refuses what CPU PyTorch takes.
+bool call_meta_kernel(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::Stack& stack) {
+  try {
+    call_meta(op, args, stack);
+    return true;
+  } catch (const c10::NotImplementedError&) {
+    return false;
+  } catch (python_error& error) {
+    error.persist();
+    if (!cpu_takes(op, args)) {
+      throw;
+    }
+  } catch (const std::exception&) {  // of C++, or of a meta kernel written in Python
+    if (!cpu_takes(op, args)) {
+      throw;
+    }
+  }
+  return false;
+}
+
+// Runs the op on meta tensors; errors are those of CPU, from the same checks. False if the
+// lowering has to state the results.
+bool infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
   torch::jit::Stack stack;
   for (const c10::IValue& value : args) {
     bool filler = is_fill(op) && value.isTensor() && value.toTensor().dim() == 0;
@@ -208,7 +239,9 @@ void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature&
     if (has_out(op)) {
       silent.emplace();
     }
-    call_meta(op, args, stack);
+    if (!call_meta_kernel(op, args, stack)) {
+      return false;
+    }
   }
   drop_unwanted(op, args, stack);
   for (size_t i = 0; i < stack.size(); ++i) {
@@ -219,6 +252,7 @@ void infer_by_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature&
   bool fits = keeps_shape &&
               args[op.written[0]].toTensor().numel() == operands[op.written[0]].toTensor().numel();
   add_written(op, fits ? args : c10::ArrayRef<c10::IValue>(operands), signature);
+  return true;
 }
 
 // Raises what PyTorch's meta kernels let through and its CPU kernels refuse.
@@ -256,39 +290,8 @@ void infer_by_lowering(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signat
   add_written(op, args, signature);
 }
 
-// Whether CPU PyTorch takes a call that its meta kernel refused.
-bool cpu_takes(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
-  py::gil_scoped_acquire gil;
-  py::list python_args;
-  for (const c10::IValue& value : args) {
-    python_args.append(torch::jit::toPyObject(value));
-  }
-  return bridge("cpu_takes")(op.name, python_args).cast<bool>();
-}
-
-// Whether the meta kernel, where there is one, stated the results.
-bool try_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
-  try {
-    infer_by_meta(op, args, signature);
-    return true;
-  } catch (const c10::NotImplementedError&) {
-  } catch (python_error& error) {
-    error.persist();
-    if (!cpu_takes(op, args)) {
-      throw;
-    }
-  } catch (const std::exception&) {  // of C++, or of a meta kernel written in Python
-    if (!cpu_takes(op, args)) {
-      throw;
-    }
-  }
-  signature.outs.clear();
-  signature.written.clear();
-  return false;
-}
-
 void infer(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
-  if (op.unstated || !try_meta(op, args, signature)) {
+  if (op.unstated || !infer_by_meta(op, args, signature)) {
     infer_by_lowering(op, args, signature);
   }
 }

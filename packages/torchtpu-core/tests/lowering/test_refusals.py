@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch.nn import functional
 
 ONES = torch.ones
 WHOLE = torch.int64
@@ -104,6 +105,22 @@ MISTAKES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
     "sub, two masks": (torch.sub, (ONES(3) > 0, ONES(3) > 0)),
     "sign, complex": (torch.sign, (ONES(3, dtype=torch.complex64),)),
     "all, float out": (lambda x, out: torch.all(x, 0, out=out), (ONES(3), ONES(()))),
+    "grid_sample, grid of another dtype": (
+        functional.grid_sample,
+        (ONES(1, 1, 3, 3), ONES(1, 2, 2, 2, dtype=torch.float64)),
+    ),
+    "cross_entropy, weights of another dtype": (
+        functional.cross_entropy,
+        (ONES(2, 3), ONES(2, dtype=WHOLE), ONES(3, dtype=torch.float64)),
+    ),
+    "index_reduce, source of another dtype": (
+        lambda x, i, y: torch.index_reduce(x, 0, i, y, "mean"),
+        (ONES(3), ONES(1, dtype=WHOLE), ONES(1, dtype=torch.float64)),
+    ),
+    "histogram, edges of another dtype": (
+        torch.histogram,
+        (ONES(3), torch.linspace(0, 1, 3, dtype=torch.float64)),
+    ),
     "renorm, negative norm": (partial(torch.renorm, p=2, dim=0, maxnorm=-1.0), (ONES(2, 2),)),
 }
 
@@ -116,6 +133,30 @@ def test_mistake_raises_cpus_class_and_words(name: str) -> None:
     with pytest.raises(type(expected.value)) as raised:
         function(*(operand.to("tpu") for operand in operands))
     assert str(raised.value).startswith(str(expected.value).split("(")[0][:40])
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32")])
+@pytest.mark.parametrize("layer", [functional.conv2d, functional.conv_transpose2d])
+def test_convolution_of_mixed_dtypes_is_refused(layer, dtypes) -> None:
+    image, kernel = (torch.ones(1, 1, 4, 4, dtype=getattr(torch, d)) for d in dtypes)
+    with pytest.raises(RuntimeError):
+        layer(image, kernel)
+    with pytest.raises(RuntimeError, match=r"Input type \(.*\) and weight type .* be the same"):
+        layer(image.to("tpu"), kernel.to("tpu"))
+    with pytest.raises(RuntimeError, match=r"Input type \(.*\) and bias type .* be the same"):
+        layer(image.to("tpu"), image.to("tpu"), torch.ones(1, device="tpu", dtype=kernel.dtype))
+
+
+def test_factors_of_a_bag_have_the_dtype_of_its_table() -> None:
+    rows, starts = torch.tensor([0, 1], device="tpu"), torch.tensor([0], device="tpu")
+    table, factors = torch.ones(3, 4, device="tpu"), torch.ones(2, device="tpu").double()
+    with pytest.raises(RuntimeError, match=r"'weight' .* 'per_sample_weights'"):
+        functional.embedding_bag(rows, table, starts, mode="sum", per_sample_weights=factors)
+
+
+def test_tensors_of_two_dtypes_are_compared_as_on_cpu() -> None:
+    for other in (ONES(3).bfloat16(), ONES(3, dtype=WHOLE), torch.zeros(3, dtype=WHOLE)):
+        assert torch.equal(ONES(3).to("tpu"), other.to("tpu")) is torch.equal(ONES(3), other)
 
 
 def test_bernoulli_out_takes_any_dtype() -> None:

@@ -89,11 +89,6 @@ def _heaviside(x: jax.Array, values: jax.Array) -> jax.Array:
 
 def _equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether shapes and all values agree; reads one bool on the host."""
-    if self.dtype != other.dtype:
-        raise RuntimeError(
-            f"Expected object of data type {self.dtype} but got data type {other.dtype} "
-            "for argument 'other' in call to equal"
-        )
     return self.shape == other.shape and bool(torch.eq(self, other).all().item())
 
 

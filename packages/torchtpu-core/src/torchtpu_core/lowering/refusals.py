@@ -8,75 +8,25 @@ kernel for, where the device's result is the obvious one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import torch
 
-from torchtpu_core.lowering import refused_norms, refused_shapes
+from torchtpu_core.lowering import refused_shapes, refused_weights
+from torchtpu_core.lowering.refusal_kinds import (
+    Arguments,
+    Check,
+    all_of,
+    is_bool,
+    is_complex,
+    is_half,
+    no_kernel,
+    not_floating,
+    not_in,
+    not_real,
+    not_whole,
+    refused,
+    same_dtype,
+)
 from torchtpu_core.lowering.refused_shapes import dtype_name
-
-Arguments = Mapping[str, Any]
-Check = Callable[[Arguments], None]
-
-
-def _same_dtype(first: str, others: tuple[str, ...], message: str) -> Check:
-    """`message` is formatted with the dtypes of `first` and of the operand that differs."""
-
-    def check(arguments: Arguments) -> None:
-        expected = arguments[first].dtype
-        for other in others:
-            operand = arguments[other]
-            if isinstance(operand, torch.Tensor) and operand.dtype != expected:
-                raise RuntimeError(message.format(dtype_name(expected), dtype_name(operand.dtype)))
-
-    return check
-
-
-def _refused(
-    operand: str,
-    refused: Callable[[torch.dtype], bool],
-    message: str,
-    error: type[Exception] = RuntimeError,
-) -> Check:
-    """`message` is formatted with the operand's dtype."""
-
-    def check(arguments: Arguments) -> None:
-        dtype = arguments[operand].dtype
-        if refused(dtype):
-            raise error(message.format(dtype_name(dtype)))
-
-    return check
-
-
-def _no_kernel(operand: str, refused: Callable[[torch.dtype], bool], kernel: str) -> Check:
-    """CPU's error for a dtype that has no meaning for the op."""
-    message = f"\"{kernel}\" not implemented for '{{}}'"
-    return _refused(operand, refused, message, NotImplementedError)
-
-
-def _is_complex(dtype: torch.dtype) -> bool:
-    return dtype.is_complex
-
-
-def _is_bool(dtype: torch.dtype) -> bool:
-    return dtype == torch.bool
-
-
-def _not_floating(dtype: torch.dtype) -> bool:
-    return not dtype.is_floating_point and not dtype.is_complex
-
-
-def _not_real(dtype: torch.dtype) -> bool:
-    return not dtype.is_floating_point
-
-
-def _not_whole(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
-
-
-def _not_in(*allowed: torch.dtype) -> Callable[[torch.dtype], bool]:
-    return lambda dtype: dtype not in allowed
 
 
 def _reduces_nothing(op: str, *, whole: bool) -> Check:
@@ -105,14 +55,6 @@ def _reduces_nothing(op: str, *, whole: bool) -> Check:
     return check
 
 
-def _all(*checks: Check) -> Check:
-    def check(arguments: Arguments) -> None:
-        for each in checks:
-            each(arguments)
-
-    return check
-
-
 def _index_dtypes(arguments: Arguments) -> None:
     for index in arguments["indices"]:
         if index is not None and index.dtype not in (*_INDEX, torch.bool, torch.uint8):
@@ -121,7 +63,7 @@ def _index_dtypes(arguments: Arguments) -> None:
 
 def _integer_power(arguments: Arguments) -> None:
     base, exponent = arguments["self"], arguments["exponent"]
-    if not isinstance(base, torch.Tensor) or not _not_floating(base.dtype):
+    if not isinstance(base, torch.Tensor) or not not_floating(base.dtype):
         return
     if isinstance(exponent, int) and exponent < 0:
         raise RuntimeError("Integers to negative integer powers are not allowed.")
@@ -132,7 +74,7 @@ def _drawn_dtype(kernel: str) -> Check:
 
     def check(arguments: Arguments) -> None:
         out = arguments.get("out")
-        if out is not None and _not_floating(out.dtype):
+        if out is not None and not_floating(out.dtype):
             raise NotImplementedError(f"\"{kernel}\" not implemented for '{dtype_name(out.dtype)}'")
 
     return check
@@ -197,34 +139,39 @@ def _bernoulli(arguments: Arguments) -> None:
 def _addmm(arguments: Arguments) -> None:
     if "out_dtype" in arguments:  # the summand has the result's dtype
         return
-    _same_dtype(
+    same_dtype(
         "self", ("mat1", "mat2"), "self and mat2 must have the same dtype, but got {} and {}"
     )(arguments)
 
 
 _INDEX = (torch.int32, torch.int64)
-_PUT = _all(
+_PUT = all_of(
     _index_dtypes,
-    _same_dtype(
+    same_dtype(
         "self",
         ("values",),
         "Index put requires the source and destination dtypes match, "
         "got {} for the destination and {} for the source.",
     ),
 )
-_TARGET = _refused(
-    "target",
-    _not_in(torch.int64, torch.uint8),
-    "expected target dtype to be Long or Byte, but got {}",
+_LIKELIHOOD = all_of(
+    refused(
+        "target",
+        not_in(torch.int64, torch.uint8),
+        "expected target dtype to be Long or Byte, but got {}",
+    ),
+    same_dtype("self", ("weight",), "expected scalar type {} but found {}"),
 )
-_BATCH_NORM = _all(_no_kernel("input", _is_complex, "batch_norm"), refused_norms.dtypes)
-_CLAMP = _refused(
-    "self", _is_complex, "clamp is not supported for complex types", NotImplementedError
+_BATCH_NORM = all_of(no_kernel("input", is_complex, "batch_norm"), refused_weights.norm)
+_GRID = same_dtype("input", ("grid",), "expected scalar type {} but found {}")
+_BAG = same_dtype(
+    "weight",
+    ("per_sample_weights",),
+    "expected 'weight' and 'per_sample_weights' to have the same dtype, but got {} and {}",
 )
-
-
-def _is_half(dtype: torch.dtype) -> bool:
-    return dtype in (torch.float16, torch.bfloat16)
+_CLAMP = refused(
+    "self", is_complex, "clamp is not supported for complex types", NotImplementedError
+)
 
 
 #: Decompositions of matrices, which neither CPU nor XLA has in half precision: the operand and
@@ -244,66 +191,71 @@ _DECOMPOSED = {
 
 #: What looks at dtypes and numbers only.
 DTYPES: dict[str, Check] = {
-    "aten::mm": _same_dtype(
+    "aten::mm": same_dtype(
         "self", ("mat2",), "expected m1 and m2 to have the same dtype, but got: {} != {}"
     ),
     "aten::addmm": _addmm,
     "aten::_addmm_activation": _addmm,
-    "aten::mv": _same_dtype(
+    "aten::mv": same_dtype(
         "self", ("vec",), "addmv input tensors must have the same dtype, but got {} and {}"
     ),
-    "aten::addmv": _same_dtype(
+    "aten::addmv": same_dtype(
         "self", ("mat", "vec"), "addmv input tensors must have the same dtype, but got {} and {}"
     ),
-    "aten::addbmm": _same_dtype(
+    "aten::addbmm": same_dtype(
         "self",
         ("batch1", "batch2"),
         "self and mat2 must have the same dtype, but got {} and {}",
     ),
-    "aten::heaviside": _same_dtype(
+    "aten::heaviside": same_dtype(
         "self",
         ("values",),
         "heaviside is not yet implemented for tensors with different dtypes.",
     ),
-    "aten::linalg_cross": _same_dtype("self", ("other",), "expected scalar type {} but found {}"),
-    "aten::_cdist_forward": _same_dtype("x1", ("x2",), "expected scalar type {} but found {}"),
-    "aten::binary_cross_entropy": _same_dtype(
+    "aten::linalg_cross": same_dtype("self", ("other",), "expected scalar type {} but found {}"),
+    "aten::_cdist_forward": same_dtype("x1", ("x2",), "expected scalar type {} but found {}"),
+    "aten::binary_cross_entropy": same_dtype(
         "self", ("target", "weight"), "Found dtype {1} but expected {0}"
     ),
-    "aten::index_add": _same_dtype(
+    "aten::index_add": same_dtype(
         "self",
         ("source",),
         "index_add_(): self ({}) and source ({}) must have the same scalar type",
     ),
-    "aten::index_copy": _same_dtype(
+    "aten::index_reduce": same_dtype(
+        "self",
+        ("source",),
+        "index_reduce_(): self ({}) and source ({}) must have the same scalar type",
+    ),
+    "aten::index_copy": same_dtype(
         "self",
         ("source",),
         "index_copy_(): self and source expected to have the same dtype, "
         "but got (self) {} and (source) {}",
     ),
-    "aten::put": _same_dtype(
+    "aten::put": same_dtype(
         "self",
         ("source",),
         "put_(): self and source expected to have the same dtype, "
         "but got self.dtype = {} and source.dtype = {}",
     ),
-    "aten::index_fill": _refused(
+    "aten::index_fill": refused(
         "index",
-        _not_in(torch.int64),
+        not_in(torch.int64),
         "index_fill_(): Expected dtype int64 for index.",
         IndexError,
     ),
-    "aten::masked_fill": _refused(
+    "aten::masked_fill": refused(
         "mask",
-        _not_in(torch.bool),
+        not_in(torch.bool),
         "masked_fill only supports boolean masks, but got mask with dtype {}",
     ),
     "aten::add": _factor,
-    "aten::sub": _all(_subtraction, _factor),
-    "aten::rsub": _all(_subtraction, _factor),
-    "aten::sign": _refused(
+    "aten::sub": all_of(_subtraction, _factor),
+    "aten::rsub": all_of(_subtraction, _factor),
+    "aten::sign": refused(
         "self",
-        _is_complex,
+        is_complex,
         "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use "
         "torch.sgn instead.",
         NotImplementedError,
@@ -313,76 +265,89 @@ DTYPES: dict[str, Check] = {
     "aten::index": _index_dtypes,
     "aten::index_put": _PUT,
     "aten::_index_put_impl": _PUT,
-    "aten::index_select": _refused(
-        "index", _not_in(*_INDEX), "index_select(): Expected dtype int32 or int64 for index"
+    "aten::index_select": refused(
+        "index", not_in(*_INDEX), "index_select(): Expected dtype int32 or int64 for index"
     ),
-    "aten::nll_loss_forward": _TARGET,
-    "aten::nll_loss2d_forward": _TARGET,
-    "aten::relu": _refused("self", _is_bool, "Boolean inputs not supported for relu"),
-    "aten::sort": _refused("self", _is_complex, "Sort does not support complex dtypes"),
+    "aten::nll_loss_forward": _LIKELIHOOD,
+    "aten::nll_loss2d_forward": _LIKELIHOOD,
+    "aten::relu": refused("self", is_bool, "Boolean inputs not supported for relu"),
+    "aten::sort": refused("self", is_complex, "Sort does not support complex dtypes"),
     "aten::clamp": _CLAMP,
     "aten::clamp_min": _CLAMP,
     "aten::clamp_max": _CLAMP,
     "aten::pow": _integer_power,
-    "aten::atan2": _no_kernel("self", _is_complex, "atan2_cpu"),
-    "aten::bitwise_not": _no_kernel("self", _not_whole, "bitwise_not_cpu"),
-    "aten::gcd": _no_kernel("self", _not_whole, "gcd_cpu"),
-    "aten::lcm": _no_kernel("self", _not_whole, "lcm_cpu"),
-    "aten::frac": _no_kernel("self", _not_real, "frac_cpu"),
-    "aten::round": _no_kernel("self", _is_complex, "round_vml_cpu"),
-    "aten::signbit": _refused(
+    "aten::atan2": no_kernel("self", is_complex, "atan2_cpu"),
+    "aten::bitwise_not": no_kernel("self", not_whole, "bitwise_not_cpu"),
+    "aten::gcd": no_kernel("self", not_whole, "gcd_cpu"),
+    "aten::lcm": no_kernel("self", not_whole, "lcm_cpu"),
+    "aten::frac": no_kernel("self", not_real, "frac_cpu"),
+    "aten::round": no_kernel("self", is_complex, "round_vml_cpu"),
+    "aten::signbit": refused(
         "self",
-        _is_complex,
+        is_complex,
         "signbit is not implemented for complex tensors.",
         NotImplementedError,
     ),
     **{
-        f"aten::{op}": _refused(
-            "self", _is_complex, f"{op} is not supported for complex inputs", NotImplementedError
+        f"aten::{op}": refused(
+            "self", is_complex, f"{op} is not supported for complex inputs", NotImplementedError
         )
         for op in ("ceil", "floor", "trunc")
     },
     **{
-        f"aten::{op}": _refused(
-            "self", _not_floating, "std and var only support floating point and complex dtypes"
+        f"aten::{op}": refused(
+            "self", not_floating, "std and var only support floating point and complex dtypes"
         )
         for op in ("std", "var", "std_mean", "var_mean")
     },
     **{
-        f"aten::{op}": _no_kernel(operand, _is_half, kernel)
+        f"aten::{op}": no_kernel(operand, is_half, kernel)
         for op, (operand, kernel) in _DECOMPOSED.items()
     },
-    "aten::logcumsumexp": _no_kernel("self", _not_floating, "logcumsumexp_out_cpu"),
-    "aten::uniform": _no_kernel("self", _not_floating, "check_uniform_bounds"),
+    "aten::logcumsumexp": no_kernel("self", not_floating, "logcumsumexp_out_cpu"),
+    "aten::uniform": no_kernel("self", not_floating, "check_uniform_bounds"),
     "aten::random": _random,
     "aten::rand": _drawn_dtype("check_uniform_bounds"),
     "aten::normal": _drawn_dtype("normal_kernel_cpu"),
     "aten::bernoulli": _bernoulli,
-    "aten::_softmax_backward_data": _no_kernel(
-        "grad_output", _not_real, "softmax_backward_lastdim_kernel_impl"
+    "aten::_softmax_backward_data": no_kernel(
+        "grad_output", not_real, "softmax_backward_lastdim_kernel_impl"
     ),
-    "aten::_log_softmax_backward_data": _no_kernel(
-        "grad_output", _not_real, "log_softmax_backward_lastdim_kernel_impl"
+    "aten::_log_softmax_backward_data": no_kernel(
+        "grad_output", not_real, "log_softmax_backward_lastdim_kernel_impl"
     ),
+    "aten::convolution": refused_weights.convolution,
+    "aten::convolution_overrideable": refused_weights.convolution,
+    "aten::grid_sampler_2d": _GRID,
+    "aten::grid_sampler_3d": _GRID,
+    "aten::_embedding_bag": _BAG,
+    "aten::_embedding_bag_forward_only": _BAG,
+    "aten::_batch_norm_with_update": _BATCH_NORM,
     "aten::native_batch_norm": _BATCH_NORM,
     "aten::_native_batch_norm_legit": _BATCH_NORM,
     "aten::_native_batch_norm_legit_no_training": _BATCH_NORM,
-    "aten::native_group_norm": _all(
-        _no_kernel("input", _is_complex, "GroupNormKernelImpl"), refused_norms.dtypes
+    "aten::native_group_norm": all_of(
+        no_kernel("input", is_complex, "GroupNormKernelImpl"), refused_weights.norm
     ),
-    "aten::native_layer_norm": refused_norms.dtypes,
-    "aten::_histogramdd_from_bin_cts": _no_kernel("self", _not_real, "histogramdd"),
-    "aten::_histogramdd_from_bin_tensors": _no_kernel("self", _not_real, "histogramdd"),
-    "aten::max": _all(
-        _no_kernel("self", _is_complex, "max_all"), _reduces_nothing("max", whole=True)
+    "aten::native_layer_norm": refused_weights.norm,
+    "aten::histogram": same_dtype(
+        "self",
+        ("bins",),
+        "torch.histogramdd: input tensor and bins tensors should have the same dtype, but got "
+        "input with dtype {} and bins for dimension 0 with dtype {}",
     ),
-    "aten::min": _all(
-        _no_kernel("self", _is_complex, "min_all"), _reduces_nothing("min", whole=True)
+    "aten::_histogramdd_from_bin_cts": no_kernel("self", not_real, "histogramdd"),
+    "aten::_histogramdd_from_bin_tensors": no_kernel("self", not_real, "histogramdd"),
+    "aten::max": all_of(
+        no_kernel("self", is_complex, "max_all"), _reduces_nothing("max", whole=True)
     ),
-    "aten::_adaptive_avg_pool2d": _no_kernel("self", _not_real, "adaptive_avg_pool2d"),
-    "aten::_adaptive_avg_pool3d": _no_kernel("self", _not_real, "adaptive_avg_pool3d_cpu"),
-    "aten::adaptive_max_pool2d": _no_kernel("self", _not_real, "adaptive_max_pool2d"),
-    "aten::adaptive_max_pool3d": _no_kernel("self", _not_real, "adaptive_max_pool3d_cpu"),
+    "aten::min": all_of(
+        no_kernel("self", is_complex, "min_all"), _reduces_nothing("min", whole=True)
+    ),
+    "aten::_adaptive_avg_pool2d": no_kernel("self", not_real, "adaptive_avg_pool2d"),
+    "aten::_adaptive_avg_pool3d": no_kernel("self", not_real, "adaptive_avg_pool3d_cpu"),
+    "aten::adaptive_max_pool2d": no_kernel("self", not_real, "adaptive_max_pool2d"),
+    "aten::adaptive_max_pool3d": no_kernel("self", not_real, "adaptive_max_pool3d_cpu"),
     "aten::amax": _reduces_nothing("amax", whole=True),
     "aten::amin": _reduces_nothing("amin", whole=True),
     "aten::median": _reduces_nothing("median", whole=False),
@@ -393,6 +358,6 @@ DTYPES: dict[str, Check] = {
 
 #: Checks by the op's name, for all its overloads.
 CHECKS: dict[str, Check] = {
-    name: _all(*(t[name] for t in (DTYPES, refused_shapes.CHECKS) if name in t))
+    name: all_of(*(t[name] for t in (DTYPES, refused_shapes.CHECKS) if name in t))
     for name in {**DTYPES, **refused_shapes.CHECKS}
 }

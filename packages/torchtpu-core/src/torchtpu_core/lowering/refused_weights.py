@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dtypes of a norm's weights that PyTorch's meta kernels accept and its CPU kernels refuse.
+"""Dtypes of a layer's weights that PyTorch's meta kernels accept and its CPU kernels refuse.
 
-As `torchtpu_core.lowering.refusals`, whose table takes this check in.
+As `torchtpu_core.lowering.refusals`, whose table takes these checks in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,23 @@ _HALVES = (torch.float16, torch.bfloat16)
 _WEIGHTS = ("weight", "bias", "running_mean", "running_var")
 
 
-def dtypes(arguments: Mapping[str, Any]) -> None:
+def convolution(arguments: Mapping[str, Any]) -> None:
+    """Kernel and bias have the input's dtype.
+
+    Raises:
+        RuntimeError: in PyTorch's words for a GPU; the CPU's name its own libraries.
+    """
+    dtype = arguments["input"].dtype
+    for name in ("weight", "bias"):
+        operand = arguments.get(name)
+        if isinstance(operand, torch.Tensor) and operand.dtype != dtype:
+            raise RuntimeError(
+                f"Input type ({dtype_name(dtype)}) and {name} type ({dtype_name(operand.dtype)}) "
+                "should be the same"
+            )
+
+
+def norm(arguments: Mapping[str, Any]) -> None:
     """Weights have the input's dtype, or float32 beside an input of half precision.
 
     Raises:
