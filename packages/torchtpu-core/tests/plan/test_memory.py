@@ -506,6 +506,23 @@ def test_what_is_padded_or_repeated_for_a_product_is_written(name, reader, kept)
     assert len({life.storage for life in found} & {3, 4}) == kept
 
 
+@pytest.mark.parametrize(
+    ("gradient", "rows", "kept"),
+    [("_log_softmax_backward_data", 7, 0), ("_log_softmax_backward_data", 4, 2), ("neg", 7, 2)],
+)
+def test_gradient_of_logits_that_keep_nearly_all_rows_is_not_padded(gradient, rows, kept) -> None:
+    ops = [
+        _mm(1, 2),
+        op(gradient, Work.ELEMENTWISE, (2,), (3,)),
+        op("slice_backward", Work.ELEMENTWISE, (3,), (4,)),
+        _mm(4, 5),
+    ]
+    ops[1].write_bytes = ops[2].read_bytes = (rows * MIB // 8,)
+    made = recording(ops, dict.fromkeys((2, 3, 4), 4))
+    found = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
+    assert len({life.storage for life in found} & {3, 4}) == kept
+
+
 def test_what_the_script_holds_between_steps_is_no_activation() -> None:
     made = recording([_mm(1, 2), _mm(2, 3)], {2: 2})
     made.blocks[1] = Block(MIB, 0, Phase.FORWARD, "script.py:1")

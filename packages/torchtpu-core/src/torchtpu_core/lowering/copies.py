@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import cut_rows, dtypes, layout
 from torchtpu_core.lowering.promotion import Operand, cast
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -20,7 +20,12 @@ def copy(self: jax.Array, src: Operand, non_blocking: bool = False) -> jax.Array
 def _to_copy(
     self: jax.Array, *, dtype: torch.dtype | None = None, non_blocking: bool = False
 ) -> jax.Array:
-    return self if dtype is None else cast(self, dtypes.to_numpy(dtype))
+    if dtype is None:
+        return self
+    to = dtypes.to_numpy(dtype)
+    if cut_rows.of(self) is None and layout.cut_from(self) is None:
+        return cast(self, to)
+    return layout.by_rows(self, lambda rows: cast(rows, to))
 
 
 def _clone(self: jax.Array) -> jax.Array:

@@ -19,14 +19,21 @@ import math
 import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import jax
 from jax import lax
 
 _local = threading.local()
-_KINDS = ("sources", "ramps", "joined", "flipped", "split")
+_KINDS = ("sources", "ramps", "joined", "flipped", "split", "cuts")
 #: Lanes of a TPU's registers and tiles, along which the last dimension lies.
 LANES = 128
+#: Rows of such a tile, along which the dimension before it lies.
+SUBLANES = 8
+#: Of rows of which so many are left, all are computed.
+NEARLY_ALL = 3 / 4
+#: Where a part starts along each dimension.
+Starts: TypeAlias = Sequence[int | jax.Array]
 
 
 @contextlib.contextmanager
@@ -121,9 +128,41 @@ def rows_of(x: jax.Array) -> jax.Array | None:
 
 
 def by_rows(x: jax.Array, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """`function` of a matrix, elementwise along its rows, before these were joined."""
+    """`function` of a matrix, elementwise along its rows, before these were cut and joined."""
     source = rows_of(x)
-    return function(x) if source is None else reshaped(function(source), x.shape)
+    if source is not None:
+        return reshaped(by_rows(source, function), x.shape)
+    before = cut_from(x)
+    return function(x) if before is None else cut(function(before[0]), before[1], x.shape)
+
+
+def cut(x: jax.Array, starts: Starts, sizes: Sequence[int]) -> jax.Array:
+    """The part of `x` that starts there, remembered where it leaves nearly all rows."""
+    if x.shape == tuple(sizes):
+        return x
+    if all(isinstance(start, int) for start in starts):
+        ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+        result = lax.slice(x, starts, ends)
+    else:
+        result = lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
+    cuts = getattr(_local, "cuts", None)
+    rows = x.ndim > 2 and x.shape[-1] == sizes[-1] and NEARLY_ALL * x.size <= result.size
+    if cuts is not None and rows:
+        cuts[id(result)] = (result, x, tuple(starts))
+    return result
+
+
+def cut_from(x: jax.Array) -> tuple[jax.Array, Starts] | None:
+    """What `x` was cut out of, and where it starts there, if it is nearly all of its rows."""
+    cuts = getattr(_local, "cuts", None)
+    entry = cuts.get(id(x)) if cuts else None
+    return None if entry is None else (entry[1], entry[2])
+
+
+def same_starts(a: Starts, b: Starts) -> bool:
+    """Whether two parts are known to start alike."""
+    pairs = zip(a, b, strict=True)
+    return all(x is y or (isinstance(x, int) and isinstance(y, int) and x == y) for x, y in pairs)
 
 
 def flipped(x: jax.Array, axes: Sequence[int]) -> jax.Array:

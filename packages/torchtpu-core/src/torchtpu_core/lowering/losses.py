@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import checks, dtypes, mxu
+from torchtpu_core.lowering import checks, cut_rows, dtypes, mxu
 from torchtpu_core.lowering.promotion import Operand, Scalar, cast
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -199,10 +199,9 @@ def nll_loss_forward(
     ignore_index: int,
 ) -> tuple[jax.Array, jax.Array]:
     """`(N, C, *S)` or `(C,)` log-probabilities -> loss and the sum of the weights."""
-    x = compute(self)
-    safe, each = _class_weights(x, target, weight, ignore_index)
-    picked = _picked(x, safe)
-    zero = x.dtype.type(0)
+    safe, each = _class_weights(self, target, weight, ignore_index)
+    picked = compute(_picked(self, safe))
+    zero = picked.dtype.type(0)
     loss = jnp.where(target == ignore_index, zero, -picked * each)
     total = jnp.sum(each)
     if reduction == _NONE:
@@ -231,16 +230,19 @@ def nll_loss_backward(
         grad = grad / total_weight.astype(grad.dtype)
     zero = grad.dtype.type(0)
     value = jnp.where(target == ignore_index, zero, -each * grad)
+    rows = cut_rows.of(self)
+    if rows is not None:
+        hit = _hit(rows.whole, rows.spread(safe), -1)
+        return rows.taken(jnp.where(hit, rows.spread(value), zero).astype(self.dtype))
     dim = 1 if self.ndim > 1 else 0
-    spread = jnp.expand_dims(value, dim).reshape(_with_one(self.shape, dim))
-    return jnp.where(_hit(self, safe), spread, zero).astype(self.dtype)
+    shape = _with_one(self.shape, dim)
+    hit = _hit(self, safe.reshape(shape), dim)
+    return jnp.where(hit, value.reshape(shape), zero).astype(self.dtype)
 
 
-def _hit(x: jax.Array, target: jax.Array) -> jax.Array:
-    """Where each target's class is, in the shape of `x`, ``(N, C, *S)`` or ``(C,)``."""
-    dim = 1 if x.ndim > 1 else 0
-    classes = lax.broadcasted_iota(target.dtype, x.shape, dim)
-    return classes == jnp.expand_dims(target, dim).reshape(_with_one(x.shape, dim))
+def _hit(x: jax.Array, target: jax.Array, dim: int) -> jax.Array:
+    """Where each target's class is along a dimension of `x`, of which `target` has one."""
+    return lax.broadcasted_iota(target.dtype, x.shape, dim % x.ndim) == target
 
 
 def _picked(x: jax.Array, target: jax.Array) -> jax.Array:
@@ -252,8 +254,13 @@ def _picked(x: jax.Array, target: jax.Array) -> jax.Array:
     dim = 1 if x.ndim > 1 else 0
     if x.size == 0:
         return jnp.zeros(target.shape, x.dtype)
+    rows, zero = cut_rows.of(x), x.dtype.type(0)
+    if rows is not None:
+        hit = _hit(rows.whole, rows.spread(target), -1)
+        return rows.taken_values(jnp.sum(jnp.where(hit, rows.whole, zero), axis=-1))
     if mxu.lowers_for("tpu"):
-        return jnp.sum(jnp.where(_hit(x, target), x, x.dtype.type(0)), axis=dim)
+        hit = _hit(x, target.reshape(_with_one(x.shape, dim)), dim)
+        return jnp.sum(jnp.where(hit, x, zero), axis=dim)
     index = jnp.expand_dims(target, dim)
     found = jnp.take_along_axis(x, index, axis=dim, mode="promise_in_bounds")
     return found.reshape(target.shape)

@@ -17,7 +17,16 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dims, dtypes, layout, mxu, promotion, refused_shapes, view_ops
+from torchtpu_core.lowering import (
+    cut_rows,
+    dims,
+    dtypes,
+    layout,
+    mxu,
+    promotion,
+    refused_shapes,
+    view_ops,
+)
 from torchtpu_core.lowering.promotion import Operand, Scalar
 from torchtpu_core.lowering.table import Lowering, composite, native
 
@@ -202,6 +211,10 @@ def _slice_backward(
     if grad_output.shape[dim] == 0:
         return dims.zeros(input_sizes, grad_output.dtype)
     low, _ = dims.span(input_sizes[dim], start, end)
+    starts = [low if d == dim else 0 for d in range(len(input_sizes))]
+    whole = cut_rows.embedded(grad_output, tuple(input_sizes), starts)
+    if whole is not None:
+        return whole
     return embed_slice(grad_output, input_sizes[dim], dim, low, step)
 
 

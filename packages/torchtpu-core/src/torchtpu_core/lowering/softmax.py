@@ -17,12 +17,26 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import cut_rows, dtypes
 from torchtpu_core.lowering.table import Lowering, native
 from torchtpu_core.simulator.rates import LANES, SUBLANES
 
 #: Classes from which rows of whole lanes waste less than an eighth.
 _MANY = 8 * LANES
+
+
+def _of_cut_rows(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """`function(arrays..., dim, last)` of matrices, before their rows were cut and joined."""
+
+    @functools.wraps(function)
+    def whole(*given: Any) -> jax.Array:
+        *arrays, dim, last = given
+        found = [rows for rows in map(cut_rows.of, arrays) if rows is not None]
+        if len(found) < len(arrays) or dim % 2 != 1 or not found[0].matches(found[-1]):
+            return function(*given)
+        return found[0].taken(function(*(rows.whole for rows in found), -1, last))
+
+    return whole
 
 
 def _in_rows(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -68,11 +82,13 @@ def _result(x: jax.Array, half_to_float: bool) -> np.dtype:
     return np.dtype(np.float32) if half_to_float else x.dtype
 
 
+@_of_cut_rows
 @_in_rows
 def softmax(self: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     return softmax_core(_compute(self), dim).astype(_result(self, half_to_float))
 
 
+@_of_cut_rows
 @_in_rows
 def log_softmax(self: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     x = _compute(self)
@@ -84,6 +100,7 @@ def log_softmax(self: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     return x.astype(_result(self, half_to_float))
 
 
+@_of_cut_rows
 @_in_rows
 def softmax_backward(
     grad_output: jax.Array, output: jax.Array, dim: int, input_dtype: torch.dtype
@@ -94,6 +111,7 @@ def softmax_backward(
     return (product - y * total).astype(dtypes.to_numpy(input_dtype))
 
 
+@_of_cut_rows
 @_in_rows
 def log_softmax_backward(
     grad_output: jax.Array, output: jax.Array, dim: int, input_dtype: torch.dtype

@@ -85,8 +85,7 @@ def read(
         flat = reinterpret(_flat(value, base), dtype)
         return flat.at[_addresses(view, starts[0])].get(mode="promise_in_bounds")
     boxed = _boxed(value, base, plan, dtype)
-    if plan.extents != boxed.shape:
-        boxed = lax.dynamic_slice(boxed, starts, plan.extents, allow_negative_indices=False)
+    boxed = layout.cut(boxed, starts, plan.extents)
     return _from_box(boxed, view, plan)
 
 

@@ -72,6 +72,10 @@ def slice_dim(
     """``self[start:end:step]`` along `dim`."""
     dim = dims.wrap(dim, self.ndim)
     low, high = dims.span(self.shape[dim], start, end)
+    if step == 1:
+        starts, sizes = [0] * self.ndim, list(self.shape)
+        starts[dim], sizes[dim] = low, max(high - low, 0)
+        return layout.cut(self, starts, sizes)
     return lax.slice_in_dim(self, low, high, step, dim)
 
 

@@ -18,6 +18,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 
+from torchtpu_core.lowering.layout import NEARLY_ALL
 from torchtpu_core.plan.gathers import within_sums
 from torchtpu_core.plan.norms import NORMS
 from torchtpu_core.plan.records import Block, Op, Phase, Work
@@ -256,10 +257,27 @@ def _written_for_product(ops: Sequence[Op], uses: Uses, op: Op, readers: Sequenc
     """
     if op.name.startswith(_REPEATS) and any(takes_fused(ops[i]) for i in readers):
         return True
-    if op.name in _PADS and _feeds_product(ops, readers):
+    if _pads(ops, uses, op) and _feeds_product(ops, readers):
         return True
-    padded = (storage for i in readers if ops[i].name in _PADS for storage in ops[i].writes)
+    padded = (storage for i in readers if _pads(ops, uses, ops[i]) for storage in ops[i].writes)
     return any(_feeds_product(ops, uses.readers[storage]) for storage in padded)
+
+
+def _pads(ops: Sequence[Op], uses: Uses, op: Op) -> bool:
+    """Whether an operator pads an operand.
+
+    The gradient of logits of which nearly all rows are left is computed of all rows
+    (`lowering.cut_rows`).
+    """
+    if op.name not in _PADS:
+        return False
+    made = op
+    while len(made.reads) == 1 and made.reads[0] in uses.writers:
+        made = ops[uses.writers[made.reads[0]][-1]]
+        if made.name not in COPIES:
+            break
+    cut = made.name.endswith("softmax_backward_data") and op.name == "slice_backward"
+    return not cut or op.read_bytes[0] < NEARLY_ALL * op.write_bytes[0]
 
 
 def _scaled_by_reductions(ops: Sequence[Op]) -> set[int]:

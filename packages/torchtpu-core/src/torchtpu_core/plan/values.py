@@ -184,9 +184,7 @@ def _view(flat: jax.Array, place: Place, kept_flat: bool = False) -> jax.Array:
     radix, starts, order = box
     whole = _reshaped(flat, radix)
     extents = [*(place.sizes[d] for d in order), 1][: len(radix)]
-    taken = whole
-    if tuple(extents) != whole.shape:
-        taken = lax.slice(whole, starts, [a + n for a, n in zip(starts, extents, strict=True)])
+    taken = layout.cut(whole, starts, extents)
     taken = layout.reshaped(taken, [place.sizes[d] for d in order])
     ascending = sorted(order)
     taken = layout.permuted(taken, [order.index(d) for d in ascending])
