@@ -24,6 +24,7 @@ from torchtpu_core.plan.recomputed import (
     sources_of,
 )
 from torchtpu_core.plan.records import Block, Category, Op, Work
+from torchtpu_core.plan.result_layouts import copied_results
 from torchtpu_core.plan.rows import RANK, streams_of
 from torchtpu_core.plan.tiles import padded_sizes, row_padding
 from torchtpu_core.plan.uses import Uses, uses_of
@@ -70,7 +71,7 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     ends = ends_of_products(ops, blocks, uses, sources)
     values = _lives(ops, uses, sources, ends, size_of)
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
-    lives += broadcast_lives(broadcasts)
+    lives += [*broadcast_lives(broadcasts), *copied_results(ops, blocks, uses)]
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []
     for storage, size in fixed.items():
