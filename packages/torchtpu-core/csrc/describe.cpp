@@ -61,13 +61,17 @@ py::tuple describe_arg(const ArgSpec& spec) {
   return py::make_tuple(spec.arg->name, spec.arg->keyword, kind, payload);
 }
 
-// (kind, radix, extents, order, number of starts)
+// (kind, radix, extents, order, number of starts, which of them are known to be 0)
 py::object describe_plan(const Plan& plan) {
   static const char* kinds[] = {"identity", "unset", "slice", "gather"};
   static const Box none;
   const Box& box = plan.box ? *plan.box : none;
+  py::tuple front(box.radix.size());
+  for (size_t i = 0; i < box.radix.size(); ++i) {
+    front[i] = box.known_at_front(i);
+  }
   return py::make_tuple(kinds[static_cast<int>(plan.kind)], to_tuple(box.radix),
-                        to_tuple(box.extents), to_tuple(box.order), box.starts.size());
+                        to_tuple(box.extents), to_tuple(box.order), box.starts.size(), front);
 }
 
 // (sizes, strides, dtype)

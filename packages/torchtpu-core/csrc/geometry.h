@@ -54,6 +54,10 @@ struct Box {
   Dims extents;
   Dims order;
   Dims starts;
+
+  // Whether the program may know that radix dim `i` starts at 0, which is part of its key then: of
+  // all, and of nearly all, as of all tokens but the last (`lowering/cut_rows.py`).
+  bool known_at_front(size_t i) const { return starts[i] == 0 && extents[i] * 4 >= radix[i] * 3; }
 };
 struct Plan {
   PlanKind kind = PlanKind::kIdentity;

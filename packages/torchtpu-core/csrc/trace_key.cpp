@@ -78,6 +78,11 @@ class Builder {
     words.push_back(static_cast<int64_t>(plan.kind));
     if (plan.kind == PlanKind::kSlice) {  // the box depends on how far the storage reaches
       words.insert(words.end(), plan.box->radix.begin(), plan.box->radix.end());
+      int64_t known = 0;
+      for (size_t i = 0; i < plan.box->radix.size(); ++i) {
+        known = known << 1 | static_cast<int64_t>(plan.box->known_at_front(i));
+      }
+      words.push_back(known);
     }
     for (int64_t start : plan.starts()) {
       layout_.scalars.push_back(pack_int(start));

@@ -279,15 +279,15 @@ class OpenOps:
                 exprs = self.graph.sizes_read(number, index) if op.operands else []
                 place, _, _, plan = described
                 if (number, index) not in self.graph.reads:
-                    words.take(plan[-1])
+                    words.take(plan[4])
                     operands.append(arranged(results[place[1]][place[2]], described, exprs, sizes))
                 else:
                     array = None if place is None else next(given)
                     operands.append(_operand(array, described, exprs, sizes, words, next(reads)))
             for *_, plan in node["inputs"][len(operands) :]:
-                words.take(plan[-1])
+                words.take(plan[4])
             for _, _, _, plan, _ in node["outputs"]:
-                words.take(plan[-1])
+                words.take(plan[4])
             scalars = words.take(node["scalars"])
             with mxu.using(node["precision"]):
                 results.append(self._results(number, node, operands, sizes, words, scalars))
@@ -335,12 +335,14 @@ def _operand(
     dims = tuple(sizes.dim(e) for e in exprs)
     if array is None:  # as programs of true sizes have what was never written
         shape = [padded_size(dim) for dim in dims]
-        words.take(plan[-1])
+        words.take(plan[4])
         return Padded(jnp.zeros(shape, dtypes.to_numpy(view[2])), dims)
     if not is_read:
-        words.take(plan[-1])
+        words.take(plan[4])
         return Padded(array, dims)
-    starts = words.starts(plan)
+    # Other calls, whose views start elsewhere, run the program, too.
+    front = tuple(whole == part for whole, part in zip(plan[1], plan[2], strict=True))
+    starts = words.starts((*plan[:-1], front))
     geometry = Geometry(*base), Geometry(*view), Plan(*plan)
     return Padded(storage_views.read(array, *geometry, starts), dims)
 

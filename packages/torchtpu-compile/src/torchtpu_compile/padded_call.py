@@ -178,7 +178,7 @@ def starts_of_views(
         plans = [i[3] for i in node["inputs"]], [o[3] for o in node["outputs"]]
         spans: tuple[list[slice], list[slice]] = ([], [])
         for of, of_plans in zip(spans, plans, strict=True):
-            for *_, count in of_plans:
+            for *_, count, _ in of_plans:
                 of.append(slice(at, at + count))
                 at += count
         at += node["scalars"]

@@ -25,7 +25,7 @@ from torchtpu_compile.padded_call import starts_of_views
 
 #: Storages of one call whose sizes get programs of their own.
 _OWN_PROGRAMS = 2
-_WHOLE = ("identity", (), (), (), 0)
+_WHOLE = ("identity", (), (), (), 0, ())
 
 
 def program(description: Description, sizes_seen: Sequence[Any]) -> Program | None:

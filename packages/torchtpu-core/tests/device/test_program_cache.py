@@ -205,7 +205,7 @@ def test_shared_root_warms_a_host_with_an_empty_directory(new_process, tmp_path)
 def _description(device: int = 0, size: int = 4) -> dict[str, object]:
     """What C++ says of ``x * number``."""
     spec = ((size,), (1,), _F32)
-    whole = ("identity", (), (), (), 0)
+    whole = ("identity", (), (), (), 0, ())
     from torchtpu_core.runtime import tables
 
     node = {

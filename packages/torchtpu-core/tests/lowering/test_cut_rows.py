@@ -37,12 +37,21 @@ def front(logits: jax.Array) -> jax.Array:
     return view_ops.slice_dim(logits, 1, 0, T - 1)
 
 
-def window(logits: jax.Array) -> jax.Array:
-    """The same view as Fused Eager reads it, with starts that are operands."""
+def _window(logits: jax.Array, start: np.int32 | jax.Array) -> jax.Array:
     whole = Geometry((B, T, C), (T * C, C, 1), torch.float32)
     part = Geometry((B, T - 1, C), (T * C, C, 1), torch.float32)
     plan = Plan("slice", (B, T, C), part.sizes, (0, 1, 2), 3)
-    return storage_views.read(logits, whole, part, plan, [jnp.int32(0)] * 3)
+    return storage_views.read(logits, whole, part, plan, [np.int32(0), start, np.int32(0)])
+
+
+def window(logits: jax.Array) -> jax.Array:
+    """The same view as Fused Eager reads it where its start is an operand."""
+    return _window(logits, jnp.int32(0))
+
+
+def known_window(logits: jax.Array) -> jax.Array:
+    """And where the program is for windows that start at 0."""
+    return _window(logits, np.int32(0))
 
 
 def loss_and_gradient(
@@ -74,7 +83,7 @@ def results(logits: np.ndarray, platform: str, *how: object) -> tuple[str, list[
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("view", [front, window])
+@pytest.mark.parametrize("view", [front, window, known_window])
 def test_loss_of_cut_logits_is_computed_of_all_rows(view, dtype) -> None:
     logits = RANDOM.standard_normal((B, T, C)).astype(np.float32)
     plain, expected = results(logits, "cpu", view, dtype)
@@ -87,9 +96,12 @@ def test_loss_of_cut_logits_is_computed_of_all_rows(view, dtype) -> None:
         np.testing.assert_allclose(one, other, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5)
 
 
-def test_gradient_of_a_static_cut_is_chosen_and_not_padded() -> None:
+@pytest.mark.parametrize(
+    ("view", "padded"), [(front, False), (known_window, False), (window, True)]
+)
+def test_gradient_of_a_cut_that_starts_where_it_is_known_is_not_padded(view, padded) -> None:
     logits = RANDOM.standard_normal((B, T, C)).astype(np.float32)
-    assert "= pad" not in results(logits, "tpu", front, torch.float32)[0]
+    assert ("= pad" in results(logits, "tpu", view, torch.float32)[0]) == padded
 
 
 def test_what_is_cut_off_has_no_gradient_whatever_it_is() -> None:

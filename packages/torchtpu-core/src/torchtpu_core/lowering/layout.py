@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import jax
+import numpy as np
 from jax import lax
 
 _local = threading.local()
@@ -33,7 +34,8 @@ SUBLANES = 8
 #: Of rows of which so many are left, all are computed.
 NEARLY_ALL = 3 / 4
 #: Where a part starts along each dimension.
-Starts: TypeAlias = Sequence[int | jax.Array]
+Starts: TypeAlias = Sequence[int | np.integer | jax.Array]
+_KNOWN = (int, np.integer)
 
 
 @contextlib.contextmanager
@@ -140,9 +142,10 @@ def cut(x: jax.Array, starts: Starts, sizes: Sequence[int]) -> jax.Array:
     """The part of `x` that starts there, remembered where it leaves nearly all rows."""
     if x.shape == tuple(sizes):
         return x
-    if all(isinstance(start, int) for start in starts):
-        ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-        result = lax.slice(x, starts, ends)
+    if all(isinstance(start, _KNOWN) for start in starts):
+        known = [int(start) for start in starts]
+        ends = [start + size for start, size in zip(known, sizes, strict=True)]
+        result = lax.slice(x, known, ends)
     else:
         result = lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
     cuts = getattr(_local, "cuts", None)
@@ -161,8 +164,11 @@ def cut_from(x: jax.Array) -> tuple[jax.Array, Starts] | None:
 
 def same_starts(a: Starts, b: Starts) -> bool:
     """Whether two parts are known to start alike."""
-    pairs = zip(a, b, strict=True)
-    return all(x is y or (isinstance(x, int) and isinstance(y, int) and x == y) for x, y in pairs)
+
+    def same(x: int | np.integer | jax.Array, y: int | np.integer | jax.Array) -> bool:
+        return x is y or (isinstance(x, _KNOWN) and isinstance(y, _KNOWN) and int(x) == int(y))
+
+    return all(same(x, y) for x, y in zip(a, b, strict=True))
 
 
 def flipped(x: jax.Array, axes: Sequence[int]) -> jax.Array:

@@ -53,6 +53,7 @@ class Plan:
     extents: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
     starts: int = 0
+    front: tuple[bool, ...] = ()
 
     @property
     def kept(self) -> tuple[int, ...]:

@@ -52,19 +52,16 @@ class Words:
     def starts(self, plan: tuple[Any, ...]) -> list[jax.Array]:
         """The next view starts, as many as the plan has: int32 where its box is that small.
 
-        A box that reaches along all of a dimension starts at 0 there.
+        Where a box reaches along all of a dimension, or nearly all, its start is known if it is 0.
         """
-        kind, radix, extents, _, count = plan
+        kind, radix, _, _, count, front = plan
         taken = self.take(count)
         if kind != "slice":
             return [self._start(i) for i in taken]
         small = math.prod(radix) <= np.iinfo(np.int32).max
         read = self._small_start if small else self._start
         zero = np.dtype(np.int32 if small else np.int64).type(0)
-        return [
-            zero if whole == part else read(i)
-            for i, whole, part in zip(taken, radix, extents, strict=True)
-        ]
+        return [zero if known else read(i) for i, known in zip(taken, front, strict=True)]
 
     def _small_start(self, index: int) -> jax.Array:
         low = lax.index_in_dim(self.of(index), 0, keepdims=False)
