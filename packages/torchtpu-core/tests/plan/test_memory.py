@@ -523,6 +523,34 @@ def test_gradient_of_logits_that_keep_nearly_all_rows_is_not_padded(gradient, ro
     assert len({life.storage for life in found} & {3, 4}) == kept
 
 
+@pytest.mark.parametrize(
+    ("name", "reader", "kept"),
+    [("gelu", "native_batch_norm", 1), ("relu", "native_batch_norm", 0), ("gelu", "mul", 0)],
+)
+def test_costly_elementwise_work_is_not_repeated_by_the_passes_of_a_norm(
+    name, reader, kept
+) -> None:
+    ops = [
+        op("convolution", Work.MATMUL, (1,), (2,)),
+        op(name, Work.ELEMENTWISE, (2,), (3,)),
+        op(reader, Work.ELEMENTWISE, (3,), (4,)),
+        op("convolution", Work.MATMUL, (4,), (5,)),
+        op(f"{name}_backward", Work.ELEMENTWISE, (5, 2), (6,), BACK),
+    ]
+    made = recording(ops, dict.fromkeys((2, 3, 4, 5), 5))
+    lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
+    assert (3 in {life.storage for life in lives}) == bool(kept)
+
+
+def test_a_result_that_changes_itself_is_followed_to_no_product() -> None:
+    ops = [
+        op("copy_", Work.MOVE, (2,), (2,)),
+        op("slice_backward", Work.ELEMENTWISE, (2,), (3,)),
+        _mm(3, 4),
+    ]
+    assert _memory(ops, {2: 3, 3: 3}, shapes={3: (8, 512, 1000), 4: (8, 512, 1000)}).fits
+
+
 def test_what_the_script_holds_between_steps_is_no_activation() -> None:
     made = recording([_mm(1, 2), _mm(2, 3)], {2: 2})
     made.blocks[1] = Block(MIB, 0, Phase.FORWARD, "script.py:1")

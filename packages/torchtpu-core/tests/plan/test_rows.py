@@ -52,6 +52,20 @@ def test_tokens_are_rows_unless_they_are_made_otherwise(source, tokens, found) -
     assert streams_of(made.ops, made.blocks) == found
 
 
+@pytest.mark.parametrize(("name", "rows"), [("_log_softmax", True), ("add", False)])
+def test_losses_of_classes_in_the_second_dimension_move_no_tokens(name, rows) -> None:
+    ops = [
+        op("add", Work.ELEMENTWISE, (1,), (2,)),
+        op(name, Work.ELEMENTWISE, (2,), (3,)),
+        op("_to_copy", Work.MOVE, (3,), (4,)),
+    ]
+    made = recording(ops, {2: 2, 3: 3, 4: 3})
+    for storage, shape in ((1, ROWS), (2, TOKENS), (3, (4, 512, 64)), (4, (4, 512, 64))):
+        if storage in made.blocks:
+            made.blocks[storage].shape = shape
+    assert streams_of(made.ops, made.blocks)[4, 64] == rows
+
+
 def test_tokens_that_are_moved_are_no_rows_in_either_shape() -> None:
     ops = [
         op("native_layer_norm", Work.ELEMENTWISE, (1,), (2,)),

@@ -22,7 +22,7 @@ from torchtpu_core.plan.attention_memory import has_statistics, statistic_bytes
 from torchtpu_core.plan.broadcasts import broadcasts_of, written_for
 from torchtpu_core.plan.fused_updates import fusions
 from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
-from torchtpu_core.plan.recomputed import WINDOW, is_elementwise, sources_of
+from torchtpu_core.plan.recomputed import COSTLY, WINDOW, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import uses_of
@@ -193,6 +193,9 @@ class _Traffic:
             return 0.0
         if writer is not None and self._fusion_of[writer] == fusion:
             return 0.0
+        of_product = writer is not None and self._ops[writer].work is Work.MATMUL
+        if of_product and self._ops[index].name in COSTLY:
+            return 0.0  # the product has both results
         key = fusion, writer, storage
         block = self._blocks.get(storage)
         rest = size if block is None else max(0.0, block.size_bytes - self._loaded[key])

@@ -29,6 +29,8 @@ from torchtpu_core.simulator.rates import LANES
 COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
 _SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
 _PADS = frozenset({"slice_backward", "constant_pad_nd"})
+#: Elementwise work of some twenty instructions an element, which a norm's passes do not repeat.
+COSTLY = frozenset({"gelu"})
 _REPEATS = ("upsample_", "_upsample_")
 #: Operators further apart than this are not fused, but for what is computed again.
 WINDOW = 24
@@ -91,7 +93,7 @@ def sources_of(
         norm = (op.name in NORMS, storage in scaled, storage in normed, storage in rows)
         if _is_norm_for([ops[i] for i in readers], *norm):
             continue
-        if _written_for_product(ops, uses, op, readers):
+        if _written_for_product(ops, uses, op, readers) or _costs_passes(ops, op, readers):
             continue
         if _holds_softmax(
             ops, storage, readers, [*map(size_of, sources), written.get(storage, 0)], size_of
@@ -271,9 +273,12 @@ def _pads(ops: Sequence[Op], uses: Uses, op: Op) -> bool:
     """
     if op.name not in _PADS:
         return False
-    made = op
-    while len(made.reads) == 1 and made.reads[0] in uses.writers:
-        made = ops[uses.writers[made.reads[0]][-1]]
+    made, index = op, len(ops)
+    while len(made.reads) == 1 and (writers := uses.writers.get(made.reads[0])):
+        if writers[-1] >= index:  # it is changed in place
+            break
+        index = writers[-1]
+        made = ops[index]
         if made.name not in COPIES:
             break
     cut = made.name.endswith("softmax_backward_data") and op.name == "slice_backward"
@@ -365,6 +370,11 @@ def takes_fused(op: Op) -> bool:
 def _passes(op: Op) -> int:
     """How often an operator goes over its operands: norms do for their sums, and to apply them."""
     return 2 if "norm" in op.name and op.work is Work.ELEMENTWISE else 1
+
+
+def _costs_passes(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
+    """Whether costly work would be done for each of a norm's passes."""
+    return op.name in COSTLY and any(_passes(ops[i]) > 1 for i in readers)
 
 
 def _pays(

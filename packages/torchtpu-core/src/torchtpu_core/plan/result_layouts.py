@@ -56,13 +56,15 @@ def _product_of(
     ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int
 ) -> int | None:
     """The product of rows at whose end a result is made, if it is."""
-    count = math.prod(blocks[storage].shape)
+    count, before = math.prod(blocks[storage].shape), len(ops)
     while storage in blocks and math.prod(blocks[storage].shape) == count:
-        index = uses.writers[storage][-1] if storage in uses.writers else -1
-        op = ops[index]
-        if index >= 0 and op.work is Work.MATMUL and not is_convolution(op):
+        index = uses.writers[storage][-1] if storage in uses.writers else before
+        if index >= before:  # made before the step, or changed in place
+            return None
+        before, op = index, ops[index]
+        if op.work is Work.MATMUL and not is_convolution(op):
             return index if len(blocks[storage].shape) < _RANK else None
-        if index < 0 or not is_elementwise(op) or reduces(op) or not op.reads:
+        if not is_elementwise(op) or reduces(op) or not op.reads:
             return None
         storage = op.reads[0]
     return None

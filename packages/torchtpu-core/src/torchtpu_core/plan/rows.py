@@ -19,6 +19,11 @@ from torchtpu_core.simulator.rates import SUBLANES
 #: Dimensions of tokens in a batch.
 RANK = 3
 _MOVES = frozenset({"clone", "roll"})
+_COPIES = frozenset({"clone", "_to_copy"})
+#: Of logits ``[B, V, T]``, computed in the order of the ``[B, T, V]`` that these are a view of.
+_BY_CLASS = frozenset(
+    ["_log_softmax", "_log_softmax_backward_data", "nll_loss2d_forward", "nll_loss2d_backward"]
+)
 
 
 def streams_of(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[tuple[int, int], bool]:
@@ -29,7 +34,13 @@ def streams_of(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[tuple[int, i
         blocks: storages by identifier.
     """
     found: dict[tuple[int, int], bool] = {}
+    classified: set[int] = set()
     for op in ops:
+        if op.name in _BY_CLASS or (
+            op.name in _COPIES and op.reads and classified.issuperset(op.reads)
+        ):
+            classified.update(op.writes)
+            continue
         block = blocks.get(op.writes[0]) if op.writes else None
         if block is None or not (op.work is Work.ELEMENTWISE or op.name in _MOVES):
             continue
