@@ -44,15 +44,23 @@ class Board:
         new, self._read = text[self._read :], len(text)
         return [json.loads(line) for line in new.decode().splitlines()]
 
-    def beat(self, positions: dict[str, tuple[int, str]], now: str, failed_in: str) -> None:
+    def beat(
+        self,
+        positions: dict[str, tuple[int, str]],
+        now: str,
+        failed_in: str,
+        waits_for: dict[str, Any] | None = None,
+    ) -> None:
         """Show that this rank lives.
 
         Args:
             positions: number and name of the last collective it came to, by group.
             now: name of the oldest one it still waits for, if there is one.
             failed_in: name of the oldest one it waited for when it failed, if it has.
+            waits_for: which rank it waits for, as `crossing` has it.
         """
-        text = json.dumps({"groups": positions, "now": now, "failed_in": failed_in})
+        shown = {"groups": positions, "now": now, "failed_in": failed_in, "waits_for": waits_for}
+        text = json.dumps(shown)
         if text != self._positions:
             self._store.set(f"at/{self._rank}", text)
             self._positions = text
@@ -80,9 +88,14 @@ class Board:
         """Name of the oldest collective a rank waited for when it failed; empty if it has not."""
         return str(self._at(rank)["failed_in"])
 
+    def waits_for(self, rank: int) -> dict[str, Any] | None:
+        """What a rank waits in, and for which one, as `crossing` has it; None if for none."""
+        found: dict[str, Any] | None = self._at(rank)["waits_for"]
+        return found
+
     def _at(self, rank: int) -> dict[str, Any]:
         if not self._store.check([f"at/{rank}"]):
-            return {"groups": {}, "now": "", "failed_in": ""}
+            return {"groups": {}, "now": "", "failed_in": "", "waits_for": None}
         found: dict[str, Any] = json.loads(self._store.get(f"at/{rank}"))
         return found
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from torchtpu_distributed import _C, differences, lost_store, members, processes, recorder
 from torchtpu_distributed.board import Board
+from torchtpu_distributed.crossing import Crossing
 from torchtpu_distributed.errors import (
     CollectiveError,
     CollectiveMismatchError,
@@ -66,6 +67,7 @@ class Watch:
         self._stopped = False
         self._expired: list[str] = []
         self._failed_s = 0.0
+        self._crossing = Crossing(self._board, rank, ledger, self._is_late)
         ledger.on_trouble = self._wake.set
         ledger.on_failure = self._note_failure
         self._thread = threading.Thread(target=self._run, name="tpu_dist_watch", daemon=True)
@@ -100,7 +102,8 @@ class Watch:
             self._end_by_sigterm()
         waits = self._ledger.pending() if self._ledger.failure is None else []
         now = waits[0].name if waits else ""
-        self._board.beat(self._ledger.positions(), now, self._ledger.failed_in)
+        waits_for = self._crossing.own_wait(waits)
+        self._board.beat(self._ledger.positions(), now, self._ledger.failed_in, waits_for)
         expired, self._expired = self._expired, []
         self._board.delete(expired)
         self._hear()
@@ -111,6 +114,9 @@ class Watch:
             self._look_after(pending)
             if self._ledger.failure is not None:
                 return
+        if waits_for is not None and (message := self._crossing.proof()):
+            self._board.post("mismatch", ranks=list(self._peers), message=message)
+            self._fail(CollectiveMismatchError, message)
 
     def _hear(self) -> None:
         for notice in self._board.new_notices():
@@ -219,7 +225,7 @@ class Watch:
         return (
             f"{pending.name}: Timed out after {pending.timeout_s:g} s: {who}. Raise timeout= of "
             "init_process_group or TORCH_TPU_COLLECTIVE_TIMEOUT_S if it only needed longer."
-            f"{self._parting(pending)}"
+            f"{self._crossing.words()}{self._parting(pending)}"
         )
 
     def _parting(self, pending: Pending) -> str:
