@@ -68,10 +68,15 @@ class CpuTensors:
 
         Raises:
             CollectiveMismatchError: another rank calls something else.
-            RuntimeError: gloo has no such reduction of these dtypes.
+            RuntimeError: gloo has no such reduction of these dtypes, or the group no such root.
         """
-        _check_reduction(op, tensors)
         group = self.group
+        _check_reduction(op, tensors)
+        if root >= group.size:
+            raise RuntimeError(
+                f"{kind}: invalid root rank {root}: the ranks of group {group.name!r} are 0 to "
+                f"{group.size - 1}."
+            )
         call = self._know(kind, op, root, tensors, pieces is None)
         pending = group.come(call, user_line() or stand_in_line(), timeout_s)
         if group.is_nearby:

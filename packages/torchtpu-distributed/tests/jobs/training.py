@@ -61,3 +61,29 @@ def fully_sharded(inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]
     losses = torch.stack(steps(network, share(inputs), share(targets), 3))
     dist.all_reduce(losses, dist.ReduceOp.AVG)
     return losses.cpu(), [p.full_tensor().detach().cpu() for p in network.parameters()]
+
+
+def wrapped(
+    inputs: Tensor, targets: Tensor, dtype: torch.dtype, count: int
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """FullyShardedDataParallel (FSDP1) of each layer and the whole, in a dtype.
+
+    Returns:
+        Mean losses, full parameters, and the full gradients of the last step.
+    """
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    network = FullyShardedDataParallel(
+        model().to("tpu", dtype),
+        auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+        device_id=torch.device("tpu", dist.get_rank()),
+        use_orig_params=True,
+    )
+    rows = [share(batch).to(dtype) for batch in (inputs, targets)]
+    losses = torch.stack(steps(network, *rows, count))
+    dist.all_reduce(losses, dist.ReduceOp.AVG)
+    with FullyShardedDataParallel.summon_full_params(network, with_grads=True):
+        parameters = [p.detach().cpu().clone() for p in network.parameters()]
+        gradients = [p.grad.cpu().clone() for p in network.parameters()]
+    return losses.cpu(), parameters, gradients
