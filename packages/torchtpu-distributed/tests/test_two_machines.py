@@ -108,6 +108,8 @@ def test_ranks_on_two_machines_train_and_all_end_when_the_network_is_cut(
     assert said == [["[[1.5, 1.5]]\n", "ready\n"]] * 2, errors
     # 1 if a thread was still inside gloo and the process was ended
     assert all(rank.returncode in (1, 3) for rank in ranks), errors
-    assert "CollectiveTimeoutError" in host and "on machine1) has not come to it" in host
+    assert "CollectiveTimeoutError" in host
+    # The cut comes before the other rank has shown that it has come to the collective, or after.
+    assert "on machine1) has not come to it" in host or "but the data did not arrive" in host
     assert "store of the process group does not answer (DistNetworkError: silent for" in other
     assert "two_machines.py:" in host and "two_machines.py:" in other

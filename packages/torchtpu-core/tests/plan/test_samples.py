@@ -51,6 +51,20 @@ for _ in range(2):
 """
 
 
+#: The encoder turns batch and frames, so that their rows are joined by a copy.
+FRAMES = """
+import torch
+from torch import nn
+
+encoder = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).to("tpu")
+optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+for _ in range(2):
+    with torch.autocast("tpu", dtype=torch.bfloat16):
+        encoder(torch.randn(6, 20, 32, device="tpu")).sum().backward()
+    optimizer.step()
+"""
+
+
 @pytest.mark.parametrize("shape", ["16, 32", "16, 7, 32"])
 def test_rows_of_data_that_the_first_linear_layer_reads_are_counted(planned, shape) -> None:
     assert planned(ROWS.format(shape=shape))["samples_per_rank_and_step"] == 3 * 16
@@ -67,3 +81,7 @@ def test_images_of_all_microbatches_and_ranks_are_counted_and_no_evaluation(plan
 def test_a_label_for_each_image_is_no_token(planned) -> None:
     plan = planned(LABELS)
     assert (plan["tokens_per_rank_and_step"], plan["samples_per_rank_and_step"]) == (0, 2 * 8)
+
+
+def test_frames_of_a_sample_are_no_samples(planned) -> None:
+    assert planned(FRAMES)["samples_per_rank_and_step"] == 6

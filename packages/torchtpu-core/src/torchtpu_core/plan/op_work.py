@@ -200,18 +200,6 @@ def drawn_of(name: str, results: Sequence[torch.Tensor]) -> float:
     return results[0].numel()
 
 
-def samples_of(name: str, inputs: Sequence[torch.Tensor]) -> int:
-    """Samples that a layer reads: a convolution, or products of rows; 0 for other operators."""
-    if name == "convolution":
-        return inputs[0].shape[0]
-    if name not in ("mm", "addmm"):
-        return 0
-    rows = source = inputs[-2]
-    if rows._base is not None and rows._base.numel() == rows.numel() and rows._base.ndim:
-        source = rows._base  # in which samples may have several rows
-    return 0 if isinstance(source, torch.nn.Parameter) else source.shape[0]
-
-
 def _mm(args: Sequence[Any], out: Any) -> Products:
     left, right = args[0], args[1]
     return ((1, left.shape[0], left.shape[1], right.shape[1]),)

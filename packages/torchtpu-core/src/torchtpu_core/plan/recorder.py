@@ -28,6 +28,7 @@ from torchtpu_core.plan import (
     foreach,
     op_work,
     placeholders,
+    samples,
     sparse_shapes,
     whole_layers,
 )
@@ -205,6 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name.partition("::")[2]
         outputs = [leaf for leaf in arguments.leaves(out, []) if isinstance(leaf, FakeTensor)]
         placeholders.follow(name, args, inputs, outputs)
+        samples.follow(name, inputs, outputs)
         touched = sparse_shapes.touched(inputs, outputs)
         inputs, outputs = sparse_shapes.parts(inputs), sparse_shapes.parts(outputs)
         if name in op_work.FREE or func.is_view or not (outputs or inputs):
@@ -235,7 +237,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         )
         if name in LOOK_UPS:
             op.looked_up = inputs[1].numel()
-        op.samples = op_work.samples_of(name, inputs)
+        op.samples = samples.read(name, inputs)
         op.drawn = op_work.drawn_of(name, written)
         op.differentiable = torch.is_grad_enabled()
         if not compared:
