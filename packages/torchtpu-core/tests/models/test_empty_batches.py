@@ -75,14 +75,15 @@ def test_loss_of_an_empty_batch_is_that_of_cpu(loss, reduction) -> None:
     torch.testing.assert_close(*results, equal_nan=True)
 
 
-def test_unreduced_margin_loss_of_one_sample_is_a_number_as_on_cpu() -> None:
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("target", [3, [3]], ids=["number", "batch of one"])
+def test_margin_loss_of_one_sample_has_the_shape_of_cpus(target, reduction) -> None:
     x = torch.linspace(-1, 1, 5)
     results = [
-        functional.multi_margin_loss(x.to(d), torch.tensor(3, device=d), reduction="none").cpu()
+        functional.multi_margin_loss(x.to(d), torch.tensor(target, device=d), reduction=reduction)
         for d in ("tpu", "cpu")
     ]
-    assert results[0].shape == ()
-    torch.testing.assert_close(*results)
+    torch.testing.assert_close(results[0].cpu(), results[1])
 
 
 def test_call_that_cpu_refuses_too_keeps_its_error() -> None:

@@ -107,11 +107,14 @@ def _refuse_larger_than_self(arguments: Mapping[str, Any]) -> None:
 def cpu_takes(overload: str, args: Sequence[Any]) -> bool:
     """Whether CPU PyTorch takes a call that its meta kernel refused, as of an empty batch.
 
+    Unknown, and so no, where the number in a tensor without dimensions may decide.
+
     Args:
         overload: full name of the op.
         args: its arguments in schema order.
     """
-    if not overload.startswith("aten::"):
+    numbers = any(isinstance(value, torch.Tensor) and not value.ndim for value in args)
+    if numbers or not overload.startswith("aten::"):
         return False
     schema = operator(overload)._schema.arguments
     try:

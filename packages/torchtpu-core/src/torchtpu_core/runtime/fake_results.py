@@ -7,6 +7,7 @@ refuses calls that have a lowering here; the rules below answer first, for this 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,14 +15,18 @@ import torch
 from torch._subclasses import fake_impls
 
 
+@functools.cache
 def register() -> None:
     """Tell PyTorch the rules, once for a process."""
-    for overload, rule in _rules():
-        if not fake_impls._is_op_registered_to_fake_rule(overload):
-            fake_impls.register_op_impl(overload)(rule)
+    rules = dict(_rules())
+
+    @fake_impls.register_op_impl(rules.__contains__)
+    def _by_rule(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        return rules[func](fake_mode, func, *args, **kwargs)
 
 
 def _rules() -> Iterator[tuple[torch._ops.OpOverload, Callable[..., Any]]]:
+    # Not registered one by one: `torch.export` forgets what is known of interpolations.
     aten = torch.ops.aten
     yield aten._grouped_mm.default, _grouped_mm
     for kind in ("upsample_nearest", "_upsample_nearest_exact"):

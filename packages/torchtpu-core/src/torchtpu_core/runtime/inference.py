@@ -16,9 +16,22 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, operator
 from torchtpu_core.runtime import tables
 
-#: The dtype of the result where PyTorch's meta kernel states another than CPU's kernel gives:
-#: a bool to a bool power is a bool, not an integer.
-DTYPES: dict[str, Callable[..., torch.dtype]] = {"aten::pow.Tensor_Scalar": torch.result_type}
+
+def _power(stated: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+    """A bool to a bool power is a bool, not an integer."""
+    return stated.to(torch.result_type(*args))
+
+
+def _margin_loss(stated: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+    """The unreduced loss of one sample has the shape of its target."""
+    return stated.reshape(args[1].shape) if stated.ndim else stated
+
+
+#: What CPU's kernel gives where PyTorch's meta kernel states something else.
+CORRECTIONS: dict[str, Callable[[torch.Tensor, Sequence[Any]], torch.Tensor]] = {
+    "aten::multi_margin_loss": _margin_loss,
+    "aten::pow.Tensor_Scalar": _power,
+}
 
 _DROPPED = frozenset(
     {"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"}
@@ -38,8 +51,8 @@ def infer_by_lowering(
     if overload in memory_formats.RULES:
         stated = memory_formats.results(overload, args)
         return [None if t is None else (list(t.shape), list(t.stride()), t.dtype) for t in stated]
-    if overload in DTYPES:
-        stated = operator(overload)(*args).to(DTYPES[overload](*args))
+    if overload in CORRECTIONS:
+        stated = CORRECTIONS[overload](operator(overload)(*args), args)
         return [(list(stated.shape), list(stated.stride()), stated.dtype)]
     name, _, variant = overload.partition(".")
     schema = torch._C._get_schema(name, variant)

@@ -39,13 +39,12 @@ _TAKES_MASKS = ("aten::index", "aten::index_put", "aten::_index_put_impl")
 #: PyTorch documents a host tensor as their operand.
 _UPLOADS = ("aten::_foreach_addcdiv", "aten::_foreach_addcmul")
 #: PyTorch's meta kernels refuse calls that CPU takes: products of groups that are not
-#: bfloat16, LSTM cells without biases; or state another shape: unreduced margin losses of
-#: one sample. Their lowerings state the results.
+#: bfloat16, LSTM cells without biases; or state another shape: the unreduced margin loss
+#: of one sample. Their lowerings state the results.
 _UNSTATED = (
     "aten::_grouped_mm",
     "aten::_native_multi_head_attention",
     "aten::_thnn_fused_lstm_cell",
-    "aten::multi_margin_loss",
     "aten::multilabel_margin_loss_forward",
 )
 #: Results are the operands' elements: the host can join them in the device's memory.
@@ -154,7 +153,7 @@ def register(row: Lowering) -> None:
             options["sharing"] = sharing
         if base in APART:
             options["apart"] = True
-        if base in _UNSTATED or name in memory_formats.RULES or name in inference.DTYPES:
+        if base in _UNSTATED or name in memory_formats.RULES or name in inference.CORRECTIONS:
             options["unstated"] = True
         if base in _UPLOADS:
             options["uploads"] = True
