@@ -27,7 +27,7 @@ SWEPT_DTYPES = (
     "int32",
     "uint8",
 )
-SWEPT_FORMS = ("noncontiguous", "inplace", "out", "reference", "sparse_coo", "sparse_csr")
+SWEPT_FORMS = ("noncontiguous", "empty", "inplace", "out", "reference", "sparse_coo", "sparse_csr")
 #: Other databases of PyTorch, and the forms they are swept in.
 SWEPT_DATABASES = (("python_ref_db", "plain"), ("foreach", "plain"), ("foreach", "inplace"))
 SWEEP_SHARDS = 8
@@ -127,6 +127,19 @@ def tpu_programs(session: nox.Session) -> None:
     command = ("python", "-m", "torchtpu_core.testing.tpu_programs")
     results = ("--json", "benchmarks/results/tpu_programs.json")
     session.run(*command, "--dtypes", ",".join(SWEPT_DTYPES), *results, *session.posargs)
+
+
+@nox.session
+def tpu_forms(session: nox.Session) -> None:
+    """Execute the forms that lowerings have for TPUs on the CPU, over the operator database.
+
+    Arguments go to the sweep: ``nox -s tpu_forms -- --dtypes bfloat16 --samples 3``.
+    """
+    session.install("-r", "requirements/torch.txt")
+    session.run("python", "tools/install.py", "core", "eager")
+    session.install("-r", "requirements/test.txt")
+    command = ("python", "-m", "torchtpu_core.testing.tpu_forms")
+    session.run(*command, *(session.posargs or ("--samples", "5")))
 
 
 @nox.session

@@ -15,15 +15,14 @@ _HEAD = """# Operator database
 
 Every entry of PyTorch's `op_db` is called on the device and on the CPU with the database's own
 samples, and differentiated where it can be; results and gradients are compared. *Form* is how an
-entry is called: as it is, with non-contiguous operands, in place, or with `out=` of the right
-shape, of other strides, empty, and to be resized; `reference` and `sparse_*` are the longer and
-the sparse samples that the entries of `op_db` have, `foreach` and `python_ref_db` PyTorch's other
-databases, `error_inputs` calls that must fail: in the same class as on CPU, and most of its words.
-A value agrees if it is within ten times the
-tolerance of its dtype in `torchtpu_core.testing.tolerance`, or about as close to the result in
-double precision as the CPU's own. What is random, unspecified or defined up to a phase only is
-listed in `torchtpu_core.testing.op_rules`, with the reason. *Native* entries had no part run on
-the host.
+entry is called: as it is, with non-contiguous operands, of an empty batch, in place, or with `out=`
+of the right shape, of other strides, empty, and to be resized; `reference` and `sparse_*` are the
+longer and the sparse samples that the entries of `op_db` have, `foreach` and `python_ref_db`
+PyTorch's other databases, `error_inputs` calls that must fail: in the same class as on CPU, and
+most of its words. A value agrees if it is within ten times the tolerance of its dtype in
+`torchtpu_core.testing.tolerance`, or about as close to the result in double precision as the CPU's
+own. What is random, unspecified or defined up to a phase only is listed in
+`torchtpu_core.testing.op_rules`, with the reason. *Native* entries had no part run on the host.
 
 The figures are from simulated devices, which compute through XLA on the CPU:
 `{command}`, {environment}.

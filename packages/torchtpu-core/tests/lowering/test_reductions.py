@@ -133,6 +133,12 @@ def test_variance_without_freedom_equals_cpu(correction: int) -> None:
     check("aten::var.correction", torch.ones(1), [0], correction=correction, table=TABLE)
 
 
+@pytest.mark.parametrize("correction", [-1, 0, 1])
+def test_variance_of_no_elements_equals_cpu(correction: int) -> None:
+    empty = torch.ones(0, 3)
+    check("aten::var_mean.correction", empty, [0], correction=correction, table=TABLE)
+
+
 @pytest.mark.parametrize("x", [X, COMPLEX, WHOLE, torch.full((2, 2), -INF)])
 @pytest.mark.parametrize("dim", [[0], [0, -1]])
 def test_logsumexp_equals_cpu(x: torch.Tensor, dim: list[int]) -> None:

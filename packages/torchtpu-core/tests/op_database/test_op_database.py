@@ -33,6 +33,7 @@ _SAMPLED = (
     ("foreach", "inplace", 12),
     ("python_ref_db", "plain", 40),
     ("op_db", "reference", 60),
+    ("op_db", "empty", 20),
     ("op_db", "sparse_coo", 40),
     ("op_db", "sparse_csr", 40),
 )

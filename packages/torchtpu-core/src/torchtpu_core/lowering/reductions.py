@@ -180,7 +180,7 @@ def moments(
     """Variance (real) and mean of `x` over `dim`, in `x`'s dtype.
 
     `correction` is subtracted from the count; None means 1. At most zero degrees of
-    freedom give NaN or infinity, as the division does.
+    freedom give NaN or infinity, as the division does; of no elements both are NaN.
     """
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
@@ -188,7 +188,7 @@ def moments(
     average = keep(total / constant(count, total), x, axes, True)
     gap = x - average
     square = lax.real(gap * jnp.conj(gap)) if dtypes.is_complex(x.dtype) else gap * gap
-    freedom = max(0.0, count - (1 if correction is None else correction))
+    freedom = max(0.0, count - (1 if correction is None else correction)) if count else 0.0
     summed = lax.reduce_sum(square, axes)
     variance = summed / constant(freedom, summed)
     if not keepdim:

@@ -262,6 +262,11 @@ def _spread(made: Iterable[Any], count: int | None) -> Iterable[Any]:
 
 
 def _prepared(sample: Any, form: str) -> Any:
+    if form == "empty":
+        try:
+            sample = op_samples.emptied(sample)
+        except ValueError as error:
+            raise _RefusedByCpuError(str(error)) from error
     if form == "noncontiguous":
         try:
             sample = sample.noncontiguous()

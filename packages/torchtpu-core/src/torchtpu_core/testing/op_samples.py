@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples of PyTorch's operator database: on the device, called, and differentiated.
 
-A sample is called in a *form*: as it is, with non-contiguous operands, in place, or with
-``out=``. Each form is a function of an entry and a sample that returns all that is
+A sample is called in a *form*: as it is, with non-contiguous operands, of no elements, in place,
+or with ``out=``. Each form is a function of an entry and a sample that returns all that is
 compared, or None where the entry has no such form.
 """
 
@@ -63,6 +63,28 @@ def with_leaves(sample: Any) -> Any:
         return (own.clone() if _fills_storage(own) else own).requires_grad_(x.requires_grad)
 
     made = sample.transform(leaf)
+    made.output_process_fn_grad = sample.output_process_fn_grad
+    made.broadcasts_input = sample.broadcasts_input
+    return made
+
+
+def emptied(sample: Any) -> Any:
+    """The sample of an empty batch: nothing along its first dimension, nor in operands as long.
+
+    Raises:
+        ValueError: its input has no such dimension.
+    """
+    tensors = [x for x in pytree.tree_leaves(sample.input) if isinstance(x, torch.Tensor)]
+    if not tensors or not tensors[0].ndim or tensors[0].layout != torch.strided:
+        raise ValueError("the input has no dimension to leave empty")
+    length = len(tensors[0])
+
+    def cut(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.ndim or len(x) != length:
+            return x
+        return x.detach()[:0].clone().requires_grad_(x.requires_grad)
+
+    made = sample.transform(cut)
     made.output_process_fn_grad = sample.output_process_fn_grad
     made.broadcasts_input = sample.broadcasts_input
     return made
@@ -173,6 +195,7 @@ Form = Callable[[Any, Any], Any]
 FORMS: Mapping[str, Form] = {
     "plain": plain,
     "noncontiguous": plain,  # the samples differ, not the call
+    "empty": plain,
     "inplace": inplace,
     "out": out,
     **dict.fromkeys(op_sources.SAMPLERS, plain),  # the samples differ, not the call

@@ -6,6 +6,8 @@ programs too, apart from Mosaic kernels, which no sample is large enough for. Ta
 `torchtpu_core.testing.op_database` takes:
 
     python -m torchtpu_core.testing.tpu_forms --samples 5 --dtypes float32
+
+The nox session ``tpu_forms`` runs it.
 """
 
 from __future__ import annotations
