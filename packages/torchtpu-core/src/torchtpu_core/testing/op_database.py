@@ -229,9 +229,10 @@ def sweep_entry(
     """All samples of one entry in one dtype, or `samples` of them, spread evenly."""
     outcome = Outcome(entry_name(op), str(dtype), form)
     name = op_rules.known_name(op)
-    if dtype not in op.supported_dtypes("cpu") or name in op_rules.NOT_TRIED:
+    not_tried = {**op_rules.NOT_TRIED, **(op_rules.NOT_TRIED_EMPTY if form == "empty" else {})}
+    if dtype not in op.supported_dtypes("cpu") or name in not_tried:
         outcome.status = "skip"
-        outcome.detail = op_rules.NOT_TRIED.get(name, "not a dtype of the entry on CPU")
+        outcome.detail = not_tried.get(name, "not a dtype of the entry on CPU")
         return outcome
     before = torch.tpu.counters()["fallbacks"]
     gradients = backward and form not in _NO_GRADIENTS and _is_differentiable(op, dtype)

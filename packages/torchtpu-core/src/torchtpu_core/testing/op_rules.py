@@ -95,6 +95,19 @@ NOT_TRIED: Mapping[str, str] = {
     "chalf": "complex32 does not exist on the device: XLA has no such type",
 }
 
+_ENDS = "an empty batch ends the process on the CPU"
+#: Entries that are not tried with an empty batch, with the reason.
+NOT_TRIED_EMPTY: Mapping[str, str] = {
+    "_batch_norm_with_update": _ENDS,
+    "_native_batch_norm_legit": _ENDS,
+    "_segment_reduce": _ENDS,
+    "_unsafe_masked_index": "indices are out of the range of an empty tensor, and not checked",
+    "native_batch_norm": _ENDS,
+    "nn.functional.batch_norm": _ENDS,
+    "nn.functional.instance_norm": _ENDS,
+    "nn.functional.pdist": _ENDS,
+}
+
 #: What is compared otherwise, of which entries, and why: printed in the docs.
 EXCEPTIONS: tuple[tuple[str, frozenset[str], str], ...] = (
     (
@@ -130,4 +143,8 @@ EXCEPTIONS: tuple[tuple[str, frozenset[str], str], ...] = (
         "CPU's kernel writes an out= as if it were contiguous: there is nothing to compare with",
     ),
     *(("not tried", frozenset({name}), reason) for name, reason in NOT_TRIED.items()),
+    *(
+        ("not tried with an empty batch", frozenset({name}), reason)
+        for name, reason in NOT_TRIED_EMPTY.items()
+    ),
 )
