@@ -263,8 +263,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _keep(self, func: Any, args: Any, kwargs: Any, out: Any, op: Op, index: int) -> None:
         """Keeps an operator with its arguments; `index` operators were recorded before it."""
-        places = calls.placed((args, kwargs, out), self._number)
-        given, named, made = places
+        given, named, made = calls.placed((args, kwargs, out), self._number)
         self.recording.calls.append(
             calls.Call(func, given, named, made, op.phase, op.line, index, op.group)
         )
@@ -277,10 +276,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         target, source = calls.placed((outputs[0], known[0]), self._number)
         if target is outputs[0] or target.storage == source.storage:
             return
-        copy = _aten.copy_.default
         phase, index = self._phase(), len(self.recording.ops)
         self.recording.calls.append(
-            calls.Call(copy, (target, source), {}, target, phase, "", index)
+            calls.Call(_aten.copy_.default, (target, source), {}, target, phase, "", index)
         )
 
     def _number(self, tensor: torch.Tensor) -> int | None:
