@@ -73,6 +73,20 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
   return fills_the_unwritten() ? at::native::fill_empty_deterministic_(tensor) : tensor;
 }
 
+// Zeros that are known as such: PyTorch's kernels of the key ZeroTensor give 0 for a product with
+// them, where zeros in memory would give 0 * NaN. Nothing is written; what is read is zeros.
+at::Tensor efficient_zeros(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype,
+                                std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                                std::optional<bool> pin_memory) {
+  check_options(dtype, layout, pin_memory);
+  at::Tensor tensor = new_tensor(chosen_device(device), sizes, c10::contiguous_strides(sizes),
+                                 dtype.value_or(c10::get_default_dtype_as_scalartype()));
+  auto zeros = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(tensor.storage()), tensor.key_set().add(c10::DispatchKey::ZeroTensor), tensor.dtype());
+  zeros.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return zeros;
+}
+
 void grow_storage(const at::Tensor& self, size_t needed) {
   if (self.numel() > 0 && needed > self.storage().nbytes()) {
     resize_storage(self.storage().unsafeGetStorageImpl(), needed);
@@ -137,6 +151,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_has_compatible_shallow_copy_type", &shallow_copy_is_possible);
   library.impl("empty.memory_format", &empty_memory_format);
   library.impl("empty_strided", &empty_strided);
+  library.impl("_efficientzerotensor", &efficient_zeros);
   library.impl("resize_", &resize_);
   library.impl("set_.source_Storage_storage_offset", &set_storage);
   library.impl("set_.source_Storage", TORCH_FN(at::native::set_));

@@ -286,3 +286,35 @@ def test_backward_op_gives_the_results_that_are_asked_for(name):
         for wanted, ours in zip(expected, actual, strict=True):
             if ours is not None:
                 torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("transform", ["jvp", "jacfwd", "forward_ad"])
+def test_tangents_that_are_zero_do_not_multiply_with_what_is_not_finite(transform):
+    import torch.autograd.forward_ad as forward
+
+    divisor = torch.tensor([0.0, 2.0])
+
+    def derivative(device):
+        x = torch.tensor([0.0, 3.0], device=device)
+        by = divisor.to(device)
+        if transform == "jvp":
+            return torch.func.jvp(lambda v: v / by, (x,), (torch.ones_like(x),))[1].cpu()
+        if transform == "jacfwd":
+            return torch.func.jacfwd(lambda v: by / v)(x).cpu()
+        with forward.dual_level():
+            dual = forward.make_dual(by, torch.ones_like(by))
+            return forward.unpack_dual(x * dual.log()).tangent.cpu()
+
+    expected, actual = _both(derivative)
+    torch.testing.assert_close(actual, expected, equal_nan=True)
+
+
+def test_zeros_without_memory_are_zeros():
+    zeros = torch._efficientzerotensor(2, 3, device="tpu")
+    assert zeros._is_zerotensor()
+    assert zeros.device.type == "tpu"
+    assert (zeros + 1).cpu().equal(torch.ones(2, 3))
+    assert zeros.T.clone().cpu().equal(torch.zeros(3, 2))
+    assert zeros.cpu().equal(torch.zeros(2, 3))
+    with pytest.raises(RuntimeError, match="ZeroTensors are immutable"):
+        zeros.add_(1)
