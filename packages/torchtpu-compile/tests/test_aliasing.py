@@ -383,3 +383,34 @@ def test_parts_at_a_place_that_a_value_tells(function: Any, backend: str) -> Non
                     for results in found:
                         sum(r.square().sum() for r in results).backward()
                     torch.testing.assert_close(leaves[0].grad.cpu(), leaves[1].grad)
+
+
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_view_of_an_input_that_begins_elsewhere_each_time(
+    with_gradients: bool, dynamic: bool | None, backend: str
+) -> None:
+    torch._dynamo.reset()
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[2:4], x.t()[1:].detach()
+
+    compiled = torch.compile(function, backend=backend, dynamic=dynamic, fullgraph=True)
+    for start, width in ((0, 8), (16, 8), (25, 8), (40, 6)):
+        host = torch.arange(256.0)
+        device = host.to("tpu")
+        results = []
+        for whole, call in ((host, function), (device, compiled)):
+            x = whole[start : start + 16 * width].view(16, width)[:, 1:5]
+            x = x.requires_grad_() if with_gradients else x
+            part, turned = call(x)
+            if with_gradients:
+                part.square().sum().backward()
+                results.append((x.grad.cpu(), turned.cpu()))
+            else:
+                turned.add_(1.0)
+                part.mul_(3.0)
+                results.append((whole.cpu(), turned.storage_offset(), turned.stride()))
+        for expected, actual in zip(*results, strict=True):
+            torch.testing.assert_close(actual, expected)

@@ -232,3 +232,12 @@ def test_results_whose_size_a_value_tells(function: Callable[[Tensor], Tensor]) 
         for n in (5, 7):
             x = torch.randn(n, 4)
             torch.testing.assert_close(compiled(x.to("tpu")).cpu(), function(x))
+
+
+def test_inductors_own_fallbacks_may_be_forbidden() -> None:
+    from torch._inductor import config
+
+    torch._dynamo.reset()
+    x = torch.arange(4.0, device="tpu")
+    with config.patch(implicit_fallbacks=False):
+        assert torch.compile(lambda t: t.sin() + 1)(x).cpu().equal((x.sin() + 1).cpu())

@@ -34,7 +34,7 @@ from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.output_views import has_open_place, is_piece, is_view_of_input
 from torchtpu_compile.padded import Padded, Sizes
 from torchtpu_compile.result_layout import Layout, dense_strides
-from torchtpu_compile.size_sources import sources_of, true_sizes
+from torchtpu_compile.size_sources import sources_of, standing_alone, true_sizes
 from torchtpu_compile.symbols import Unbounded, expression, is_static, largest_that_holds
 
 log = logging.getLogger("torchtpu")
@@ -123,6 +123,7 @@ class BoundedProgram:
         self._results = (*interface.outputs, *(node for _, node in self._late))
         late = [Layout.of(_exprs(n), dense_strides(_exprs(n))) for _, n in self._late]
         self.layouts += late
+        self._views = any(x is not None and x.offset is not None for x in self.layouts)
 
     def __call__(
         self,
@@ -147,6 +148,8 @@ class BoundedProgram:
         ]
         written = [index for index, _ in self._written]
         results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
+        if self._views:
+            known |= standing_alone(self.interface, tensors, values)
         cut = [
             result if layout is None else layout.cut(result, known)
             for result, layout in zip(results, self.layouts, strict=True)

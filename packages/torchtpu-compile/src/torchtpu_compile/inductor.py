@@ -162,6 +162,7 @@ def _put_op(module: GraphModule, number: int) -> None:
 @functools.cache
 def _op() -> Any:
     """The op that stands for a graph within Inductor; it never runs."""
+    from torch._inductor import lowering
 
     @torch.library.custom_op("torchtpu_inductor::graph", mutates_args=())
     def graph(number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -174,7 +175,10 @@ def _op() -> Any:
             for t in _results[number]
         ]
 
-    return torch.ops.torchtpu_inductor.graph.default
+    overload = torch.ops.torchtpu_inductor.graph.default
+    # Declared, because users may forbid the fallbacks that Inductor would make by itself.
+    lowering.make_fallback(overload, warn=False)
+    return overload
 
 
 class _Scheduling:

@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import sympy
 import torch
 from torch.fx import Node
 from torchtpu_core.calls import DeviceCall, OutSpec, device_call
@@ -47,8 +46,9 @@ from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
 from torchtpu_compile.placement import ASSERTIONS, is_subgraph
 from torchtpu_compile.recomputed import Barriers
 from torchtpu_compile.result_layout import strides_like
+from torchtpu_compile.size_sources import standing_alone
 from torchtpu_compile.step_key import step_key
-from torchtpu_compile.symbols import Unbounded, expression
+from torchtpu_compile.symbols import Unbounded
 
 log = logging.getLogger("torchtpu")
 
@@ -130,7 +130,7 @@ class Program:
         operands = self._equal.operands_of(scalars)
         results = self._call_for(values)(tensors, operands, self._written, specs)
         if self._views:
-            known = self._known(tensors, values)
+            known = standing_alone(self.interface, tensors, values)
             for index, layout in self._views.items():
                 results[index] = layout.cut(results[index], known)
         return results
@@ -138,22 +138,6 @@ class Program:
     def draws(self, node: Node) -> int:
         """How many random ops a node stands for."""
         return _draws(node, self.tables)
-
-    def _known(
-        self, tensors: Sequence[torch.Tensor], values: tuple[Any, ...]
-    ) -> dict[sympy.Symbol, int]:
-        """The symbols that sizes of operands and numbers tell."""
-        interface = self.interface
-        sizes = [
-            *zip((n.meta["val"] for n in interface.numbers), values, strict=True),
-            *(
-                size
-                for node, tensor in zip(interface.tensors, tensors, strict=True)
-                for size in zip(node.meta["val"].shape, tensor.shape, strict=True)
-            ),
-        ]
-        pairs = ((expression(e), n) for e, n in sizes if isinstance(e, torch.SymInt))
-        return {e: n for e, n in pairs if isinstance(e, sympy.Symbol)}
 
     def bind(
         self, operands: Sequence[int], returns: Sequence[tuple[bool, int | None]], *, boxed: bool

@@ -74,6 +74,24 @@ def true_sizes(
     return known
 
 
+def standing_alone(
+    interface: Any, tensors: Sequence[torch.Tensor], numbers: Sequence[Any]
+) -> dict[sympy.Symbol, int]:
+    """Symbols that are a number, or a tensor's size, stride or place in its storage, by themselves.
+
+    No other operand tells where a view of an input begins if its input is one as well.
+    """
+    pairs = list(zip((n.meta["val"] for n in interface.numbers), numbers, strict=True))
+    for node, tensor in zip(interface.tensors, tensors, strict=True):
+        pairs += zip(_geometry(node.meta["val"]), _geometry(tensor), strict=True)
+    named = ((expression(e), n) for e, n in pairs if isinstance(e, torch.SymInt))
+    return {e: n for e, n in named if isinstance(e, sympy.Symbol)}
+
+
+def _geometry(tensor: torch.Tensor) -> list[Any]:
+    return [*tensor.shape, *tensor.stride(), tensor.storage_offset()]
+
+
 def _places(interface: Any, shapes: Sequence[Sequence[sympy.Expr]]) -> list[_Place]:
     places: list[_Place] = []
     for i, node in enumerate(interface.numbers):
