@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import matmul, mxu
+from torchtpu_core.lowering import convolution_slices, matmul, mxu
 from torchtpu_core.lowering.convolution_geometry import Geometry, full, geometry_of
 from torchtpu_core.lowering.convolution_phases import phases_of
 from torchtpu_core.lowering.matmul import accumulator
@@ -128,8 +128,14 @@ def _convolve(
     out: np.dtype | None = None,
 ) -> jax.Array:
     """The convolution of a geometry; `spread` dilates `x`, `out` is the result's dtype."""
+    spread = spread or (1,) * len(g.stride)
 
     def product(x: jax.Array, weight: jax.Array) -> jax.Array:
+        if convolution_slices.fit(g):
+            return convolution_slices.convolve(x, weight, g, spread, convolve)
+        return convolve(x, weight, g, spread)
+
+    def convolve(x: jax.Array, weight: jax.Array, g: Geometry, spread: Sequence[int]) -> jax.Array:
         return lax.conv_general_dilated(
             x,
             weight,
@@ -182,8 +188,7 @@ def input_gradient(
     flipped = lax.rev(_swap_groups(weight, g.groups), tuple(range(2, grad.ndim)))
     strides = g.stride
     depthwise = _is_depthwise(flipped, g)
-    if any(s > 1 for s in strides) and (depthwise or grad.ndim == 5):
-        # XLA:CPU has no fast path for a dilated 3-D operand; one with the zeros written out has.
+    if any(s > 1 for s in strides) and depthwise:
         spread_out = [(low, high, s - 1) for (low, high), s in zip(pads, strides, strict=True)]
         grad = lax.pad(grad, jnp.zeros((), grad.dtype), [(0, 0, 0), (0, 0, 0), *spread_out])
         grad = lax.optimization_barrier(grad)
@@ -219,10 +224,14 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
         return phases.join_weight(weight_gradient(grad, split, phases.taps, phases.geometry))
     if _is_pointwise(kernel, g):
         x = _sampled(x, g)
-    if g.groups == 1 and math.prod(kernel) == 1 and x.shape[2:] == grad.shape[2:]:
+    mixes = math.prod(kernel) == 1 and x.shape[2:] == grad.shape[2:]
+    mixes_slices = math.prod(kernel[1:]) == 1 and convolution_slices.fit(g)
+    if g.groups == 1 and (mixes or mixes_slices):
         everywhere = (0, *range(2, x.ndim))
-        product = matmul.general(grad, x, ((everywhere, everywhere), ((), ())), compute)
-        return product.reshape((o, c, *kernel))
+        over = ((everywhere, everywhere), ((), ()))
+        parts = [x] if mixes else _taps(x, kernel, grad.shape[2:], g)
+        products = [matmul.general(grad, part, over, compute) for part in parts]
+        return jnp.stack(products, axis=-1).reshape((o, c, *kernel))
     pads = []
     for i, size in enumerate(kernel):
         reach = (size - 1) * g.dilation[i] + 1

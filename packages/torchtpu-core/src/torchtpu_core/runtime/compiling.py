@@ -20,7 +20,7 @@ from torchtpu_core.cache import Entry, Kind
 from torchtpu_core.env_values import LogTopic
 from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import TorchTPUError
-from torchtpu_core.lowering import channel_order, mxu
+from torchtpu_core.lowering import channel_order, convolution_slices, mxu
 from torchtpu_core.runtime import caching, executables, fingerprints, priorities, xla_options
 from torchtpu_core.runtime.collector import uncollected
 from torchtpu_core.runtime.current import target
@@ -73,8 +73,10 @@ def compile_function(
         name: shown in logs and profiles.
     """
     began = time.perf_counter()
+    before = convolution_slices.written()
     lowered = _lower(function, avals, donated, name)
     text = lowered.as_text()
+    as_on_tpu = convolution_slices.written() == before
     traced = time.perf_counter()
     key = fingerprints.executable_key(text)
     calls = executables.custom_calls(text)
@@ -85,7 +87,9 @@ def compile_function(
     plugins.collect("torchtpu_after_compile", name=name, stablehlo=text, seconds=done - began)
     return Compiled(
         executables.direct_call(compiled),
-        device_time_ps(partial(program_cost, text)),
+        device_time_ps(partial(program_cost, text))
+        if as_on_tpu
+        else price_function(function, avals, name),
         _temporary_bytes(compiled),
         key if is_kept else None,
     )
@@ -94,14 +98,22 @@ def compile_function(
 def price_function(
     function: Callable[..., Any], avals: Sequence[jax.ShapeDtypeStruct], name: str
 ) -> int:
-    """Simulated device time in ps of one run of what is not compiled, 0 without a chip model.
+    """Simulated device time in ps of one run, 0 without a chip model; nothing is compiled.
 
     Args:
         function: pure, on JAX arrays, returning a tuple.
         avals: shape, dtype and placement of each operand; at least one.
         name: shown in logs.
     """
-    return device_time_ps(lambda: program_cost(_lower(function, avals, (), name).as_text()))
+
+    def anew(*operands: Any) -> Any:  # JAX keeps what it traced of a function
+        return function(*operands)
+
+    def cost() -> ProgramCost:
+        with convolution_slices.volumes_whole():
+            return program_cost(_lower(anew, avals, (), name).as_text())
+
+    return device_time_ps(cost)
 
 
 def _lower(
