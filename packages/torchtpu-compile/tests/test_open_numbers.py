@@ -157,3 +157,24 @@ def test_the_table_asks_for_no_module_of_torch_that_is_not_there_yet() -> None:
     # Operators of prims exist from the import of torch._prims on, which Dynamo does.
     code = "import torch_tpu.compile"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("op", [torch.addmm, torch.baddbmm])
+def test_a_beta_that_changes_to_zero_hides_what_is_not_finite(op, needs_grad, backend) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, y, beta: op(x, y, y, beta=beta), backend=backend)
+    square = (3, 3) if op is torch.addmm else (2, 3, 3)
+    for beta in (1.0, 0.5, 0.0, 2.0, 0.0):
+        results = []
+        for function, device in ((compiled, "tpu"), (lambda *a: op(*a[:2], a[1], beta=a[2]), "cpu")):
+            x = torch.full(square, torch.inf, device=device)
+            y = torch.arange(1.0, 1.0 + x.numel(), device=device).view(square)
+            y.requires_grad_(needs_grad)
+            out = function(x, y, beta)
+            if needs_grad:
+                out.sum().backward()
+            results.append((out.detach().cpu(), y.grad.cpu() if needs_grad else None))
+        for actual, expected in zip(*results, strict=True):
+            torch.testing.assert_close(actual, expected)

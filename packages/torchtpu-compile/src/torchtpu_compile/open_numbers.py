@@ -161,7 +161,12 @@ def _sum_and_product(product: Function) -> Function:
     def function(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
         if not _is_open(beta, alpha):
             return NotImplemented
-        return x * beta + product(a, b) * alpha
+        scaled = product(a, b) * alpha
+        if not _is_open(beta):
+            return scaled if beta == 0 else x * beta + scaled
+        # A factor of 0 hides what is not finite.
+        hidden = _tensor(beta, _wide(x), x.device) == 0
+        return torch.where(hidden, torch.zeros_like(x), x * beta) + scaled
 
     return function
 
