@@ -161,3 +161,13 @@ def test_backward_pass_reads_a_view_of_an_input_that_is_also_a_result() -> None:
         for a, e in zip((*actual, v.grad), (*expected, w.grad), strict=True):
             torch.testing.assert_close(a.cpu(), e)
     assert not bounded_program.reasons
+
+
+def test_turned_result_whose_last_size_may_be_zero_lies_as_in_eager() -> None:
+    def function(x: Tensor) -> Tensor:
+        width = 2 * x.shape[1] - 8  # PyTorch's strides say max(1, width)
+        turned = x.new_zeros(x.shape[0], 3, width).transpose(0, 1)
+        turned[:, :, : width // 2] = x[:, : width // 2]
+        return turned
+
+    check(function, lambda n: (torch.randn(n, n + 1),))

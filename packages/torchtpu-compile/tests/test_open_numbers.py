@@ -168,7 +168,10 @@ def test_a_beta_that_changes_to_zero_hides_what_is_not_finite(op, needs_grad, ba
     square = (3, 3) if op is torch.addmm else (2, 3, 3)
     for beta in (1.0, 0.5, 0.0, 2.0, 0.0):
         results = []
-        for function, device in ((compiled, "tpu"), (lambda *a: op(*a[:2], a[1], beta=a[2]), "cpu")):
+        for function, device in (
+            (compiled, "tpu"),
+            (lambda *a: op(*a[:2], a[1], beta=a[2]), "cpu"),
+        ):
             x = torch.full(square, torch.inf, device=device)
             y = torch.arange(1.0, 1.0 + x.numel(), device=device).view(square)
             y.requires_grad_(needs_grad)

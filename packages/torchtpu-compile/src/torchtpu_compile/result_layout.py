@@ -29,6 +29,7 @@ def dense_strides(
 
 def memory_order(exprs: Sequence[sympy.Expr], strides: Sequence[sympy.Expr]) -> list[int] | None:
     """Dimensions from outermost to innermost, None if there are gaps or it cannot be told."""
+    strides = [_without_floors(stride) for stride in strides]
     left = [d for d, size in enumerate(exprs) if size != 1]
     inner: list[int] = []
     step: sympy.Expr = sympy.Integer(1)
@@ -40,6 +41,15 @@ def memory_order(exprs: Sequence[sympy.Expr], strides: Sequence[sympy.Expr]) -> 
         inner.append(found)
         step = step * exprs[found]
     return [d for d, size in enumerate(exprs) if size == 1] + inner[::-1]
+
+
+def _without_floors(stride: sympy.Expr) -> sympy.Expr:
+    """A stride with ``size`` for ``max(1, size)``: where a size is 0, nothing lies anywhere."""
+
+    def is_floor(e: sympy.Expr) -> bool:
+        return type(e).__name__ == "Max" and len(e.args) == 2 and 1 in e.args
+
+    return stride.replace(is_floor, lambda e: next(a for a in e.args if a != 1))
 
 
 def strides_like(value: torch.Tensor, shape: Sequence[int]) -> list[int]:
