@@ -181,3 +181,13 @@ def test_a_beta_that_changes_to_zero_hides_what_is_not_finite(op, needs_grad, ba
             results.append((out.detach().cpu(), y.grad.cpu() if needs_grad else None))
         for actual, expected in zip(*results, strict=True):
             torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("mode", [None, "floor", "trunc"])
+def test_a_rounded_quotient_of_numbers_alone(mode: str | None) -> None:
+    div = torch.ops.aten.div
+    compiled = torch.compile(
+        lambda a, b: div(a, b * 1.0, rounding_mode=mode), backend="tpu", dynamic=True
+    )
+    for a, b in ((1024, 100), (7, -2), (9, 3)):
+        torch.testing.assert_close(compiled(a, b), div(a, b * 1.0, rounding_mode=mode))

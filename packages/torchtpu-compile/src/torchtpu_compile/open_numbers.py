@@ -70,7 +70,7 @@ def _as_tensors(op: Function) -> Function:
     """An op of a tensor, whose numbers may be tensors as well."""
 
     def function(x: Tensor, *numbers: Any) -> Any:
-        if not _is_open(*numbers):
+        if not _is_open(*numbers) or not isinstance(x, Tensor):
             return NotImplemented
         wide = _wide(x)
         given = [n if n is None else _tensor(n, wide, x.device) for n in numbers]
