@@ -138,3 +138,11 @@ def test_works_hold_the_tensors_that_were_given_for_results(pair):
         assert len(exchanged) == 2
         for sender, (t, wanted) in enumerate(zip(exchanged, received, strict=True)):
             assert torch.equal(t, wanted) and torch.equal(t, x + sender + rank)
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("ranks", ["pair", "xla_pair"])
+def test_future_of_a_gathered_list_holds_one_tensor_with_a_row_per_rank(request, ranks, later):
+    for pairs in request.getfixturevalue(ranks)("asynchronous.future_of_a_gathered_list", later):
+        for found, wanted in pairs:
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0)

@@ -34,6 +34,13 @@ def test_feature_over_two_ranks_equals_one_process(pair, name):
     check(pair("features.run", name), **tolerance_of(name))
 
 
+@pytest.mark.parametrize("hook", ["quantization_pertensor_hook", "quantization_perchannel_hook"])
+def test_quantising_hook_of_ddp_keeps_gradients_within_a_step(pair, hook):
+    for found, wanted, step in pair("ddp_features.quantised_gradients", hook):
+        for got, expected in zip(found, wanted, strict=True):
+            torch.testing.assert_close(got, expected, rtol=0, atol=step)
+
+
 def test_checkpoint_of_one_layout_loads_into_another(pair, tmp_path):
     check(pair("dtensor_features.checkpoint_resharded", str(tmp_path)))
 

@@ -87,7 +87,8 @@ class Backend:
         if len({tuple(t.shape) for t in targets}) > 1:
             return self._uneven.all_gather(targets, tensor)
         check_sizes(targets, tensor)
-        return self._run(opts, Collective.of("all_gather_list", targets), [tensor], targets)
+        call = Collective.of("all_gather_list", targets)
+        return self._run(opts, call, [tensor], targets).gathered()
 
     def allgather_base(self, output: torch.Tensor, operand: torch.Tensor, opts: Any) -> DeviceWork:
         """Give every rank the tensors of all, one after another."""

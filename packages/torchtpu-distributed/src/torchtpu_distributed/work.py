@@ -34,10 +34,19 @@ class DeviceWork:
         self._pending = pending
         self._ledger = ledger
         self._tensors = list(tensors)
+        self._is_gathered = False
 
     def of(self, tensors: Sequence[torch.Tensor]) -> DeviceWork:
         """The same work, as that of tensors derived from its results."""
         self._tensors = list(tensors)
+        return self
+
+    def gathered(self) -> DeviceWork:
+        """The same work, whose future holds one tensor with a row for each of its results.
+
+        PyTorch's hooks that quantise gradients index that of `all_gather` by rank.
+        """
+        self._is_gathered = True
         return self
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -75,8 +84,15 @@ class DeviceWork:
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A completed future of the tensors."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        _C.finish_future(future, self._tensors)
+        _C.finish_future(future, self._held())
         return future
+
+    def _held(self) -> list[torch.Tensor]:
+        """What a future holds."""
+        if not self._is_gathered:
+            return self._tensors
+        with torch.no_grad():
+            return [torch.stack(self._tensors)]
 
 
 class Helper(Protocol):
@@ -160,7 +176,10 @@ class QueuedWork(DeviceWork):
         return self._over
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future of the tensors."""
+        """A future of the tensors; that of gathered ones is complete: it waits."""
+        if self._is_gathered:  # they are copied, for which this thread has its place among ops
+            self._runner.help(self)
+            self._ledger.wait_until(lambda: self._over)
         with self._lock:
             future = self._future or FutureInOrder(self)
             if self._over:
@@ -180,7 +199,7 @@ class QueuedWork(DeviceWork):
         if self._error is not None:
             _C.fail_future(future, self._error)
         else:
-            _C.finish_future(future, self._tensors)
+            _C.finish_future(future, self._held())
 
 
 class SeriesWork(DeviceWork):

@@ -281,3 +281,16 @@ def results_of_works() -> list[tuple[list[Tensor], list[Tensor]]]:
         ([t.cpu() for t in some], [t.cpu() for t in wanted or []])
         for some, wanted in zip(said, (gathered, received), strict=True)
     ]
+
+
+def future_of_a_gathered_list(later: bool) -> list[tuple[Tensor, Tensor]]:
+    """What futures of gathered lists hold, or callbacks see, and the rows that it should be."""
+    x = torch.arange(6.0, device="tpu").view(2, 3) + dist.get_rank()
+    wanted = torch.stack([torch.arange(6.0).view(2, 3) + rank for rank in range(2)])
+    into = [torch.empty_like(x) for _ in range(2)]
+    future = dist.all_gather(into, x, async_op=True).get_future()
+    held = future.then(lambda done: done.value()[0] * 2).wait() if later else future.wait()[0]
+    return [
+        (held.cpu(), wanted * 2 if later else wanted),
+        (torch.stack(into).cpu(), wanted),
+    ]

@@ -72,6 +72,28 @@ def ddp_comm_hooks() -> Pair:
     return found + distributed(model, wrapped), expected() + expected()
 
 
+def quantised_gradients(name: str) -> tuple[list[Tensor], list[Tensor], float]:
+    """Gradients by a hook of PyTorch's that quantises them, those of one process, and a step.
+
+    Each rank rounds its gradients to one of 255 steps between its smallest and its largest.
+    """
+    from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks
+
+    model = net().to("tpu")
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(dist.group.WORLD, getattr(quantization_hooks, name))
+    loss_of(wrapped, *map(share, batch())).backward()
+    alone = net()
+    loss_of(alone, *batch()).backward()
+    mine = net().to("tpu")
+    loss_of(mine, *map(share, batch())).backward()
+    flat = torch.cat([p.grad.flatten() for p in mine.parameters()])
+    step = (flat.max().clamp(min=0) - flat.min().clamp(max=0)) / 255
+    dist.all_reduce(step, dist.ReduceOp.MAX)
+    gradients = [[p.grad.cpu() for p in of.parameters()] for of in (model, alone)]
+    return gradients[0], gradients[1], step.item()
+
+
 def ddp_join() -> Pair:
     """Rank 0 has one batch less than the others; sums of gradients over those that have one."""
     from torch.distributed.algorithms.join import Join
