@@ -117,11 +117,25 @@ class Builder {
     }
   }
 
+  // Which results a later one of the same op replaces: ops on lists write a storage piece by piece.
+  static std::vector<bool> superseded(const Node& node) {
+    std::vector<bool> replaced(node.outputs.size(), false);
+    for (const NodeOutput& output : node.outputs) {
+      if (output.is_update && output.base <= kOwnOutput) {
+        replaced[static_cast<size_t>(kOwnOutput - output.base)] = true;
+      }
+    }
+    return replaced;
+  }
+
   // A result is live if anything besides this trace refers to it.
   void find_live() {
     for (Node& node : trace_.nodes) {
-      for (NodeOutput& output : node.outputs) {
-        bool live = alone_ || output.value.use_count() > 1 + output.value->uses_in_trace;
+      std::vector<bool> replaced = alone_ ? superseded(node) : std::vector<bool>();
+      for (size_t i = 0; i < node.outputs.size(); ++i) {
+        NodeOutput& output = node.outputs[i];
+        bool live = alone_ ? !replaced[i]
+                           : output.value.use_count() > 1 + output.value->uses_in_trace;
         output.value->uses_in_trace = 0;
         layout_.liveness.live.push_back(live ? 1 : 0);
         if (live) {

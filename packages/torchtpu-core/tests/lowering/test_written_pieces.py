@@ -43,3 +43,22 @@ def test_pieces_of_written_memory_that_are_read_too_keep_their_old_values_apart(
     torch._foreach_mul_(list(whole.split(37)), [2.0, 3.0, 4.0])
     assert "select_n" in lowered[-1]
     torch.testing.assert_close(whole.cpu(), expected)
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_pieces_that_one_operator_writes_take_memory_for_one_version(
+    strict_on_device_0, is_written
+):
+    pieces = [torch.full((1 << 14,), float(n), device="tpu") for n in range(8)]
+    whole = torch.empty(1 << 18, device="tpu")
+    if is_written:
+        whole.zero_()
+    for _ in range(2):
+        torch.tpu.synchronize()
+        before = torch.tpu.memory_allocated()
+        torch.tpu.reset_peak_memory_stats()
+        torch._foreach_copy_(list(whole[: 1 << 17].split(1 << 14)), pieces)
+        torch.tpu.synchronize()
+        assert torch.tpu.max_memory_allocated() - before <= 2 * whole.nbytes
+    found = whole[: 1 << 17].view(8, -1).cpu()
+    assert torch.equal(found, torch.arange(8.0)[:, None].expand(8, 1 << 14))
