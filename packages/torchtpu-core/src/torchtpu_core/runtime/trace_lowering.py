@@ -20,11 +20,10 @@ from torchtpu_core.lowering import checks, dtypes, layout, mxu, storage_views, u
 from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, cast
 from torchtpu_core.lowering.storage_views import Geometry, Plan
-from torchtpu_core.runtime import clients, cpu_errors, recomputation, tables
+from torchtpu_core.runtime import clients, cpu_errors, list_pieces, recomputation, tables
 from torchtpu_core.runtime.trace_words import Words
 
-# Bases at or below this are results of the same op (kOwnOutput in csrc/trace.h).
-_OWN_OUTPUT = -2
+_OWN_OUTPUT = list_pieces.OWN_OUTPUT
 _UNWRITTEN = -1
 
 #: What `csrc/describe.cpp` makes of a trace.
@@ -202,12 +201,13 @@ class Sources:
             first, base = False, node["outputs"][_OWN_OUTPUT - base][2]
         if base == _UNWRITTEN:
             return True  # no operand can be part of it
-        if not first:
+        pieces = list_pieces.written_inputs(node) if list_pieces.are_written_by(node) else set()
+        if not first and not pieces:
             return False
         written = node["inputs"][base][0]
         own_reads = 0
-        for place, _, view, read_plan in node["inputs"]:
-            if place is None or view is None:
+        for position, (place, _, view, read_plan) in enumerate(node["inputs"]):
+            if place is None or view is None or (position in pieces and place == written):
                 continue
             if place == written and read_plan == plan and own_reads == 0:
                 own_reads += 1
@@ -238,20 +238,38 @@ def _lower_node(
 ) -> list[jax.Array]:
     scalars = words.take(node["scalars"])
     args, kwargs = arguments(node, values, words, scalars)
+    specs = _result_specs(node)
+
+    def write(position: int, value: jax.Array, earlier: list[jax.Array]) -> jax.Array:
+        output, starts = node["outputs"][position], update_starts[position]
+        return _write_output(value, raw, earlier, output, starts, node, in_place)
+
+    def lower_piece(position: int, own: list[Any], named: dict[str, Any]) -> jax.Array:
+        (value,) = _split_returns(node, _run(node, own, named))[1]
+        return _conform(node["name"], value, *_shape_of(specs[position]))
+
+    if list_pieces.are_written_by(node):
+        return list_pieces.lower(node, args, kwargs, update_starts, lower_piece, write)
+    fresh, written = _split_returns(node, _run(node, args, kwargs))
+    results: list[jax.Array] = []
+    for position, (value, spec) in enumerate(zip(fresh + written, specs, strict=True)):
+        value = _conform(node["name"], value, *_shape_of(spec))
+        results.append(write(position, value, results))
+    return results
+
+
+def _run(node: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     try:
         with mxu.using(node.get("precision")):
-            returned = run_row(node["row"], args, kwargs, tables.current())
+            return run_row(node["row"], args, kwargs, tables.current())
     except Exception as error:
         cpu_errors.raise_for_arrays(node["name"], args, kwargs, error)
         raise
-    fresh, written = _split_returns(node, returned)
-    results = []
-    for value, (sizes, _, dtype) in zip(fresh + written, _result_specs(node), strict=True):
-        results.append(_conform(node["name"], value, sizes, dtypes.to_numpy(dtype)))
-    written_back: list[jax.Array] = []
-    for value, output, starts in zip(results, node["outputs"], update_starts, strict=True):
-        written_back.append(_write_output(value, raw, written_back, output, starts, node, in_place))
-    return written_back
+
+
+def _shape_of(spec: Any) -> tuple[tuple[int, ...], np.dtype]:
+    sizes, _, dtype = spec
+    return sizes, dtypes.to_numpy(dtype)
 
 
 def arguments(
