@@ -24,6 +24,14 @@ def test_group_of_other_ranks_is_said_with_what_each_rank_makes():
     assert "rank 1: rank 1\n" in said and "rank 0: ranks 0, 1\n" in said
 
 
+def test_groups_of_one_of_the_same_name_are_no_difference():
+    store = dist.HashStore()
+    for rank in range(3):
+        assert members.difference(store, rank, "1", (rank,), f"rank {rank}") is None
+    said = members.difference(store, 3, "1", (3, 4), "ranks 3, 4")
+    assert said is not None and "rank 0: rank 0\n" in said
+
+
 def test_purpose_of_a_group_lists_the_first_of_many_ranks():
     assert members.purpose((3,)) == "rank 3"
     assert members.purpose(tuple(range(9))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ..."

@@ -48,6 +48,9 @@ def difference(
 ) -> str | None:
     """The message about a group whose name another rank has given to other ranks; None if none has.
 
+    Ranks that each make a group of themselves alone, as for experts of their own, do not differ:
+    nobody waits for them.
+
     Args:
         store: of the world.
         rank: this one's number in the world.
@@ -58,7 +61,7 @@ def difference(
     members = " ".join(map(str, ranks))
     said = store.compare_set(f"members/{name}", "", f"{members}\n{rank}\n{what}")
     theirs, maker, their_what = said.decode().split("\n", 2)
-    if theirs == members:
+    if theirs == members or (len(ranks) == 1 and " " not in theirs):
         return None
     return (
         f"new_group, group {name!r}, differs between ranks:\n  rank {rank}: {what}\n"

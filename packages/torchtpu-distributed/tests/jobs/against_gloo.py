@@ -168,6 +168,19 @@ def group_of_one(device: str) -> Any:
     return x, gathered, scattered, swapped
 
 
+def group_of_one_on_each_rank(device: str) -> Any:
+    """All ranks call `new_group`, each with itself, and use a group of all of them thereafter."""
+    alone = dist.new_group([dist.get_rank()])
+    together = dist.new_group()
+    x, y = mine(device), mine(device, seed=1)
+    dist.all_reduce(x, group=alone)
+    dist.barrier(group=alone)
+    said = [None]
+    dist.all_gather_object(said, dist.get_rank(), group=alone)
+    dist.all_reduce(y, group=together)
+    return x, said, y
+
+
 def functional_collectives(device: str) -> Any:
     x, world = mine(device, (8, 3)), dist.group.WORLD
     return [
@@ -242,6 +255,7 @@ CASES: dict[str, Callable[[str], Any]] = {
         group_others_do_not_know,
         group_in_another_order,
         group_of_one,
+        group_of_one_on_each_rank,
         functional_collectives,
         gradients_through_collectives,
         compiled_graph,
