@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import convolution_slices, matmul, mxu
+from torchtpu_core.lowering import convolution_slices, images, matmul, mxu
 from torchtpu_core.lowering.convolution_geometry import Geometry, full, geometry_of
 from torchtpu_core.lowering.convolution_phases import phases_of
 from torchtpu_core.lowering.matmul import accumulator
@@ -311,7 +311,7 @@ def convolution(
         out = forward(input, weight, g)
     if bias is not None:
         out = out + bias.astype(out.dtype).reshape((1, -1) + (1,) * spatial)
-    return out.astype(input.dtype)
+    return images.convolved(out.astype(input.dtype))
 
 
 def convolution_backward_overrideable(
@@ -341,7 +341,8 @@ def convolution_backward_overrideable(
         results[1] = weight_gradient(*pair, weight.shape[2:], g)
     if output_mask[2]:
         results[2] = _bias_gradient(grad_output)
-    return tuple(r if r is None else r.astype(input.dtype) for r in results)
+    image, *others = (r if r is None else r.astype(input.dtype) for r in results)
+    return image if image is None else images.convolved(image), *others
 
 
 def convolution_backward(

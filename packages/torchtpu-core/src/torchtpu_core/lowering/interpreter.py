@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torchtpu_core.errors import HostOnlyError, LoweringTableError, UnsupportedOpError
-from torchtpu_core.lowering import dtypes, mxu, tpu_limits
+from torchtpu_core.lowering import dtypes, images, mxu, tpu_limits
 from torchtpu_core.lowering.promotion import Scalar, cast
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Kind, Lowering, operator
@@ -35,7 +35,19 @@ def run_row(row: Lowering, args: Sequence[Any], kwargs: Mapping[str, Any], table
     if row.kind is Kind.DECOMPOSITION:
         return _run_decomposition(row, args, kwargs, tables)
     assert row.function is not None
-    return row.function(*args, **kwargs)
+    result = row.function(*args, **kwargs)
+    if mxu.lowers_for("tpu"):
+        _follow_images(result, (args, kwargs))
+    return result
+
+
+def _follow_images(result: Any, arguments: Any) -> None:
+    """Note which results lie as images do."""
+    made = [one for one in jax.tree.leaves(result) if isinstance(one, jax.Array)]
+    for read in jax.tree.leaves(arguments):
+        if isinstance(read, jax.Array) and images.features_of(read) is not None:
+            for one in made:
+                images.follow(one, read)
 
 
 def run_overload(

@@ -25,6 +25,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from torchtpu_core.lowering import images
+
 _local = threading.local()
 _KINDS = ("sources", "ramps", "joined", "flipped", "split", "cuts")
 #: Lanes of a TPU's registers and tiles, along which the last dimension lies.
@@ -45,7 +47,8 @@ def remembering() -> Iterator[None]:
     for kind in _KINDS:
         setattr(_local, kind, {})
     try:
-        yield
+        with images.remembering():
+            yield
     finally:
         for kind, before in zip(_KINDS, outer, strict=True):
             setattr(_local, kind, before)
@@ -56,7 +59,7 @@ def permuted(x: jax.Array, permutation: Sequence[int]) -> jax.Array:
     permutation = tuple(permutation)
     if permutation == tuple(range(len(permutation))):
         return x
-    result = lax.transpose(x, permutation)
+    result = images.permuted(lax.transpose(x, permutation), x, permutation)
     sources = getattr(_local, "sources", None)
     if sources is not None:
         # The entry holds `result`, so that its id cannot be reused while it is here.
@@ -85,8 +88,8 @@ def reshaped(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     lead = _leading(x.shape, shape) if joined is not None else 0
     if lead < 2:
         return _split(x, shape)
-    x = lax.reshape(x, (*x.shape[:lead], *shape[1:]))
-    result = lax.reshape(x, shape)
+    x = images.reshaped(lax.reshape(x, (*x.shape[:lead], *shape[1:])), x)
+    result = images.reshaped(lax.reshape(x, shape), x)
     assert joined is not None
     joined[id(result)] = (result, x)
     return result
@@ -94,7 +97,7 @@ def reshaped(x: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 def _split(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """``lax.reshape``, remembered where it splits a last dimension that fills lanes."""
-    result = lax.reshape(x, shape)
+    result = images.reshaped(lax.reshape(x, shape), x)
     split = getattr(_local, "split", None)
     if split is not None and x.ndim and shape and shape[-1] < LANES <= x.shape[-1]:
         parts = itertools.accumulate(reversed(shape), operator.mul)
@@ -135,7 +138,9 @@ def by_rows(x: jax.Array, function: Callable[[jax.Array], jax.Array]) -> jax.Arr
     if source is not None:
         return reshaped(by_rows(source, function), x.shape)
     before = cut_from(x)
-    return function(x) if before is None else cut(function(before[0]), before[1], x.shape)
+    if before is not None:
+        return cut(function(before[0]), before[1], x.shape)
+    return images.follow(function(x), x)
 
 
 def cut(x: jax.Array, starts: Starts, sizes: Sequence[int]) -> jax.Array:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import dtypes, layout, mxu
+from torchtpu_core.lowering import dtypes, images, layout, mxu
 from torchtpu_core.lowering.promotion import Operand, Scalar, cast, result_type
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -64,18 +64,34 @@ def contract(
 
 
 def _of_rows(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype) -> jax.Array | None:
-    """The product of matrices whose rows are those of tensors; None if they are not."""
+    """The product of matrices whose rows are those of tensors; None if they are not.
+
+    Rows that fill tiles are multiplied as they are, but not the pixels of images.
+    """
     rows, others = layout.rows_of(x), layout.rows_of(y)
-    if rows is None or rows.shape[-2] % _SUBLANES == 0:
+    if rows is None or (rows.shape[-2] % _SUBLANES == 0 and not _are_pixels(rows, others)):
         return None
     last = rows.ndim - 1
     if x_dim == 1:
         product = general(rows, y, (((last,), (y_dim,)), ((), ())), out)
+        if images.features_of(rows) == last:
+            images.mark(product, last)
         return layout.reshaped(product, (x.shape[0], *product.shape[last:]))
     if others is None or y_dim != 0 or rows.shape[:-1] != others.shape[:-1]:
         return None
     lead = tuple(range(last))
     return general(rows, others, ((lead, lead), ((), ())), out)
+
+
+def _are_pixels(rows: jax.Array, others: jax.Array | None) -> bool:
+    """Whether rows of 16 bits are the pixels of an image.
+
+    In float32 there is no rounding to save, and XLA keeps what GELU makes beside what it reads.
+    """
+    known = [one for one in (rows, others) if one is not None]
+    return rows.dtype.itemsize == 2 and any(
+        images.features_of(one) == one.ndim - 1 for one in known
+    )
 
 
 def _of_batches(
