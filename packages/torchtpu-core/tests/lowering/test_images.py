@@ -83,6 +83,19 @@ def test_products_of_images_are_those_of_their_rows() -> None:
     )
 
 
+def test_linear_layers_over_positions_multiply_the_image() -> None:
+    def mixed(x: jax.Array, weight: jax.Array, over: jax.Array) -> jax.Array:
+        tokens = _run(ATEN.view.default, _convolved(x, weight), [2, 16, 8 * 16])
+        rows = _run(ATEN.view.default, tokens, [2 * 16, 8 * 16])
+        made = _run(ATEN.view.default, _run(ATEN.mm.default, rows, over), [2, 16, 8])
+        back = _run(ATEN.permute.default, made, [0, 2, 1])
+        rows = _run(ATEN.view.default, _run(ATEN.gelu.default, back), [2 * 8, 16])
+        return _run(ATEN.mm.default, rows, over[:16])
+
+    over = jnp.asarray(RANDOM.standard_normal((8 * 16, 8)), jnp.bfloat16)
+    assert _ranks(mixed, [*_arguments((8, 16), jnp.bfloat16)[:2], over]) == [3, 3]
+
+
 def test_pixels_with_joined_features_are_rows() -> None:
     def joined(x: jax.Array, weight: jax.Array) -> jax.Array:
         made = _run(ATEN.permute.default, _convolved(x, weight), [0, 2, 1, 3])

@@ -5,8 +5,8 @@ XLA's TPU compiler keeps an image pixel by pixel, features along the lanes and t
 sublanes. To join its pixels and its batch to the rows of a matrix moves all of it, once before a
 linear layer and once after, and what is between two such layers is kept in float32, as the
 rounding goes past the change of shape. So whoever multiplies asks here (`lowering.matmul`).
-Elementwise work, norms and linear layers keep the order of what they read; so do transposes, and
-reshapes that leave the features one dimension.
+Elementwise work, norms and linear layers, over features or over pixels, keep the order of what they
+read; so do transposes, and reshapes that leave the features one dimension.
 """
 
 from __future__ import annotations

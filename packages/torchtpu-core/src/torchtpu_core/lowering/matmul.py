@@ -74,8 +74,9 @@ def _of_rows(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype) 
     last = rows.ndim - 1
     if x_dim == 1:
         product = general(rows, y, (((last,), (y_dim,)), ((), ())), out)
-        if images.features_of(rows) == last:
-            images.mark(product, last)
+        features = images.features_of(rows)
+        if features is not None:
+            images.mark(product, features)
         return layout.reshaped(product, (x.shape[0], *product.shape[last:]))
     if others is None or y_dim != 0 or rows.shape[:-1] != others.shape[:-1]:
         return None
@@ -84,14 +85,12 @@ def _of_rows(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype) 
 
 
 def _are_pixels(rows: jax.Array, others: jax.Array | None) -> bool:
-    """Whether rows of 16 bits are the pixels of an image.
+    """Whether rows of 16 bits are the pixels of an image, or its features over pixels.
 
     In float32 there is no rounding to save, and XLA keeps what GELU makes beside what it reads.
     """
     known = [one for one in (rows, others) if one is not None]
-    return rows.dtype.itemsize == 2 and any(
-        images.features_of(one) == one.ndim - 1 for one in known
-    )
+    return rows.dtype.itemsize == 2 and any(images.features_of(one) is not None for one in known)
 
 
 def _of_batches(
