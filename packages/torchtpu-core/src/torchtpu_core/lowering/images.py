@@ -26,12 +26,12 @@ _RANK = 4
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Remember what is said inside the block (one program's tracing)."""
-    outer = getattr(_local, "images", None)
-    _local.images = {}
+    outer = getattr(_local, "images", None), getattr(_local, "shapes", {})
+    _local.images, _local.shapes = {}, {}
     try:
         yield
     finally:
-        _local.images = outer
+        _local.images, _local.shapes = outer
 
 
 def mark(x: jax.Array, features: int) -> jax.Array:
@@ -40,6 +40,7 @@ def mark(x: jax.Array, features: int) -> jax.Array:
     if known is not None:
         # The entry holds `x`, so that its id cannot be reused while it is here.
         known[id(x)] = (x, features)
+        _local.shapes[x.shape] = features
     return x
 
 
@@ -47,6 +48,15 @@ def features_of(x: jax.Array) -> int | None:
     """The dimension of an image's features; None of what is no image."""
     entry = (getattr(_local, "images", None) or {}).get(id(x))
     return None if entry is None else entry[1]
+
+
+def lies_like_one(x: jax.Array) -> int | None:
+    """As `features_of`; also of what has the shape of an image, as the gradient of a mean has.
+
+    What is broadcast has no order of its own, and takes that of whoever reads it.
+    """
+    features = features_of(x)
+    return getattr(_local, "shapes", {}).get(x.shape) if features is None else features
 
 
 def convolved(x: jax.Array) -> jax.Array:

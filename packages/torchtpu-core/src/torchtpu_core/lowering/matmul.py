@@ -74,7 +74,7 @@ def _of_rows(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int, out: np.dtype) 
     last = rows.ndim - 1
     if x_dim == 1:
         product = general(rows, y, (((last,), (y_dim,)), ((), ())), out)
-        features = images.features_of(rows)
+        features = images.lies_like_one(rows)
         if features is not None:
             images.mark(product, features)
         return layout.reshaped(product, (x.shape[0], *product.shape[last:]))
@@ -90,7 +90,7 @@ def _are_pixels(rows: jax.Array, others: jax.Array | None) -> bool:
     In float32 there is no rounding to save, and XLA keeps what GELU makes beside what it reads.
     """
     known = [one for one in (rows, others) if one is not None]
-    return rows.dtype.itemsize == 2 and any(images.features_of(one) is not None for one in known)
+    return rows.dtype.itemsize == 2 and any(images.lies_like_one(one) is not None for one in known)
 
 
 def _of_batches(

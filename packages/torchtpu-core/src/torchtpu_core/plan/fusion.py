@@ -21,6 +21,7 @@ from torchtpu_core.plan.attention_kernels import STATISTICS_MOVED
 from torchtpu_core.plan.attention_memory import has_statistics, statistic_bytes
 from torchtpu_core.plan.broadcasts import broadcasts_of, written_for
 from torchtpu_core.plan.fused_updates import fusions
+from torchtpu_core.plan.images import kept_beside
 from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
 from torchtpu_core.plan.recomputed import COSTLY, WINDOW, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Op, Work
@@ -84,6 +85,7 @@ def fuse(ops: Sequence[Op], blocks: dict[int, Block], offset: int) -> Fusion:
         written_norms(ops, blocks),
         reordered_norms(ops, blocks),
         made_in_rows(ops, blocks),
+        kept_beside(ops, blocks),
     )
     elided = _elided(ops, blocks, offset, readers, again)
     made: dict[int, list[bool]] = defaultdict(list)

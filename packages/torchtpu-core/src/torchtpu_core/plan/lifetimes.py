@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives, scores_in_vmem
 from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
+from torchtpu_core.plan.images import kept_beside, products_of_images
 from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
 from torchtpu_core.plan.recomputed import (
     ends_of_products,
@@ -67,6 +68,7 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     sources = sources_of(
         *(ops, uses, size_of, written_for(broadcasts)),
         *(written_norms(ops, blocks), reordered_norms(ops, blocks), made_in_rows(ops, blocks)),
+        kept_beside(ops, blocks),
     )
     ends = ends_of_products(ops, blocks, uses, sources)
     values = _lives(ops, uses, sources, ends, size_of)
@@ -104,7 +106,9 @@ class _Sizes:
         self._padded = padded_sizes(ops, blocks)
         self._blocks = blocks
         rows = {tokens for tokens, kept in streams_of(ops, blocks).items() if kept}
-        self._wide = {s for s in uses.passing if _keeps_sums(ops, blocks, uses, s, rows)}
+        images = products_of_images(ops, blocks)
+        passing = (s for s in uses.passing if s not in images)
+        self._wide = {s for s in passing if _keeps_sums(ops, blocks, uses, s, rows)}
         parts = ((s, _part_bytes(ops, blocks, uses, s)) for s in uses.passing)
         self._parts = {storage: size for storage, size in parts if size}
         self._rounded = {s: _rounded_bytes(ops, blocks, uses, s) for s in uses.passing}

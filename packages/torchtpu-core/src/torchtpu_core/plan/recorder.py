@@ -239,6 +239,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.looked_up = inputs[1].numel()
         op.samples = samples.read(name, inputs)
         op.drawn = op_work.drawn_of(name, written)
+        op.approximate = kwargs.get("approximate") == "tanh"
         op.differentiable = torch.is_grad_enabled()
         if not compared:
             self._classify(op, func, name, args, flat, on_device, results)

@@ -91,6 +91,7 @@ class Op:
         flash: of attention, whether kernels compute it without its scores in HBM.
         kernel_bytes: of attention, what its kernels, or its scores, move through HBM.
         drawn: random numbers that it draws.
+        approximate: of GELU, whether it is computed by tanh.
         dtype: element type of the operands, as `simulator.rates` names it.
         collective: its kind, for a collective.
         group: ranks that take part.
@@ -118,6 +119,7 @@ class Op:
     head_dims: tuple[int, int] = (0, 0)
     gradient: bool = False
     flash: bool = False
+    approximate: bool = False
     kernel_bytes: float = 0.0
     drawn: float = 0.0
     dtype: str = "bf16"
