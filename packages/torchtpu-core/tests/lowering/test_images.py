@@ -96,6 +96,17 @@ def test_linear_layers_over_positions_multiply_the_image() -> None:
     assert _ranks(mixed, [*_arguments((8, 16), jnp.bfloat16)[:2], over]) == [3, 3]
 
 
+def test_gradients_of_a_mean_are_multiplied_as_the_image_they_are_of() -> None:
+    def gradient(x: jax.Array, weight: jax.Array, over: jax.Array) -> jax.Array:
+        image = _run(ATEN.permute.default, _convolved(x, weight), [0, 2, 3, 1])
+        of_mean = _run(ATEN.sum.dim_IntList, image, [1, 2], True)
+        spread = _run(ATEN.expand.default, of_mean, list(image.shape))
+        return _run(ATEN.mm.default, _run(ATEN.view.default, spread, [-1, 16]), over)
+
+    over = jnp.ones((16, 32), jnp.bfloat16)
+    assert _ranks(gradient, [*_arguments((8, 16), jnp.bfloat16)[:2], over]) == [4]
+
+
 def test_pixels_with_joined_features_are_rows() -> None:
     def joined(x: jax.Array, weight: jax.Array) -> jax.Array:
         made = _run(ATEN.permute.default, _convolved(x, weight), [0, 2, 1, 3])

@@ -9,7 +9,8 @@ of that one's weight. A GELU by tanh it does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from torchtpu_core.plan.records import Block, Op, Work
 
@@ -25,22 +26,23 @@ def products_of_images(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
         ops: the operators of a step.
         blocks: storages by identifier.
     """
-    features: dict[int, int] = {}  # of images, by storage
+    images: dict[int, _Image] = {}
     found: set[int] = set()
     for op in ops:
         made = [storage for storage in op.writes if storage in blocks]
         if op.name.startswith("convolution"):
             maps = [s for s in made[:1] if len(blocks[s].shape) >= _RANK]
-            features.update((s, blocks[s].shape[1]) for s in maps)
+            images.update((s, _Image(*blocks[s].shape[:2])) for s in maps)
         elif op.work is Work.MATMUL and op.products:
-            width = _multiplied(op, features)
-            if width and op.dtype == "bf16":
-                features.update(dict.fromkeys(made[:1], width))
+            product = _multiplied(op, images)
+            if product is not None and op.dtype == "bf16":
+                images.update(dict.fromkeys(made[:1], product))
                 found.update(made[:1])
         elif op.work is Work.ELEMENTWISE or op.name in _MOVES:
-            for count, width in _images(op.reads, blocks, features):
+            for read in (s for s in op.reads if s in images and s in blocks):
+                count = math.prod(blocks[read].shape)
                 alike = (s for s in made if math.prod(blocks[s].shape) == count)
-                features.update(dict.fromkeys(alike, width))
+                images.update(dict.fromkeys(alike, images[read]))
     return found
 
 
@@ -56,23 +58,19 @@ def kept_beside(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     return {s for op in found if not products.isdisjoint(op.reads) for s in op.writes}
 
 
-def _images(
-    reads: Iterable[int], blocks: dict[int, Block], features: dict[int, int]
-) -> list[tuple[int, int]]:
-    """Elements and features of the images among operands."""
-    known = (s for s in reads if s in features and s in blocks)
-    return [(math.prod(blocks[s].shape), features[s]) for s in known]
+class _Image(NamedTuple):
+    """How many there are in a batch, with how many features."""
+
+    count: int
+    features: int
 
 
-def _multiplied(op: Op, features: dict[int, int]) -> int:
-    """Features of what a linear layer makes of an image; 0 if it reads none.
-
-    It is over features or over positions; what joins features with others is no image.
-    """
+def _multiplied(op: Op, images: Mapping[int, _Image]) -> _Image | None:
+    """What a linear layer over features, or over positions, makes of an image, if it reads one."""
     batch, rows, summed, columns = op.products[0]
-    for width in (features[s] for s in op.reads if s in features):
-        if batch == 1 and summed == width:
-            return columns
-        if batch == 1 and rows % width == 0 and summed % width:
-            return width
-    return 0
+    for image in (images[s] for s in op.reads if s in images):
+        if batch == 1 and summed == image.features:
+            return _Image(image.count, columns)
+        if batch == 1 and rows == image.count * image.features:
+            return image
+    return None

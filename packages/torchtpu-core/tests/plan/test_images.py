@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What takes HBM of linear layers over images that convolutions made."""
+
+from __future__ import annotations
+
+import pytest
+from torchtpu_core.plan.images import kept_beside, products_of_images
+from torchtpu_core.plan.lifetimes import lifetimes_of
+from torchtpu_core.plan.records import Op, Phase, Recording, Work
+from torchtpu_core.plan.vmem import Vmem
+from torchtpu_core.testing.recordings import MIB, op, recording
+
+IMAGE, HIDDEN = (8, 128, 16, 32), (4096, 512)
+BACK = Phase.BACKWARD
+
+
+def _recording(ops: list[Op], shapes: dict[int, tuple[int, ...]]) -> Recording:
+    made = recording(ops, dict.fromkeys(shapes, len(ops)))
+    for storage, shape in shapes.items():
+        made.blocks[storage].shape = shape
+    return made
+
+
+def _linear(products, reads=(2,), written=3, dtype="bf16", phase=Phase.FORWARD) -> Op:
+    return op("addmm", Work.MATMUL, reads, (written,), phase, products=(products,), dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("image", "products", "dtype", "found"),
+    [
+        (IMAGE, (1, 4096, 128, 512), "bf16", {3}),  # over features
+        (IMAGE, (1, 8 * 128, 512, 64), "bf16", {3}),  # over positions
+        (IMAGE, (1, 4096, 128, 512), "f32", set()),
+        (IMAGE, (1, 8 * 32, 128 * 16, 512), "bf16", set()),  # rows of joined features
+        ((8, 128, 512), (1, 4096, 128, 512), "bf16", set()),  # of a wave
+    ],
+)
+def test_products_of_images_multiply_features_or_positions(image, products, dtype, found) -> None:
+    ops = [
+        op("convolution", Work.MATMUL, (0,), (1,)),
+        op("native_layer_norm", Work.ELEMENTWISE, (1,), (2,)),
+        _linear(products, dtype=dtype),
+    ]
+    made = _recording(ops, {1: image, 2: image, 3: (products[1], products[3])})
+    assert products_of_images(made.ops, made.blocks) == found
+
+
+def _network(approximate: bool, first: str = "convolution") -> Recording:
+    """A convolution and two linear layers, with the gradients that read what is between these."""
+    ops = [
+        op(first, Work.MATMUL, (0,), (1,), products=((1, 4096, 27, 128),)),
+        op("native_layer_norm", Work.ELEMENTWISE, (1,), (2,)),
+        _linear((1, 4096, 128, 512)),
+        op("gelu", Work.ELEMENTWISE, (3,), (4,), approximate=approximate),
+        _linear((1, 4096, 512, 128), (4,), 5),
+        _linear((1, 512, 4096, 128), (4, 9), 6, phase=BACK),  # the gradient of its weight
+        op("gelu_backward", Work.ELEMENTWISE, (8, 3), (7,), BACK),
+        _linear((1, 512, 4096, 128), (7, 2), 10, phase=BACK),
+    ]
+    hidden = (8, 16, 32, 512)
+    shapes = {1: IMAGE, 2: (8, 16, 32, 128), 3: HIDDEN, 4: hidden, 5: (4096, 128), 7: hidden}
+    made = _recording(ops, {**shapes, 6: (512, 128), 10: (512, 128)})
+    for storage in (6, 10):
+        made.blocks[storage].died = None
+    return made
+
+
+@pytest.mark.parametrize(("approximate", "beside"), [(False, {4}), (True, set())])
+def test_what_an_error_function_makes_is_kept_beside_its_product(approximate, beside) -> None:
+    made = _network(approximate)
+    assert kept_beside(made.ops, made.blocks) == beside
+    sizes = {life.storage: life for life in lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives}
+    assert sizes[3].size_bytes == MIB  # rounded, and not its float32 sums
+    assert (sizes.keys() & {4}) == beside
+    if beside:
+        assert sizes[4].end > 5  # the gradient of the second weight reads it
+
+
+def test_products_of_what_no_convolution_made_are_computed_from_again() -> None:
+    made = _network(approximate=False, first="mm")
+    assert kept_beside(made.ops, made.blocks) == set()
+    assert 4 not in {life.storage for life in lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives}
