@@ -7,6 +7,7 @@ import pytest
 from torchtpu_core.plan.images import kept_beside, products_of_images
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.records import Op, Phase, Recording, Work
+from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.testing.recordings import MIB, op, recording
 
@@ -80,3 +81,16 @@ def test_products_of_what_no_convolution_made_are_computed_from_again() -> None:
     made = _network(approximate=False, first="mm")
     assert kept_beside(made.ops, made.blocks) == set()
     assert 4 not in {life.storage for life in lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives}
+
+
+@pytest.mark.parametrize(
+    ("shape", "padding"), [((32, 48, 48, 64), 2), ((32, 48 * 48, 64), 1), ((32, 48, 48, 128), 1)]
+)
+def test_norms_over_the_pixels_of_maps_take_whole_tiles(shape, padding) -> None:
+    channels_first = (shape[0], shape[-1], *shape[1:-1])
+    ops = [
+        op("convolution", Work.MATMUL, (0,), (1,)),
+        op("silu", Work.ELEMENTWISE, (1,), (2,)),
+    ]
+    made = _recording(ops, {1: (*channels_first, 1)[:4], 2: shape})
+    assert padded_sizes(made.ops, made.blocks).get(2, MIB) == padding * MIB

@@ -19,6 +19,46 @@ _RANK = 4
 _MOVES = frozenset({"clone", "_to_copy"})
 
 
+class Image(NamedTuple):
+    """What convolutions, norms, elementwise work and linear layers pass on.
+
+    Attributes:
+        count: how many there are in a batch.
+        features: of each pixel.
+        is_map: whether the pixels are dimensions of their own, and not joined to tokens.
+    """
+
+    count: int
+    features: int
+    is_map: bool
+
+
+def images_of(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, Image]:
+    """Storages that lie as convolutions' images do: features along lanes, batch along sublanes.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    found: dict[int, Image] = {}
+    for op in ops:
+        made = [storage for storage in op.writes if storage in blocks]
+        if op.name.startswith("convolution"):
+            maps = [s for s in made[:1] if len(blocks[s].shape) >= _RANK]
+            found.update((s, Image(*blocks[s].shape[:2], is_map=True)) for s in maps)
+        elif op.work is Work.MATMUL and op.products:
+            product = _multiplied(op, found)
+            if product is not None and op.dtype == "bf16":
+                found.update(dict.fromkeys(made[:1], product))
+        elif op.work is Work.ELEMENTWISE or op.name in _MOVES:
+            for read in (s for s in op.reads if s in found and s in blocks):
+                count = math.prod(blocks[read].shape)
+                for storage in (s for s in made if math.prod(blocks[s].shape) == count):
+                    is_map = len(blocks[storage].shape) >= _RANK
+                    found[storage] = found[read]._replace(is_map=is_map)
+    return found
+
+
 def products_of_images(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     """Results of products of 16 bits of images.
 
@@ -26,24 +66,9 @@ def products_of_images(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
         ops: the operators of a step.
         blocks: storages by identifier.
     """
-    images: dict[int, _Image] = {}
-    found: set[int] = set()
-    for op in ops:
-        made = [storage for storage in op.writes if storage in blocks]
-        if op.name.startswith("convolution"):
-            maps = [s for s in made[:1] if len(blocks[s].shape) >= _RANK]
-            images.update((s, _Image(*blocks[s].shape[:2])) for s in maps)
-        elif op.work is Work.MATMUL and op.products:
-            product = _multiplied(op, images)
-            if product is not None and op.dtype == "bf16":
-                images.update(dict.fromkeys(made[:1], product))
-                found.update(made[:1])
-        elif op.work is Work.ELEMENTWISE or op.name in _MOVES:
-            for read in (s for s in op.reads if s in images and s in blocks):
-                count = math.prod(blocks[read].shape)
-                alike = (s for s in made if math.prod(blocks[s].shape) == count)
-                images.update(dict.fromkeys(alike, images[read]))
-    return found
+    linear = {s for op in ops if op.work is Work.MATMUL for s in op.writes}
+    linear -= {s for op in ops if op.name.startswith("convolution") for s in op.writes}
+    return linear & images_of(ops, blocks).keys()
 
 
 def kept_beside(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
@@ -58,19 +83,12 @@ def kept_beside(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     return {s for op in found if not products.isdisjoint(op.reads) for s in op.writes}
 
 
-class _Image(NamedTuple):
-    """How many there are in a batch, with how many features."""
-
-    count: int
-    features: int
-
-
-def _multiplied(op: Op, images: Mapping[int, _Image]) -> _Image | None:
+def _multiplied(op: Op, images: Mapping[int, Image]) -> Image | None:
     """What a linear layer over features, or over positions, makes of an image, if it reads one."""
     batch, rows, summed, columns = op.products[0]
     for image in (images[s] for s in op.reads if s in images):
         if batch == 1 and summed == image.features:
-            return _Image(image.count, columns)
+            return image._replace(features=columns)
         if batch == 1 and rows == image.count * image.features:
             return image
     return None

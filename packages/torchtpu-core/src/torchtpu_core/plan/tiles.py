@@ -3,8 +3,8 @@
 
 XLA's TPU compiler chooses which two dimensions lie along lanes and sublanes by who makes a value:
 
- - convolutions: features and batch, in the order that wastes less, so that 64 features in a batch
-   of 64 take twice their bytes;
+ - convolutions, and norms and linear layers over pixels: features and batch, in the order that
+   wastes less, so that 64 features in a batch of 64 take twice their bytes;
  - gathers and sums by index: whole rows, features along the lanes;
  - products and norms over features: the same, unless the rows are narrow;
  - batched products of narrow matrices: rows and columns, in the order that wastes less.
@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from torchtpu_core.plan.gathers import is_gather, is_sum
+from torchtpu_core.plan.images import images_of
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.simulator.rates import LANES, SUBLANES
 from torchtpu_core.units import ceil_div
@@ -41,6 +42,9 @@ def padded_sizes(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, int]:
         for storage in op.writes if kept else ():
             if storage not in paddings and storage in blocks:
                 paddings[storage] = kept.get(_form(blocks[storage]), 1.0)
+    for storage, image in images_of(ops, blocks).items():
+        if image.is_map and paddings.get(storage, 1.0) == 1.0:
+            paddings[storage] = image_padding((image.count, image.features))
     return {
         storage: round(blocks[storage].size_bytes * factor)
         for storage, factor in paddings.items()
