@@ -83,9 +83,8 @@ def fuse(ops: Sequence[Op], blocks: dict[int, Block], offset: int) -> Fusion:
         *(ops, uses, lambda storage: blocks[storage].size_bytes if storage in blocks else 0),
         written_for(broadcasts_of(ops, blocks, uses)),
         written_norms(ops, blocks),
-        reordered_norms(ops, blocks),
+        reordered_norms(ops, blocks) | kept_beside(ops, blocks),
         made_in_rows(ops, blocks),
-        kept_beside(ops, blocks),
     )
     elided = _elided(ops, blocks, offset, readers, again)
     made: dict[int, list[bool]] = defaultdict(list)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from torchtpu_core.plan.records import Block, Op, Work
 
@@ -19,16 +19,17 @@ _RANK = 4
 _MOVES = frozenset({"clone", "_to_copy"})
 
 
-class Image(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Image:
     """What convolutions, norms, elementwise work and linear layers pass on.
 
     Attributes:
-        count: how many there are in a batch.
+        batch: how many there are.
         features: of each pixel.
         is_map: whether the pixels are dimensions of their own, and not joined to tokens.
     """
 
-    count: int
+    batch: int
     features: int
     is_map: bool
 
@@ -45,7 +46,8 @@ def images_of(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, Image]:
         made = [storage for storage in op.writes if storage in blocks]
         if op.name.startswith("convolution"):
             maps = [s for s in made[:1] if len(blocks[s].shape) >= _RANK]
-            found.update((s, Image(*blocks[s].shape[:2], is_map=True)) for s in maps)
+            shapes = ((s, blocks[s].shape) for s in maps)
+            found.update((s, Image(shape[0], shape[1], is_map=True)) for s, shape in shapes)
         elif op.work is Work.MATMUL and op.products:
             product = _multiplied(op, found)
             if product is not None and op.dtype == "bf16":
@@ -55,7 +57,7 @@ def images_of(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, Image]:
                 count = math.prod(blocks[read].shape)
                 for storage in (s for s in made if math.prod(blocks[s].shape) == count):
                     is_map = len(blocks[storage].shape) >= _RANK
-                    found[storage] = found[read]._replace(is_map=is_map)
+                    found[storage] = replace(found[read], is_map=is_map)
     return found
 
 
@@ -88,7 +90,7 @@ def _multiplied(op: Op, images: Mapping[int, Image]) -> Image | None:
     batch, rows, summed, columns = op.products[0]
     for image in (images[s] for s in op.reads if s in images):
         if batch == 1 and summed == image.features:
-            return image._replace(features=columns)
-        if batch == 1 and rows == image.count * image.features:
+            return replace(image, features=columns)
+        if batch == 1 and rows == image.batch * image.features:
             return image
     return None

@@ -67,8 +67,9 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     broadcasts = broadcasts_of(ops, blocks, uses)
     sources = sources_of(
         *(ops, uses, size_of, written_for(broadcasts)),
-        *(written_norms(ops, blocks), reordered_norms(ops, blocks), made_in_rows(ops, blocks)),
-        kept_beside(ops, blocks),
+        written_norms(ops, blocks),
+        reordered_norms(ops, blocks) | kept_beside(ops, blocks),
+        made_in_rows(ops, blocks),
     )
     ends = ends_of_products(ops, blocks, uses, sources)
     values = _lives(ops, uses, sources, ends, size_of)

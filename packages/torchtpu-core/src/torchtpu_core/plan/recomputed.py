@@ -48,7 +48,6 @@ def sources_of(
     normed: Container[int],
     reordered: Container[int] = (),
     rows: Container[int] = (),
-    beside: Container[int] = (),
 ) -> dict[int, frozenset[int]]:
     """What is read instead, by storage that is computed again.
 
@@ -58,9 +57,8 @@ def sources_of(
         size_of: bytes of a storage.
         written: bytes that are written for ends of products (`plan.broadcasts`).
         normed: what is made of norms and written for products of bfloat16 (`plan.norms`).
-        reordered: and for all products.
+        reordered: and for all products, as what is made beside one is (`plan.images`).
         rows: what is made in the shape of rows of products, as these compute norms within them.
-        beside: what is written beside the product it is made of (`plan.images`).
     """
     found: dict[int, frozenset[int]] = {}
     scaled = _scaled_by_reductions(ops)
@@ -82,7 +80,7 @@ def sources_of(
         if not readers or (len(writers) > 1 and not _is_chain(ops, storage, writers, readers)):
             continue
         gathered = within_sums(op, [ops[i] for i in readers], size_of)
-        if storage in beside or (not gathered and not _fuses(ops, op, readers)):
+        if not gathered and not _fuses(ops, op, readers):
             continue
         if _is_mask(op, storage) and not all(ops[i].drawn for i in readers):
             continue

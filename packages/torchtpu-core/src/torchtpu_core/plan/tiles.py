@@ -44,7 +44,7 @@ def padded_sizes(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, int]:
                 paddings[storage] = kept.get(_form(blocks[storage]), 1.0)
     for storage, image in images_of(ops, blocks).items():
         if image.is_map and paddings.get(storage, 1.0) == 1.0:
-            paddings[storage] = image_padding((image.count, image.features))
+            paddings[storage] = image_padding((image.batch, image.features))
     return {
         storage: round(blocks[storage].size_bytes * factor)
         for storage, factor in paddings.items()
