@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import pytest
+from torchtpu_core.plan.attention_memory import attention_lives
 from torchtpu_core.plan.images import kept_beside, products_of_images
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.records import Op, Phase, Recording, Work
 from torchtpu_core.plan.tiles import padded_sizes
+from torchtpu_core.plan.uses import uses_of
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.testing.recordings import MIB, op, recording
 
@@ -94,3 +96,31 @@ def test_norms_over_the_pixels_of_maps_take_whole_tiles(shape, padding) -> None:
     ]
     made = _recording(ops, {1: (*channels_first, 1)[:4], 2: shape})
     assert padded_sizes(made.ops, made.blocks).get(2, MIB) == padding * MIB
+
+
+@pytest.mark.parametrize(("first", "copies"), [("mm", 4), ("convolution", 3)])
+def test_values_of_an_image_are_not_copied_out_of_their_projection(first, copies) -> None:
+    attention = op(
+        *("attention", Work.ATTENTION, (3, 3, 3), (4,)),
+        *(Phase.FORWARD, MIB),
+        head_dims=(32, 32),
+        scores=8.0 * 4 * 64 * 64,
+        dtype="bf16",
+    )
+    gradient = op(
+        *("attention", Work.ATTENTION, (3, 3, 3, 4), (5,), BACK),
+        head_dims=(32, 32),
+        gradient=True,
+        dtype="bf16",
+    )
+    ops = [
+        op(first, Work.MATMUL, (0,), (1,), products=((1, 512, 27, 128),)),
+        op("native_layer_norm", Work.ELEMENTWISE, (1,), (2,)),
+        _linear((1, 512, 128, 384)),
+        attention,
+        gradient,
+    ]
+    shapes = {1: (8, 128, 8, 8), 2: (8, 64, 128), 3: (512, 384), 4: (8, 4, 64, 32)}
+    made = _recording(ops, {**shapes, 5: (8, 4, 64, 32)})
+    lives = attention_lives(made.ops, made.blocks, uses_of(made.ops, made.blocks, 0))
+    assert sum(life.storage == 3 for life in lives) == copies

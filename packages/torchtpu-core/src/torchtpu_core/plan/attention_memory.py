@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterator, Sequence
 
+from torchtpu_core.plan.images import products_of_images
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.tiles import matrix_padding
 from torchtpu_core.plan.uses import Uses
@@ -27,6 +28,7 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
     Uses by gradients that read such a copy are taken off those of the original.
     """
     found: list[Life] = []
+    images = products_of_images(ops, blocks)
     gradients = [i for i, op in enumerate(ops) if op.work is Work.ATTENTION and op.gradient]
     for index, op in enumerate(ops):
         if op.work is not Work.ATTENTION or index not in uses.writers.get(op.writes[0], ()):
@@ -47,7 +49,8 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
             found += _copies(op, index, later[0], shape, uses)
         if later and not op.flash:
             found.append(_unrounded(op, index, later[0], shape))
-            found += _values(op, index, later[0], shape)
+            if op.reads[2:3] and op.reads[2] not in images:
+                found += _values(op, index, later[0], shape)
     return found
 
 
@@ -123,7 +126,7 @@ def _copies(op: Op, index: int, end: int, shape: Sequence[int], uses: Uses) -> I
 
 def _values(op: Op, index: int, end: int, shape: Sequence[int]) -> Iterator[Life]:
     """The values that are a part of one projection with others: they are copied out of it, too,
-    where rows of tokens fill tiles.
+    where rows of tokens fill tiles, unless that projection has the shape of an image.
     """
     if op.reads[2:3] and op.reads[2] in op.reads[:2] and shape[-2] % SUBLANES == 0:
         yield Life(op.reads[2], op.read_bytes[2], (index, end), end + 1)
