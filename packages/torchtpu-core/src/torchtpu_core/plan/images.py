@@ -3,7 +3,8 @@
 
 XLA's TPU compiler keeps such a product rounded to 16 bits, and writes what an error function makes
 of it beside it: it does not compute that again for the product that reads it and for the gradient
-of that one's weight. A GELU by tanh it does.
+of that one's weight. A GELU by tanh it does. Not modelled: attention blocks written out, where it
+computes either again.
 """
 
 from __future__ import annotations
