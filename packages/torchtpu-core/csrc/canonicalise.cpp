@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a boxed call to key words and operands.
 #include "device.h"
+#include "number_range.h"
 #include "signature.h"
 
 #include <ATen/Context.h>
@@ -377,6 +378,9 @@ void canonicalise(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Call& call,
                   std::vector<ArgSpec>* specs) {
   // The default dtype decides what whole numbers divide to, among others.
   call.key.append({op.uid, static_cast<int64_t>(c10::get_default_dtype_as_scalartype())});
+  if (op.fits) {
+    require_fit(op, args);
+  }
   Reader reader(op, call, specs);
   for (size_t i = 0; i < args.size(); ++i) {
     reader.read(op.args[i], args[i]);

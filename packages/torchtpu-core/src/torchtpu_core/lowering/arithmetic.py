@@ -110,7 +110,7 @@ def pow_static(self: jax.Array, exponent: Any) -> jax.Array:
         -1: lambda: constant(1, x) / x,
         -2: lambda: constant(1, x) / (x * x),
     }
-    power = special.get(exponent, lambda: lax.pow(x, lax.full(x.shape, exponent, x.dtype)))
+    power = special.get(exponent, lambda: _power(x, lax.full(x.shape, exponent, x.dtype)))
     return cast(power(), result)
 
 
@@ -137,9 +137,14 @@ def _power(x: jax.Array, y: jax.Array) -> jax.Array:
         return x | ~y
     if not dtypes.is_inexact(x.dtype):
         return _integer_power(x, y)
-    if dtypes.is_complex(x.dtype):
-        return jnp.where(y == constant(0, y), constant(1, x), lax.pow(x, y))
-    return lax.pow(x, y)
+    return _complex_power(x, y) if dtypes.is_complex(x.dtype) else lax.pow(x, y)
+
+
+def _complex_power(x: jax.Array, y: jax.Array) -> jax.Array:
+    """``x ** y``; XLA's logarithm of 0 gives NaN for every exponent that has an imaginary part."""
+    zero = (x == constant(0, x)) & (lax.real(y) > 0)
+    power = jnp.where(zero, constant(0, x), lax.pow(x, y))
+    return jnp.where(y == constant(0, y), constant(1, x), power)
 
 
 power = elementwise(_power)

@@ -51,13 +51,15 @@ def refuse(overload: str, arguments: Mapping[str, Any]) -> None:
         _refuse_larger_than_self(arguments)
     written = arguments.get("out", arguments.get("self") if base.endswith("_") else None)
     if isinstance(written, torch.Tensor) and (is_pointwise(base, variant) or base in _STRICT_OUTS):
-        _refuse_dtype(overload, arguments, written.dtype)
+        _refuse_dtype(overload, arguments, {written.dtype})
+    if base.startswith("aten::_foreach_") and base.endswith("_"):
+        _refuse_dtype(overload, arguments, {t.dtype for t in arguments["self"]})
     host_only.refuse(overload, arguments)
 
 
-def _refuse_dtype(overload: str, arguments: Mapping[str, Any], written: torch.dtype) -> None:
+def _refuse_dtype(overload: str, arguments: Mapping[str, Any], written: set[torch.dtype]) -> None:
     """Some meta kernels let through what cannot be written in a dtype: a small call shows it."""
-    if all(_fits(value, written) for value in arguments.values()):
+    if all(_fits(value, dtype) for value in arguments.values() for dtype in written):
         return
     small = [_small(value) for value in arguments.values()]
     try:
@@ -77,6 +79,8 @@ def _fits(value: Any, written: torch.dtype) -> bool:
         return value.dtype == written
     if isinstance(value, (int, float, complex)):
         return torch.can_cast(torch.tensor(value).dtype, written)
+    if isinstance(value, (list, tuple)):
+        return all(_fits(item, written) for item in value)
     return True
 
 
@@ -84,6 +88,8 @@ def _small(value: Any) -> Any:
     """Ones, which divide, of as many dimensions; they broadcast as those of the value do."""
     if isinstance(value, torch.Tensor) and value.device.type == "tpu":
         return torch.ones([min(n, 2) for n in value.shape], dtype=value.dtype)
+    if isinstance(value, (list, tuple)):
+        return [_small(item) for item in value]
     return value
 
 

@@ -29,6 +29,7 @@ from torchtpu_core.runtime import (
     tables,
 )
 from torchtpu_core.runtime.current import TargetKind, target
+from torchtpu_core.runtime.number_ranges import NUMBERS
 from torchtpu_core.runtime.sharing import APART, sharing_of
 from torchtpu_core.runtime.sparse import gradients
 from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schemas_of
@@ -157,6 +158,8 @@ def register(row: Lowering) -> None:
             options["unstated"] = True
         if base in _UPLOADS:
             options["uploads"] = True
+        if base in NUMBERS:
+            options["fits"] = dict(NUMBERS[base])
         if name in _JOINS and clients.client().platform == "cpu":
             options["joins"] = True
         _C.register_op(name, row, options)
