@@ -32,6 +32,7 @@ from torchtpu_core.plan import (
     ddp,
     device_meshes,
     environment_ranks,
+    host_lengths,
     script_process,
     sparse_shapes,
     stand_ins,
@@ -49,7 +50,7 @@ from torchtpu_core.plan.script_errors import (
     show_traceback,
 )
 from torchtpu_core.plan.steps import STEPS, Steps, name_gradients, outside_the_step
-from torchtpu_core.runtime import autocast_layers, autograd_threads, recurrent_layers
+from torchtpu_core.runtime import autocast_layers, autograd_threads, fake_results, recurrent_layers
 
 
 class _Enough(BaseException):
@@ -91,6 +92,8 @@ def record(
     recording = Recording(world_size=where.devices * slices, rank=rank, script=str(script))
     recurrent_layers.register()
     autocast_layers.register()
+    fake_results.register()
+    host_lengths.register()
     recorder = Recorder(recording, keep_calls=keep_calls)
     module_calls = ModuleCalls(recording)
 

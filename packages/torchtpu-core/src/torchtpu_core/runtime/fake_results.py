@@ -19,6 +19,9 @@ from torch._subclasses import fake_impls
 def register() -> None:
     """Tell PyTorch the rules, once for a process."""
     rules = dict(_rules())
+    # Before PyTorch's own rule for results whose size values tell, which is asked before ours.
+    for overload in (torch.ops.aten._ctc_loss.Tensor, torch.ops.aten._ctc_loss.default):
+        fake_impls.register_op_impl(overload)(_ctc_loss)
 
     @fake_impls.register_op_impl(rules.__contains__)
     def _by_rule(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -45,6 +48,21 @@ def _of_no_images(
         return NotImplemented
     with fake_mode:
         return input.new_empty((0, sizes[0], *output_size))
+
+
+def _ctc_loss(
+    fake_mode: Any, func: Any, log_probs: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any
+) -> Any:
+    """The losses, and what the gradient needs for as many labels as the targets have places.
+
+    The CPU's kernel has only as many as the longest target, which the lengths tell.
+    """
+    if log_probs.device.type != "tpu":
+        return NotImplemented
+    time, batch, _classes = log_probs.shape
+    with fake_mode:
+        paths = log_probs.new_empty((batch, time, 2 * targets.shape[-1] + 1))
+        return log_probs.new_empty((batch,)), paths
 
 
 def _grouped_mm(
