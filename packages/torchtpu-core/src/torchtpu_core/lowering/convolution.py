@@ -188,7 +188,9 @@ def input_gradient(
     flipped = lax.rev(_swap_groups(weight, g.groups), tuple(range(2, grad.ndim)))
     strides = g.stride
     depthwise = _is_depthwise(flipped, g)
-    if any(s > 1 for s in strides) and depthwise:
+    volumes = grad.ndim == 5 and not convolution_slices.fit(g)
+    if any(s > 1 for s in strides) and (depthwise or volumes):
+        # XLA:CPU ends the process with some dilated volumes (jaxlib 0.10.2); others are slow.
         spread_out = [(low, high, s - 1) for (low, high), s in zip(pads, strides, strict=True)]
         grad = lax.pad(grad, jnp.zeros((), grad.dtype), [(0, 0, 0), (0, 0, 0), *spread_out])
         grad = lax.optimization_barrier(grad)
