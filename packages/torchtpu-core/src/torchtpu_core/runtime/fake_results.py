@@ -20,8 +20,12 @@ def register() -> None:
     """Tell PyTorch the rules, once for a process."""
     rules = dict(_rules())
     # Before PyTorch's own rule for results whose size values tell, which is asked before ours.
-    for overload in (torch.ops.aten._ctc_loss.Tensor, torch.ops.aten._ctc_loss.default):
-        fake_impls.register_op_impl(overload)(_ctc_loss)
+    for packet, rule in (
+        (torch.ops.aten._ctc_loss, _ctc_loss),
+        (torch.ops.aten._ctc_loss_backward, _ctc_loss_backward),
+    ):
+        for overload in (packet.Tensor, packet.default):
+            fake_impls.register_op_impl(overload)(rule)
 
     @fake_impls.register_op_impl(rules.__contains__)
     def _by_rule(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -51,18 +55,36 @@ def _of_no_images(
 
 
 def _ctc_loss(
-    fake_mode: Any, func: Any, log_probs: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any
+    fake_mode: Any,
+    func: Any,
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    *_: Any,
+    **__: Any,
 ) -> Any:
     """The losses, and what the gradient needs for as many labels as the targets have places.
 
-    The CPU's kernel has only as many as the longest target, which the lengths tell.
+    The CPU's kernel has only as many as the longest target, which the values of lengths tell.
     """
     if log_probs.device.type != "tpu":
         return NotImplemented
     time, batch, _classes = log_probs.shape
+    known = not isinstance(target_lengths, torch.Tensor)
+    longest = max(target_lengths, default=0) if known else targets.shape[-1]
     with fake_mode:
-        paths = log_probs.new_empty((batch, time, 2 * targets.shape[-1] + 1))
-        return log_probs.new_empty((batch,)), paths
+        return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, 2 * longest + 1))
+
+
+def _ctc_loss_backward(
+    fake_mode: Any, func: Any, grad: torch.Tensor, log_probs: torch.Tensor, *_: Any, **__: Any
+) -> Any:
+    """Without a rule PyTorch would run it, on zeros."""
+    if log_probs.device.type != "tpu":
+        return NotImplemented
+    with fake_mode:
+        return torch.empty_like(log_probs)
 
 
 def _grouped_mm(
