@@ -10,11 +10,11 @@ import pytest
 import sympy
 import torch
 from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, Max, Mod, ToFloat, TruncToInt
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
-from torchtpu_compile.size_sources import sources_of, true_sizes
+from torchtpu_compile.size_sources import sources_of, standing_alone, true_sizes
 from torchtpu_compile.symbols import (
     Unbounded,
     evaluate,
@@ -133,3 +133,13 @@ def test_what_is_left_of_a_size_without_a_part_of_it_grows(size: Any, expected: 
     values = [[evaluate(size, {S: s, T: t}) for s in range(1, 24)] for t in range(1, 24)]
     rows = (*values, *zip(*values, strict=True))
     assert all(list(row) == sorted(row) for row in rows) is expected
+
+
+def test_a_size_stands_before_the_stride_of_a_tensor_that_kept_its_padding() -> None:
+    mode = torch._subclasses.FakeTensorMode(shape_env=ShapeEnv())
+    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC, DimDynamic.DYNAMIC])
+    value = mode.from_tensor(torch.empty(3, 5), symbolic_context=context)
+    interface = SimpleNamespace(numbers=(), tensors=(SimpleNamespace(meta={"val": value}),))
+    padded = torch.empty(3, 8)[:, :5]
+    known = standing_alone(interface, [padded], [])
+    assert list(known.values()) == [5]

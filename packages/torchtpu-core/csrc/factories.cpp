@@ -76,8 +76,8 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
 // Zeros that are known as such: PyTorch's kernels of the key ZeroTensor give 0 for a product with
 // them, where zeros in memory would give 0 * NaN. Nothing is written; what is read is zeros.
 at::Tensor efficient_zeros(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype,
-                                std::optional<c10::Layout> layout, std::optional<c10::Device> device,
-                                std::optional<bool> pin_memory) {
+                           std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                           std::optional<bool> pin_memory) {
   check_options(dtype, layout, pin_memory);
   at::Tensor tensor = new_tensor(chosen_device(device), sizes, c10::contiguous_strides(sizes),
                                  dtype.value_or(c10::get_default_dtype_as_scalartype()));

@@ -149,7 +149,7 @@ class BoundedProgram:
         written = [index for index, _ in self._written]
         results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
         if self._views:
-            known |= standing_alone(self.interface, tensors, values)
+            known = standing_alone(self.interface, tensors, values) | known
         cut = [
             result if layout is None else layout.cut(result, known)
             for result, layout in zip(results, self.layouts, strict=True)

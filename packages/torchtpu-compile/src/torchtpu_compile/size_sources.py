@@ -79,17 +79,24 @@ def standing_alone(
 ) -> dict[sympy.Symbol, int]:
     """Symbols that are a number, or a tensor's size, stride or place in its storage, by themselves.
 
-    No other operand tells where a view of an input begins if its input is one as well.
+    No other operand tells where a view of an input begins if its input is one as well. Sizes and
+    numbers stand before what is in memory: a tensor that kept its padding has the strides of that.
     """
-    pairs = list(zip((n.meta["val"] for n in interface.numbers), numbers, strict=True))
-    for node, tensor in zip(interface.tensors, tensors, strict=True):
-        pairs += zip(_geometry(node.meta["val"]), _geometry(tensor), strict=True)
+    pairs: list[tuple[Any, Any]] = []
+    for of in (_in_memory, _sizes):
+        for node, tensor in zip(interface.tensors, tensors, strict=True):
+            pairs += zip(of(node.meta["val"]), of(tensor), strict=True)
+    pairs += zip((n.meta["val"] for n in interface.numbers), numbers, strict=True)
     named = ((expression(e), n) for e, n in pairs if isinstance(e, torch.SymInt))
     return {e: n for e, n in named if isinstance(e, sympy.Symbol)}
 
 
-def _geometry(tensor: torch.Tensor) -> list[Any]:
-    return [*tensor.shape, *tensor.stride(), tensor.storage_offset()]
+def _sizes(tensor: torch.Tensor) -> Sequence[Any]:
+    return tensor.shape
+
+
+def _in_memory(tensor: torch.Tensor) -> Sequence[Any]:
+    return (*tensor.stride(), tensor.storage_offset())
 
 
 def _places(interface: Any, shapes: Sequence[Sequence[sympy.Expr]]) -> list[_Place]:

@@ -131,7 +131,7 @@ def _convolve(
     spread = spread or (1,) * len(g.stride)
 
     def product(x: jax.Array, weight: jax.Array) -> jax.Array:
-        if convolution_slices.fit(g):
+        if convolution_slices.applies(g):
             return convolution_slices.convolve(x, weight, g, spread, convolve)
         return convolve(x, weight, g, spread)
 
@@ -188,7 +188,7 @@ def input_gradient(
     flipped = lax.rev(_swap_groups(weight, g.groups), tuple(range(2, grad.ndim)))
     strides = g.stride
     depthwise = _is_depthwise(flipped, g)
-    volumes = grad.ndim == 5 and not convolution_slices.fit(g)
+    volumes = grad.ndim == 5 and not convolution_slices.applies(g)
     if any(s > 1 for s in strides) and (depthwise or volumes):
         # XLA:CPU ends the process with some dilated volumes (jaxlib 0.10.2); others are slow.
         spread_out = [(low, high, s - 1) for (low, high), s in zip(pads, strides, strict=True)]
@@ -227,7 +227,7 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
     if _is_pointwise(kernel, g):
         x = _sampled(x, g)
     mixes = math.prod(kernel) == 1 and x.shape[2:] == grad.shape[2:]
-    mixes_slices = math.prod(kernel[1:]) == 1 and convolution_slices.fit(g)
+    mixes_slices = math.prod(kernel[1:]) == 1 and convolution_slices.applies(g)
     if g.groups == 1 and (mixes or mixes_slices):
         everywhere = (0, *range(2, x.ndim))
         over = ((everywhere, everywhere), ((), ()))

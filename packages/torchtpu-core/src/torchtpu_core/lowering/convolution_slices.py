@@ -40,7 +40,7 @@ def volumes_whole() -> Iterator[None]:
         _local.whole = outer
 
 
-def fit(g: Geometry) -> bool:
+def applies(g: Geometry) -> bool:
     """Whether a convolution is one of slices."""
     whole = getattr(_local, "whole", False)
     return len(g.stride) == 3 and mxu.lowers_for("cpu") and not whole
