@@ -61,6 +61,7 @@ def test_group_of_gloo_needs_no_torchtpu_distributed(fresh_python) -> None:
         x = torch.ones(2)
         dist.all_reduce(x)
         print(x.tolist())
+        dist.destroy_process_group()  # else gloo's thread may free `x` while Python ends: SIGABRT
         """,
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
