@@ -103,6 +103,15 @@ MISTAKES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
         (ONES(3, dtype=WHOLE), ONES(3, dtype=WHOLE)),
     ),
     "sub, two masks": (torch.sub, (ONES(3) > 0, ONES(3) > 0)),
+    "_foreach_sub, number that is a bool": (lambda x: torch._foreach_sub([x], True), (ONES(3),)),
+    "_foreach_sub, list of masks": (
+        lambda x, y: torch._foreach_sub([x], [y]),
+        (ONES(3), ONES(3) > 0),
+    ),
+    "conv_transpose2d, weight of no channels": (
+        functional.conv_transpose2d,
+        (ONES(1, 0, 2, 2), ONES(0, 4, 1, 1)),
+    ),
     "sign, complex": (torch.sign, (ONES(3, dtype=torch.complex64),)),
     "all, float out": (lambda x, out: torch.all(x, 0, out=out), (ONES(3), ONES(()))),
     "grid_sample, grid of another dtype": (

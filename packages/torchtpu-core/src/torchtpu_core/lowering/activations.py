@@ -115,8 +115,9 @@ def _log_sigmoid_forward(self: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _logit(self: jax.Array, eps: float | None = None) -> jax.Array:
     (x,), result = promote(self, floating=True)
-    if eps is not None:
-        x = lax.clamp(constant(eps, x), x, constant(1 - eps, x))
+    if eps is not None:  # the lower bound wins where an `eps` above 1/2 crosses them
+        low, high = constant(eps, x), constant(1 - eps, x)
+        x = jnp.where(x < low, low, lax.min(x, high))
     return cast(lax.log(x / (constant(1, x) - x)), result)
 
 

@@ -108,6 +108,15 @@ def _subtraction(arguments: Arguments) -> None:
         )
 
 
+def _list_subtraction(arguments: Arguments) -> None:
+    tensors = arguments["self"]
+    others = next(arguments[name] for name in ("other", "scalars", "scalar") if name in arguments)
+    if not isinstance(others, (list, tuple)):
+        others = [others] * len(tensors)
+    for tensor, other in zip(tensors, others, strict=False):
+        _subtraction({"self": tensor, "other": other})
+
+
 def _truth_out(op: str) -> Check:
     """Where the answer of `all` and `any` may be written."""
 
@@ -253,6 +262,7 @@ DTYPES: dict[str, Check] = {
     "aten::add": _factor,
     "aten::sub": all_of(_subtraction, _factor),
     "aten::rsub": all_of(_subtraction, _factor),
+    "aten::_foreach_sub": _list_subtraction,
     "aten::sign": refused(
         "self",
         is_complex,

@@ -84,6 +84,13 @@ def _transposed_weight(arguments: Arguments) -> None:
             f"Expected {weight.ndim}-dimensional input for {weight.ndim}-dimensional weight "
             f"{sizes}, but got {tensor.ndim}-dimensional input of size {list(tensor.shape)} instead"
         )
+    if groups > 0 and sizes[0] < groups:
+        raise RuntimeError(
+            f"Given groups={groups}, expected weight to be at least {groups} at dimension 0, "
+            f"but got weight of size {sizes} instead"
+        )
+    if 0 in sizes[1:]:
+        raise RuntimeError(f"non-empty weight tensor expected, but got: {sizes}")
     if groups > 0 and sizes[0] % groups:
         raise RuntimeError(
             f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0, "
