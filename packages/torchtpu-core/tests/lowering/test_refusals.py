@@ -108,6 +108,7 @@ MISTAKES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
         lambda x, y: torch._foreach_sub([x], [y]),
         (ONES(3), ONES(3) > 0),
     ),
+    "_foreach_norm, whole": (lambda x: torch._foreach_norm([x]), (ONES(3, dtype=WHOLE),)),
     "conv_transpose2d, weight of no channels": (
         functional.conv_transpose2d,
         (ONES(1, 0, 2, 2), ONES(0, 4, 1, 1)),

@@ -117,6 +117,15 @@ def _list_subtraction(arguments: Arguments) -> None:
         _subtraction({"self": tensor, "other": other})
 
 
+def _list_norm(arguments: Arguments) -> None:
+    for tensor in arguments["self"]:
+        if not_floating(tensor.dtype):
+            raise RuntimeError(
+                "linalg.vector_norm: Expected a floating point or complex tensor as input. "
+                f"Got {dtype_name(tensor.dtype)}"
+            )
+
+
 def _truth_out(op: str) -> Check:
     """Where the answer of `all` and `any` may be written."""
 
@@ -263,6 +272,7 @@ DTYPES: dict[str, Check] = {
     "aten::sub": all_of(_subtraction, _factor),
     "aten::rsub": all_of(_subtraction, _factor),
     "aten::_foreach_sub": _list_subtraction,
+    "aten::_foreach_norm": _list_norm,
     "aten::sign": refused(
         "self",
         is_complex,
