@@ -22,7 +22,6 @@ from unittest import mock
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from torchtpu_core import plugins
 from torchtpu_core.errors import PlanError, TorchTPUError
@@ -36,6 +35,7 @@ from torchtpu_core.plan import (
     script_process,
     sparse_shapes,
     stand_ins,
+    swapped_tensors,
 )
 from torchtpu_core.plan.exchange import Alone, Mailbox
 from torchtpu_core.plan.module_calls import ModuleCalls
@@ -231,7 +231,7 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
         stack.enter_context(_resizing(recorder))
         stand_ins.enter_all(stack)
         checkpoints.keep_from_disk(stack, recorder)
-        stack.enter_context(_data_assignable())
+        stack.enter_context(swapped_tensors.data_assignable())
         stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", _swapping(recorder)))
         stack.enter_context(mock.patch.object(torch.Tensor, "__deepcopy__", _copying(recorder)))
         ddp.replace(stack)
@@ -275,7 +275,7 @@ def _swapping(recorder: Recorder) -> Callable[[torch.Tensor, torch.Tensor], None
     """``torch.utils.swap_tensors`` for modules that move to the device: parameters are known."""
 
     def swap(first: torch.Tensor, second: torch.Tensor) -> None:
-        _swap(first, second)
+        swapped_tensors.swap(first, second)
         if isinstance(first, nn.Parameter):
             _mark(recorder, first, Category.PARAMETERS)
 
@@ -293,61 +293,6 @@ def _copying(recorder: Recorder) -> Callable[[torch.Tensor, dict[int, Any]], tor
         return copied
 
     return copy
-
-
-def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
-    """Swaps two tensors as ``torch.utils.swap_tensors``, weak references or not.
-
-    The fake mode's memory of converted tensors is a weak reference, and harmless here.
-    """
-    slots = [(name, _taken(first, name), _taken(second, name)) for name in _slots(first, second)]
-    first.__class__, second.__class__ = second.__class__, first.__class__
-    first.__dict__, second.__dict__ = second.__dict__, first.__dict__
-    for name, of_first, of_second in slots:
-        for tensor, value in ((first, of_second), (second, of_first)):
-            if value is not _MISSING:
-                setattr(tensor, name, value)
-    torch._C._swap_tensor_impl(first, second)
-
-
-_MISSING = object()
-
-
-def _slots(*tensors: torch.Tensor) -> set[str]:
-    """Names of the slots of the tensors' classes, as DTensor has."""
-    return {
-        name
-        for tensor in tensors
-        for cls in type(tensor).__mro__
-        for name in getattr(cls, "__slots__", ())
-        if name not in ("__dict__", "__weakref__")
-    }
-
-
-def _taken(tensor: torch.Tensor, name: str) -> Any:
-    """The value of a slot, taken out of it."""
-    value = getattr(tensor, name, _MISSING)
-    if value is not _MISSING:
-        with contextlib.suppress(AttributeError):
-            delattr(tensor, name)
-    return value
-
-
-def _data_assignable() -> Any:
-    """``tensor.data = other`` works where `other` has no values, as FSDP moves parameters."""
-    real = torch._C.TensorBase.data
-
-    def assign(self: torch.Tensor, value: torch.Tensor) -> None:
-        if not isinstance(value, FakeTensor) or self.is_meta:
-            real.__set__(self, value)
-            return
-        fresh = value.detach()
-        if isinstance(self, nn.Parameter):
-            fresh = nn.Parameter(fresh, requires_grad=self.requires_grad)
-        _swap(self, fresh)
-
-    whole = property(lambda self: real.__get__(self), assign)
-    return mock.patch.object(torch.Tensor, "data", whole, create=True)
 
 
 def _optimizer_hooks(stack: contextlib.ExitStack, recorder: Recorder) -> list[Any]:
