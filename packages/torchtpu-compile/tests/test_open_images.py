@@ -170,3 +170,37 @@ def test_products_over_pairs_of_dimensions_are_those_of_torch() -> None:
     torch.testing.assert_close(
         open_composites.take_along_dim(x, index), torch.take_along_dim(x, index)
     )
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_large_images_are_smoothed_to_open_sizes_within_memory(mode: str) -> None:
+    """A table of every place that an output may need at padded sizes would take 8 GiB and more."""
+
+    def resized(x: Tensor, like: Tensor) -> Tensor:
+        return F.interpolate(x, like.shape[-2:], mode=mode, antialias=True)
+
+    compiled = torch.compile(resized, backend="tpu", dynamic=True)
+    bounded_program.reasons.clear()
+    for size, out in ((380, 600), (400, 30), (200, 590)):
+        x = torch.rand(1, 3, size, size, requires_grad=True)
+        on_device = x.detach().to("tpu").requires_grad_()
+        like = torch.zeros(out, out)
+        expected, found = resized(x, like), compiled(on_device, like.to("tpu"))
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
+        for result in (expected, found):
+            result.square().mean().backward()
+        torch.testing.assert_close(on_device.grad.cpu(), x.grad, rtol=1e-4, atol=1e-8)
+    assert not bounded_program.reasons
+
+
+def test_what_is_not_finite_in_an_image_of_open_size_stays_in_its_place() -> None:
+    compiled = torch.compile(
+        lambda x: F.interpolate(x, (6, 7), mode="bilinear", antialias=True),
+        backend="tpu",
+        dynamic=True,
+    )
+    for n in SIZES:
+        x = image(n)
+        x[0, 0, 1, 1], x[1, 2, -1, -1] = float("nan"), float("inf")
+        expected = F.interpolate(x, (6, 7), mode="bilinear", antialias=True)
+        torch.testing.assert_close(compiled(x.to("tpu")).cpu(), expected, equal_nan=True)

@@ -4,6 +4,8 @@
 // are registered here for the backend's sparse keys; `runtime/sparse.py` adds the sums and products,
 // and what is in neither place runs on the host (fallback.cpp).
 #include <ATen/NativeFunctions.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/SparseTensorUtils.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 

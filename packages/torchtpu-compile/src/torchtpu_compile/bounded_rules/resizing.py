@@ -2,8 +2,7 @@
 """Rules for antialiased resizing of images of open size.
 
 As at fixed sizes, an output is a sum of some places of the input with weights; here the places
-and weights are computed by the program, from the true sizes, for as many places as the padded
-sizes may need.
+and weights are computed by the program, from the true sizes.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import sympy
-from torchtpu_core.lowering import dtypes
-from torchtpu_core.lowering.upsample import SMOOTHINGS, Smoothing
+from jax import lax
+from torchtpu_core.lowering import dtypes, mxu
+from torchtpu_core.lowering.upsample import SMOOTHINGS, Smoothing, Windows
 
 from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules import batches
@@ -43,13 +43,6 @@ class _Resizing:
         self.size, self.out = (call.sizes.true(e) for e in (size, out))
         self.padded_size = padded_size(call.sizes.dim(size))
         self.padded_out = padded_size(call.sizes.dim(out))
-        self.least_out = int(out) if is_static(out) else 1
-
-    def _most_taps(self, smoothing: Smoothing) -> int:
-        """How many places an output may need."""
-        largest = self.padded_size / max(self.least_out - self.align, 1)
-        ratio = largest if self.scale is None else 1 / self.scale
-        return smoothing.most_taps(self.padded_size, ratio)
 
     def _ratio(self, dtype: np.dtype) -> jax.Array:
         if self.scale is not None:
@@ -61,27 +54,53 @@ class _Resizing:
 
     def apply(self, x: jax.Array, dim: int, smoothing: Smoothing) -> jax.Array:
         """`x` with dimension `dim` resized."""
-        dtype = np.dtype(x.dtype)
-        taps = self._most_taps(smoothing)
-        ratio = self._ratio(dtype)
-        index, weight = smoothing.taps(self.size, ratio, self.padded_out, taps, dtype, jnp)
-        taken = jnp.take(x, index.reshape(-1), axis=dim)
-        taken = taken.reshape((*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]))
-        lane = (*index.shape, *(1,) * (x.ndim - dim - 1))
-        return jnp.sum(taken * weight.reshape(lane), axis=dim)
+        windows, weights = self._table(smoothing, np.dtype(x.dtype))
+        return _combined(x, dim, weights, windows.first, windows.last)
+
+    def turned(self, x: jax.Array, dim: int, smoothing: Smoothing) -> jax.Array:
+        """The transpose of `apply`: `x` is a gradient of the result."""
+        windows, weights = self._table(smoothing, np.dtype(x.dtype))
+        places = jnp.arange(self.padded_size)[:, None]
+        first = jnp.sum(windows.last <= places, axis=1)  # both bounds grow with the output
+        last = jnp.sum(windows.first <= places, axis=1)
+        return _combined(x, dim, weights.T, first, last)
+
+    def _table(self, smoothing: Smoothing, dtype: np.dtype) -> tuple[Windows, jax.Array]:
+        """The windows, and the weights `(padded size, padded out)`."""
+        windows = smoothing.windows(self.size, self._ratio(dtype), self.padded_out, dtype, jnp)
+        weights = smoothing.weights(jnp.arange(self.padded_size)[:, None], windows, jnp)
+        return windows, weights.astype(dtype)
 
 
-def _resized(call: Call, sizes: list[Any], outs: list[Any], smoothing: Smoothing) -> Any:
-    """The function `(N, C, H, W)` -> `(N, C, *outs)` of a call."""
+def _combined(
+    x: jax.Array, dim: int, weights: jax.Array, first: jax.Array, last: jax.Array
+) -> jax.Array:
+    """Sums along `dim` of `x` with weights `(n, out)`, which are 0 outside ``[first, last)``.
+
+    By the matrix unit where there is one. Elsewhere place by place, as many times as the true
+    sizes ask for: a table of all places that padded sizes may ask for takes their square.
+    """
+    if mxu.lowers_for("tpu"):
+        contracting = (((dim,), (0,)), ((), ()))
+        product = lax.dot_general(x, weights, contracting, precision=lax.Precision.HIGHEST)
+        return jnp.moveaxis(product, -1, dim)
+    outs = jnp.arange(weights.shape[1])
+    lane = (-1, *(1,) * (x.ndim - dim - 1))
+
+    def add(k: jax.Array, total: jax.Array) -> jax.Array:
+        place = first + k
+        weight = weights.at[place, outs].get(mode="clip").reshape(lane)
+        taken = x.at[(slice(None),) * dim + (place,)].get(mode="clip")
+        return jnp.where((place < last).reshape(lane), total + taken * weight, total)
+
+    shape = (*x.shape[:dim], len(outs), *x.shape[dim + 1 :])
+    return lax.fori_loop(0, jnp.max(last - first), add, jnp.zeros(shape, x.dtype))
+
+
+def _steps(call: Call, sizes: list[Any], outs: list[Any]) -> list[_Resizing]:
+    """Those of height and width."""
     scales = (call.arg("scales_h"), call.arg("scales_w"))
-    steps = [_Resizing(call, *each) for each in zip(sizes, outs, scales, strict=True)]
-
-    def run(x: jax.Array) -> jax.Array:
-        for i in (1, 0):
-            x = steps[i].apply(x, 2 + i, smoothing)
-        return x
-
-    return run
+    return [_Resizing(call, *each) for each in zip(sizes, outs, scales, strict=True)]
 
 
 def _forward(smoothing: Smoothing, member: Rule) -> Rule:
@@ -92,8 +111,9 @@ def _forward(smoothing: Smoothing, member: Rule) -> Rule:
             return member(call)
         if not dtypes.is_floating(np.dtype(x.array.dtype)):
             raise refuse(call, "rounds 8-bit pixels by weights that depend on the size")
-        run = _resized(call, sizes, outs, smoothing)
-        value = run(call.sizes.filled(x, 0).array.astype(dtypes.opmath(x.array.dtype)))
+        height, width = _steps(call, sizes, outs)
+        value = call.sizes.filled(x, 0).array.astype(dtypes.opmath(x.array.dtype))
+        value = height.apply(width.apply(value, 3, smoothing), 2, smoothing)
         return call.result(value.astype(x.array.dtype))
 
     return rule
@@ -105,10 +125,9 @@ def _backward(smoothing: Smoothing, member: Rule) -> Rule:
         sizes, outs = call.exprs()[2:], [true_size(d) for d in grad.dims[2:]]
         if all(map(is_static, (*sizes, *outs))):
             return member(call)
-        run = _resized(call, sizes, outs, smoothing)
-        slope = call.sizes.filled(grad, 0).array.astype(dtypes.opmath(grad.array.dtype))
-        shape = (*slope.shape[:2], *(padded_size(call.sizes.dim(n)) for n in sizes))
-        (value,) = jax.linear_transpose(run, jax.ShapeDtypeStruct(shape, slope.dtype))(slope)
+        height, width = _steps(call, sizes, outs)
+        value = call.sizes.filled(grad, 0).array.astype(dtypes.opmath(grad.array.dtype))
+        value = width.turned(height.turned(value, 2, smoothing), 3, smoothing)
         return Padded(
             value.astype(grad.array.dtype),
             (*grad.dims[:2], *(call.sizes.dim(n) for n in sizes)),

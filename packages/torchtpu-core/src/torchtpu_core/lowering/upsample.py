@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -198,6 +198,22 @@ def _lanczos(x: Any, xp: Any) -> Any:
     return xp.where(abs(x) < 3, xp.sinc(x) * xp.sinc(x / 3), 0)
 
 
+class Windows(NamedTuple):
+    """The places of an input that outputs are made of, each `(out,)` but `wide`.
+
+    Attributes:
+        first: the first place.
+        last: the one behind the last.
+        centre: where the output lies in the input.
+        wide: how much the filter widens, a scalar.
+    """
+
+    first: Any
+    last: Any
+    centre: Any
+    wide: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Smoothing:
     """A filter that widens with the ratio of the sizes.
@@ -214,17 +230,14 @@ class Smoothing:
         """How many places of an input an output may be made of, at most."""
         return min(size, int(2 * self.reach * max(ratio, 1)) + 2)
 
-    def taps(
-        self, size: Any, ratio: Any, out: int, taps: int, dtype: np.dtype, xp: Any = np
-    ) -> tuple[Any, Any]:
-        """Index and weight, each `(taps, out)`, of as many outputs.
+    def windows(self, size: Any, ratio: Any, out: int, dtype: np.dtype, xp: Any = np) -> Windows:
+        """What each output is made of.
 
         Args:
             size: length of the input.
             ratio: input positions per output position, of `dtype`.
             out: how many outputs.
-            taps: how many places each has room for.
-            dtype: in which positions are computed, and of the weights.
+            dtype: in which positions are computed.
             xp: numpy, or jax.numpy where only the program knows size and ratio.
         """
         wide, half = xp.maximum(ratio, dtype.type(1)), dtype.type(0.5)
@@ -232,19 +245,25 @@ class Smoothing:
         centre = ratio * (xp.arange(out, dtype=dtype) + half)
         first = xp.maximum((centre - support + half).astype(np.int64), 0)
         last = xp.minimum((centre + support + half).astype(np.int64), size)
-        places = first[None, :] + xp.arange(taps)[:, None]
-        weight = self.kernel(((places - centre + half) / wide).astype(np.float64), xp)
-        weight = xp.where(places < last, weight, 0)
+        return Windows(first, last, centre, wide)
+
+    def weights(self, places: Any, windows: Windows, xp: Any = np) -> Any:
+        """Weights, float64 `(n, out)`, of places of the input, `(n, out)` or `(n, 1)`."""
+        half = windows.centre.dtype.type(0.5)
+        distance = ((places - windows.centre + half) / windows.wide).astype(np.float64)
+        inside = (places >= windows.first) & (places < windows.last)
+        weight = xp.where(inside, self.kernel(distance, xp), 0)
         total = weight.sum(axis=0, keepdims=True)
-        weight = weight / xp.where(total == 0, 1, total)  # an output may reach nothing
-        index = xp.clip(xp.minimum(places, last - 1), 0, size - 1)
-        return index, weight.astype(dtype)
+        return weight / xp.where(total == 0, 1, total)  # an output may reach nothing
 
     def build(self, size: int, out: int, align: bool, scale: float | None, dtype: np.dtype) -> Taps:
         """The table of one dimension of known sizes."""
         ratio = _ratio(size, out, align, scale, dtype)
         most = self.most_taps(size, float(ratio))
-        index, weight = self.taps(size, ratio, out, most, dtype)
+        windows = self.windows(size, ratio, out, dtype)
+        places = windows.first + np.arange(most)[:, None]
+        weight = self.weights(places, windows).astype(dtype)
+        index = np.clip(np.minimum(places, windows.last - 1), 0, size - 1)
         used = max(np.flatnonzero(weight.any(axis=1)), default=0) + 1
         return Taps(index[:used], weight[:used], size)
 
