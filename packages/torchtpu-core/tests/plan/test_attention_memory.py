@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 from torchtpu_core.plan.fusion import fuse
 from torchtpu_core.plan.lifetimes import lifetimes_of
+from torchtpu_core.plan.paddings import matrix_padding
 from torchtpu_core.plan.records import Phase, Work
-from torchtpu_core.plan.tiles import matrix_padding, padded_sizes
+from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.testing.recordings import MIB, op, recording
 

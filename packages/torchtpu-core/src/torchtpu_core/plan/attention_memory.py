@@ -12,8 +12,8 @@ import math
 from collections.abc import Container, Iterator, Sequence
 
 from torchtpu_core.plan.images import products_of_images
+from torchtpu_core.plan.paddings import matrix_padding
 from torchtpu_core.plan.records import Block, Op, Work
-from torchtpu_core.plan.tiles import matrix_padding
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.vmem import Life
 from torchtpu_core.simulator.rates import LANES, SUBLANES

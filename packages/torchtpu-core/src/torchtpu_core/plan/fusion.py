@@ -21,12 +21,11 @@ from torchtpu_core.plan.attention_kernels import STATISTICS_MOVED
 from torchtpu_core.plan.attention_memory import has_statistics, statistic_bytes
 from torchtpu_core.plan.broadcasts import broadcasts_of, written_for
 from torchtpu_core.plan.fused_updates import fusions
-from torchtpu_core.plan.images import kept_beside
-from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
 from torchtpu_core.plan.recomputed import COSTLY, WINDOW, is_elementwise, sources_of
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import uses_of
+from torchtpu_core.plan.written import written_results
 
 
 @dataclass(slots=True)
@@ -81,10 +80,7 @@ def fuse(ops: Sequence[Op], blocks: dict[int, Block], offset: int) -> Fusion:
     uses = uses_of(ops, blocks, offset)
     again = sources_of(
         *(ops, uses, lambda storage: blocks[storage].size_bytes if storage in blocks else 0),
-        written_for(broadcasts_of(ops, blocks, uses)),
-        written_norms(ops, blocks),
-        reordered_norms(ops, blocks) | kept_beside(ops, blocks),
-        made_in_rows(ops, blocks),
+        written_results(ops, blocks, written_for(broadcasts_of(ops, blocks, uses))),
     )
     elided = _elided(ops, blocks, offset, readers, again)
     made: dict[int, list[bool]] = defaultdict(list)

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives, scores_in_vmem
 from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
-from torchtpu_core.plan.images import kept_beside, products_of_images
-from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
+from torchtpu_core.plan.grouped import lives_in_groups, sums_of_groups
+from torchtpu_core.plan.images import products_of_images
+from torchtpu_core.plan.paddings import row_padding
 from torchtpu_core.plan.recomputed import (
     ends_of_products,
     is_convolution,
@@ -27,9 +28,11 @@ from torchtpu_core.plan.recomputed import (
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.result_layouts import copied_results
 from torchtpu_core.plan.rows import RANK, streams_of
-from torchtpu_core.plan.tiles import padded_sizes, row_padding
+from torchtpu_core.plan.split_batches import lives_in_parts
+from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
 from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
+from torchtpu_core.plan.written import written_results
 from torchtpu_core.simulator.rates import SUBLANES
 
 _STATE = (Category.PARAMETERS, Category.OPTIMIZER)
@@ -66,15 +69,13 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     kept = attention_lives(ops, blocks, uses)
     broadcasts = broadcasts_of(ops, blocks, uses)
     sources = sources_of(
-        *(ops, uses, size_of, written_for(broadcasts)),
-        written_norms(ops, blocks),
-        reordered_norms(ops, blocks) | kept_beside(ops, blocks),
-        made_in_rows(ops, blocks),
+        *(ops, uses, size_of), written_results(ops, blocks, written_for(broadcasts))
     )
     ends = ends_of_products(ops, blocks, uses, sources)
     values = _lives(ops, uses, sources, ends, size_of)
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
     lives += [*broadcast_lives(broadcasts), *copied_results(ops, blocks, uses)]
+    lives += [*lives_in_groups(ops, blocks), *lives_in_parts(ops, blocks, size_of)]
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []
     for storage, size in fixed.items():
@@ -110,6 +111,7 @@ class _Sizes:
         images = products_of_images(ops, blocks)
         passing = (s for s in uses.passing if s not in images)
         self._wide = {s for s in passing if _keeps_sums(ops, blocks, uses, s, rows)}
+        self._wide |= sums_of_groups(ops, blocks)
         parts = ((s, _part_bytes(ops, blocks, uses, s)) for s in uses.passing)
         self._parts = {storage: size for storage, size in parts if size}
         self._rounded = {s: _rounded_bytes(ops, blocks, uses, s) for s in uses.passing}

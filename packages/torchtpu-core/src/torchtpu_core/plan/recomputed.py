@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torchtpu_core.lowering.layout import NEARLY_ALL
 from torchtpu_core.plan.gathers import within_sums
 from torchtpu_core.plan.norms import NORMS
 from torchtpu_core.plan.records import Block, Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
+from torchtpu_core.plan.written import Written
 from torchtpu_core.simulator.rates import LANES
 
 #: Moves that are elementwise work for a compiler.
@@ -44,10 +45,7 @@ def sources_of(
     ops: Sequence[Op],
     uses: Uses,
     size_of: Callable[[int], float],
-    written: Mapping[int, int],
-    normed: Container[int],
-    reordered: Container[int] = (),
-    rows: Container[int] = (),
+    written: Written,
 ) -> dict[int, frozenset[int]]:
     """What is read instead, by storage that is computed again.
 
@@ -55,10 +53,7 @@ def sources_of(
         ops: the operators of a step.
         uses: of its storages.
         size_of: bytes of a storage.
-        written: bytes that are written for ends of products (`plan.broadcasts`).
-        normed: what is made of norms and written for products of bfloat16 (`plan.norms`).
-        reordered: and for all products, as what is made beside one is (`plan.images`).
-        rows: what is made in the shape of rows of products, as these compute norms within them.
+        written: what is written for its readers.
     """
     found: dict[int, frozenset[int]] = {}
     scaled = _scaled_by_reductions(ops)
@@ -77,7 +72,9 @@ def sources_of(
             found[storage] = found.get(first, frozenset({first}))
             continue
         readers += repeated.get(storage, [])
-        if not readers or (len(writers) > 1 and not _is_chain(ops, storage, writers, readers)):
+        if not readers or storage in written.convolved:
+            continue
+        if len(writers) > 1 and not _is_chain(ops, storage, writers, readers):
             continue
         gathered = within_sums(op, [ops[i] for i in readers], size_of)
         if not gathered and not _fuses(ops, op, readers):
@@ -90,13 +87,15 @@ def sources_of(
             continue
         if any(_joins_for_products(ops, uses, i) for i in readers):
             continue
-        norm = (op.name in NORMS, storage in scaled, storage in normed, storage in rows)
-        if _is_norm_for([ops[i] for i in readers], *norm):
+        norm = (op.name in NORMS, storage in scaled)
+        if _is_norm_for(
+            [ops[i] for i in readers], *norm, storage in written.normed, storage in written.rows
+        ):
             continue
         if _written_for_product(ops, uses, op, readers) or _costs_passes(ops, op, readers):
             continue
         if _holds_softmax(
-            ops, storage, readers, [*map(size_of, sources), written.get(storage, 0)], size_of
+            ops, storage, readers, [*map(size_of, sources), written.ends.get(storage, 0)], size_of
         ):
             continue
         if op.name == "_log_softmax" and _gradient_in_part(ops, uses, readers):
@@ -107,7 +106,7 @@ def sources_of(
         converted = uses.fixed.issuperset(sources)
         if converted and len(readers) > 1 and all(_convolves(ops[i], storage) for i in readers):
             continue
-        if (storage in dropped or storage in reordered) and _feeds_product(ops, readers):
+        if (storage in dropped or storage in written.reordered) and _feeds_product(ops, readers):
             continue
         draws = _draws(op) or not random.isdisjoint(reads)
         if draws and len(readers) > 1:

@@ -18,14 +18,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 from torchtpu_core.plan.gathers import is_gather, is_sum
+from torchtpu_core.plan.grouped import operands_of_groups
 from torchtpu_core.plan.images import images_of
+from torchtpu_core.plan.paddings import image_padding, matrix_padding, row_padding
 from torchtpu_core.plan.records import Block, Op, Work
-from torchtpu_core.simulator.rates import LANES, SUBLANES
-from torchtpu_core.units import ceil_div
+from torchtpu_core.plan.split_batches import part_padding
+from torchtpu_core.simulator.rates import LANES
 
-#: Times its bytes that a picture takes by features and batch before XLA lays it out otherwise: it
-#: did so with 43 (4 pictures of 3 channels), and not with 21 (8 of 3).
-_MOST_PADDING = 32
 _FEATURE_NORMS = frozenset(("native_layer_norm", "_fused_rms_norm"))
 
 
@@ -45,6 +44,7 @@ def padded_sizes(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, int]:
     for storage, image in images_of(ops, blocks).items():
         if image.is_map and paddings.get(storage, 1.0) == 1.0:
             paddings[storage] = image_padding((image.batch, image.features))
+    paddings.update(operands_of_groups(ops, blocks))
     return {
         storage: round(blocks[storage].size_bytes * factor)
         for storage, factor in paddings.items()
@@ -71,7 +71,8 @@ def _images(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, float]:
         shapes = {blocks[storage].shape for storage in images.intersection(op.reads)}
         images.update(storage for storage in op.writes if blocks[storage].shape in shapes)
     maps = (storage for storage in images if len(blocks[storage].shape) in (3, 4, 5))
-    return {storage: image_padding(blocks[storage].shape) for storage in maps}
+    found = {storage: blocks[storage].shape for storage in maps}
+    return {s: image_padding(shape) * part_padding(shape) for s, shape in found.items()}
 
 
 def _rows(op: Op, blocks: dict[int, Block]) -> Iterator[tuple[int, float]]:
@@ -94,50 +95,3 @@ def _rows(op: Op, blocks: dict[int, Block]) -> Iterator[tuple[int, float]]:
             shape = blocks[storage].shape if storage in blocks else ()
             if len(shape) > 2 and max(shape[-2:]) < LANES:
                 yield storage, matrix_padding(shape)
-
-
-def row_padding(shape: Sequence[int]) -> float:
-    """Padded over plain elements of rows ``[N, ..., D]``.
-
-    >>> row_padding((65536, 4, 64)), row_padding((65536, 4, 1)), row_padding((65536,))
-    (2.0, 32.0, 1.0)
-    """
-    whole = [size for size in shape if size > 1]
-    if len(whole) < 2 or not math.prod(whole):
-        return 1.0
-    return ceil_div(whole[-1], LANES) * LANES / whole[-1]
-
-
-def matrix_padding(shape: Sequence[int]) -> float:
-    """Padded over plain elements of matrices ``[..., M, N]``.
-
-    >>> matrix_padding((3072, 32, 64)), round(matrix_padding((3072, 49, 49)), 2)
-    (2.0, 2.99)
-    """
-    return _best(*shape[-2:])
-
-
-def image_padding(shape: Sequence[int]) -> float:
-    """Padded over plain elements of a batch of feature maps ``[N, C, ...]``.
-
-    >>> image_padding((64, 64, 128, 128)), image_padding((64, 128, 64, 64))
-    (2.0, 1.0)
-    >>> round(image_padding((128, 3, 128, 128)), 2), image_padding((4, 3, 512, 512))
-    (1.33, 1.0)
-    """
-    padded = _best(*shape[:2])
-    # A few pictures of three channels: rows of pixels lie along the lanes instead.
-    return padded if padded <= _MOST_PADDING else _best(*shape[-2:])
-
-
-def _best(rows: int, columns: int) -> float:
-    """Padding of two dimensions, one along the lanes and the other along the sublanes."""
-
-    def padded(lanes: int, sublanes: int) -> int:
-        # Fewer than a tile's sublanes have tiles of 1, 2 or 4.
-        height = min(SUBLANES, 1 << (sublanes - 1).bit_length())
-        return ceil_div(lanes, LANES) * LANES * ceil_div(sublanes, height) * height
-
-    if not rows * columns:
-        return 1.0
-    return min(padded(rows, columns), padded(columns, rows)) / (rows * columns)

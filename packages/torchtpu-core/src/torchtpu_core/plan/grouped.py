@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions of several groups, as XLA's TPU compiler computes them: over a dimension of groups.
+
+It makes ``[N, G, C/G, ...]`` of an image ``[N, C, ...]``, whose batch and features of one group lie
+along lanes and sublanes: 16 features of each group of 8 images take eight times their bytes. What
+it convolves so is written in that order, and kept for the gradient of the weight; so are the
+gradients. Sums leave it in that order and in float32, and so does their copy in an image's order
+that the network reads, even if it rounds them. Depthwise convolutions are computed as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torchtpu_core.plan.paddings import tile_padding
+from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.plan.vmem import Life
+
+_SUM_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """A convolution of several groups: its operand's and its result's padding in their order."""
+
+    op: Op
+    index: int
+    gradient: bool
+    operand: int
+    read: float
+    made: float
+
+
+def operands_of_groups(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, float]:
+    """How many times their bytes the images take that such convolutions read, by storage.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    return {one.operand: one.read for one in _convolutions(ops, blocks)}
+
+
+def sums_of_groups(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
+    """Results of 16 bits that are kept as float32 sums.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    forward = (one.op for one in _convolutions(ops, blocks) if not one.gradient)
+    return {op.writes[0] for op in forward if op.dtype == "bf16"}
+
+
+def lives_in_groups(ops: Sequence[Op], blocks: dict[int, Block]) -> list[Life]:
+    """Sums, and a gradient and what is made of it, in the order of groups.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    found = []
+    for one in _convolutions(ops, blocks):
+        if one.gradient:
+            given, made = one.op.reads[0], one.op.writes[0]
+            size = blocks[given].size_bytes * one.made
+            if blocks[made].shape == blocks[one.operand].shape:
+                size += blocks[made].size_bytes * one.read
+        else:
+            made = one.op.writes[0]
+            size = math.prod(blocks[made].shape) * _SUM_BYTES * one.made
+        found.append(Life(made, round(size), (one.index,), one.index + 1))
+    return found
+
+
+def _convolutions(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[_Grouped]:
+    """Those whose groups have several features each."""
+    for index, op in enumerate(ops):
+        if not op.name.startswith("convolution") or not op.products or not op.writes:
+            continue
+        groups, gradient = op.products[0][0], op.name.endswith("backward")
+        images = (op.reads[1], op.reads[0]) if gradient else (op.reads[0], op.writes[0])
+        known = all(s in blocks and len(blocks[s].shape) > 2 for s in images)
+        if groups == 1 or not known or op.writes[0] not in blocks:
+            continue
+        batch, inner = blocks[images[0]].shape[0], blocks[images[0]].shape[1] // groups
+        outer = blocks[images[1]].shape[1] // groups
+        if inner > 1 and outer > 0:
+            read, made = tile_padding(batch, inner), tile_padding(batch, outer)
+            yield _Grouped(op, index, gradient, images[0], read, made)

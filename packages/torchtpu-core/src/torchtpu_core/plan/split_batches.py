@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions of few images, of which XLA's TPU compiler makes a larger batch.
+
+It splits the last dimension of fewer than eight images into eight parts ("space to batch"), each
+with a row that it shares with the next: more tiles are full then. As each convolution needs the
+edges of its neighbours' parts, what it convolves is written, in the order of the images and in that
+of the parts, and both are kept for the gradient of the weight; so are the gradients. For that of
+the weight the image is written once for each place along the kernel's row. Not modelled: which
+layouts have less padding, and how late the weights' gradients are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.plan.vmem import Life
+from torchtpu_core.units import ceil_div
+
+#: Parts of the split dimension, and images from which none is split: libtpu split 7, and not 8.
+PARTS = 8
+#: Dimensions of images and of volumes.
+_RANKS = (4, 5)
+#: What a convolution reads and makes.
+_ENDS = ("result or its gradient", "image", "weight")
+
+
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """One of few images: its operand, and where it is computed."""
+
+    index: int
+    operand: int
+    gradient: int | None
+    taps: int
+
+
+def is_split(shape: Sequence[int]) -> bool:
+    """Whether a batch of feature maps ``[N, C, ..., W]`` is split.
+
+    >>> is_split((4, 64, 128, 128)), is_split((8, 64, 128, 128)), is_split((4, 64, 128, 8))
+    (True, False, False)
+    """
+    return len(shape) in _RANKS and shape[0] < PARTS < shape[-1]
+
+
+def part_padding(shape: Sequence[int]) -> float:
+    """How many times their bytes split images take with the rows that parts share.
+
+    >>> part_padding((2, 32, 64, 64, 64)), part_padding((8, 32, 64, 64))
+    (1.125, 1.0)
+    """
+    if not is_split(shape):
+        return 1.0
+    return (ceil_div(shape[-1], PARTS) + 1) * PARTS / shape[-1]
+
+
+def operands_of_parts(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
+    """Images that convolutions read of which the parts are written.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    return {one.operand for one in _convolutions(ops, blocks)}
+
+
+def lives_in_parts(
+    ops: Sequence[Op], blocks: dict[int, Block], size_of: Callable[[int], int]
+) -> list[Life]:
+    """Second copies of operands and gradients, and operands for each tap.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+        size_of: bytes of a storage.
+    """
+    read: dict[int, list[int]] = {}
+    found = []
+    for one in _convolutions(ops, blocks):
+        size = size_of(one.operand)
+        read.setdefault(one.operand, []).append(one.index)
+        if one.gradient is not None:
+            points = (one.index,)
+            found.append(Life(one.gradient, size_of(one.gradient), points, one.index + 1))
+            found.append(Life(one.operand, size * one.taps, points, one.index + 1))
+    for operand, at in read.items():
+        found.append(Life(operand, size_of(operand), tuple(at), at[-1] + 1))
+    return found
+
+
+def _convolutions(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[_Convolution]:
+    """Those of few images, of one group and stride 1, with a kernel of several columns."""
+    for index, op in enumerate(ops):
+        if not op.name.startswith("convolution") or not op.products or op.products[0][0] > 1:
+            continue
+        backward = op.name.endswith("backward")
+        ends = op.reads[:3] if backward else (*op.writes[:1], *op.reads[:2])
+        if len(ends) < len(_ENDS) or not all(one in blocks for one in ends):
+            continue
+        other, operand, weight = ends
+        image, taps, made = (blocks[one].shape for one in (operand, weight, other))
+        if not is_split(image) or len(made) != len(image) or taps[-1] == 1:
+            continue
+        if abs(image[-1] - made[-1]) < taps[-1]:
+            yield _Convolution(index, operand, other if backward else None, taps[-1])

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that XLA's TPU compiler writes for those who read them, though it could compute them.
+
+Gathered for `plan.recomputed`, which decides about all others by the bytes that they move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+from torchtpu_core.plan.grouped import operands_of_groups
+from torchtpu_core.plan.images import kept_beside
+from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
+from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.plan.split_batches import operands_of_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Storages that are written, and for whom.
+
+    Attributes:
+        ends: bytes that are written for ends of products (`plan.broadcasts`).
+        normed: what is made of norms and written for products of bfloat16 (`plan.norms`).
+        reordered: and for all products, as what is made beside one is (`plan.images`).
+        rows: what is made in the shape of rows of products, as these compute norms within them.
+        convolved: what convolutions of several groups, or of few images, read (`plan.grouped`,
+            `plan.split_batches`).
+    """
+
+    ends: Mapping[int, int]
+    normed: Container[int]
+    reordered: Container[int]
+    rows: Container[int]
+    convolved: Container[int]
+
+
+def written_results(
+    ops: Sequence[Op], blocks: dict[int, Block], ends: Mapping[int, int]
+) -> Written:
+    """Those of a step.
+
+    Args:
+        ops: its operators.
+        blocks: storages by identifier.
+        ends: bytes that are written for ends of products (`plan.broadcasts`).
+    """
+    return Written(
+        ends=ends,
+        normed=written_norms(ops, blocks),
+        reordered=reordered_norms(ops, blocks) | kept_beside(ops, blocks),
+        rows=made_in_rows(ops, blocks),
+        convolved=operands_of_groups(ops, blocks).keys() | operands_of_parts(ops, blocks),
+    )

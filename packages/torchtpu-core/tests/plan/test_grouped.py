@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What takes HBM of convolutions of several groups."""
+
+from __future__ import annotations
+
+import pytest
+from torchtpu_core.plan.grouped import lives_in_groups, operands_of_groups
+from torchtpu_core.plan.lifetimes import lifetimes_of
+from torchtpu_core.plan.records import Phase, Recording, Work
+from torchtpu_core.plan.vmem import Vmem
+from torchtpu_core.testing.recordings import op, recording
+
+IMAGE = (8, 256, 16, 16)
+BYTES = 8 * 256 * 16 * 16 * 2
+BACK = Phase.BACKWARD
+
+
+def _convolved(groups: int, dtype: str = "bf16") -> Recording:
+    """A ReLU between two convolutions, the second of groups, and their gradients."""
+    grouped = ((groups, 2048, 9 * 256 // groups, 256 // groups),)
+    ops = [
+        op("convolution", Work.MATMUL, (0,), (1,), products=((1, 2048, 256, 256),)),
+        op("relu", Work.ELEMENTWISE, (1,), (2,)),
+        op("convolution", Work.MATMUL, (2,), (3,), products=grouped, dtype=dtype),
+        op("convolution", Work.MATMUL, (3,), (4,), products=((1, 2048, 256, 256),)),
+        op("convolution_backward", Work.MATMUL, (4, 2), (5, 6), BACK, products=grouped),
+        op("convolution_backward", Work.MATMUL, (5, 0), (7,), BACK, products=((1, 256, 9, 9),)),
+    ]
+    made = recording(ops, dict.fromkeys(range(6), len(ops)), size=BYTES)
+    for storage in range(1, 6):
+        made.blocks[storage].shape = IMAGE
+    return made
+
+
+@pytest.mark.parametrize(
+    ("groups", "padding"),
+    [(16, 8), (4, 2), (2, 1)],  # groups of 16, 64 and 128 features, along the lanes
+)
+def test_operands_of_groups_lie_by_batch_and_features_of_a_group(groups, padding) -> None:
+    made = _convolved(groups)
+    assert operands_of_groups(made.ops, made.blocks) == {2: padding}
+    lives = {one.storage: one for one in lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives}
+    assert lives[2].size_bytes == padding * BYTES
+    assert (lives[2].first, lives[2].end) == (1, 5)  # until the gradient of the weight
+
+
+@pytest.mark.parametrize("groups", [1, 256])
+def test_other_convolutions_compute_a_relu_within_them(groups) -> None:
+    made = _convolved(groups)
+    assert lives_in_groups(made.ops, made.blocks) == []
+    lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
+    assert 2 not in {one.storage for one in lives}
+
+
+@pytest.mark.parametrize(("dtype", "bytes_"), [("bf16", 2 * BYTES), ("f32", BYTES)])
+def test_sums_of_groups_are_kept_in_float32(dtype, bytes_) -> None:
+    made = _convolved(16, dtype)
+    lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
+    assert max(one.size_bytes for one in lives if one.storage == 3 and one.end > 3) == bytes_
+
+
+def test_sums_and_gradients_of_groups_have_their_order_for_a_moment() -> None:
+    made = _convolved(16)
+    sums, gradients = lives_in_groups(made.ops, made.blocks)
+    assert (sums.first, sums.end, sums.size_bytes) == (2, 3, 8 * 2 * BYTES)
+    # The gradient that it is given and the one that it makes.
+    assert (gradients.first, gradients.end, gradients.size_bytes) == (4, 5, 2 * 8 * BYTES)
+
+
+def test_the_gradient_of_a_weight_alone_moves_what_it_is_given() -> None:
+    made = _convolved(16)
+    made.blocks[5].shape = (256, 16, 3, 3)
+    assert lives_in_groups(made.ops, made.blocks)[1].size_bytes == 8 * BYTES
