@@ -124,3 +124,55 @@ def test_values_of_an_image_are_not_copied_out_of_their_projection(first, copies
     made = _recording(ops, {**shapes, 5: (8, 4, 64, 32)})
     lives = attention_lives(made.ops, made.blocks, uses_of(made.ops, made.blocks, 0))
     assert sum(life.storage == 3 for life in lives) == copies
+
+
+def _shared(readers: int) -> Recording:
+    """A convolution, a ReLU, and so many convolutions of that."""
+    ops = [
+        op("convolution", Work.MATMUL, (0,), (1,)),
+        op("relu", Work.ELEMENTWISE, (1,), (2,)),
+        *(op("convolution", Work.MATMUL, (2,), (3 + i,)) for i in range(readers)),
+    ]
+    return _recording(ops, {1: IMAGE, 2: IMAGE})
+
+
+@pytest.mark.parametrize(("readers", "written"), [(1, False), (2, True)])
+def test_an_image_that_several_convolutions_read_is_written(readers, written) -> None:
+    made = _shared(readers)
+    lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
+    assert (2 in {life.storage for life in lives}) == written
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+def test_what_an_error_function_makes_of_a_convolution_is_moved_once(approximate) -> None:
+    tokens = (8, 16 * 32, 128)
+    ops = [
+        op("convolution", Work.MATMUL, (0,), (1,), products=((128, 4096, 9, 1),)),
+        op("gelu", Work.ELEMENTWISE, (1,), (2,), approximate=approximate),
+        op("clone", Work.MOVE, (2,), (3,)),
+        _linear((1, 4096, 128, 32), (3,), 4),
+        _linear((1, 32, 4096, 128), (9, 3), 5, phase=BACK),
+    ]
+    made = _recording(ops, {1: IMAGE, 2: tokens, 3: tokens, 4: (4096, 32), 5: (32, 128)})
+    made.blocks[5].died = None
+    lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
+    assert (3 in {life.storage for life in lives}) == (not approximate)
+
+
+@pytest.mark.parametrize(
+    ("reader", "shape", "kept"),
+    [
+        ("gelu", IMAGE, MIB),
+        ("gelu", (8, 16 * 32, 128), 2 * MIB),  # tokens
+        ("glu", (8, 64, 16, 32), 2 * MIB),  # halves of the features
+    ],
+)
+def test_convolutions_that_are_read_otherwise_are_kept_as_sums(reader, shape, kept) -> None:
+    ops = [
+        op("convolution", Work.MATMUL, (0,), (1,), dtype="bf16"),
+        op(reader, Work.ELEMENTWISE, (1,), (2,)),
+        op("convolution", Work.MATMUL, (2,), (3,), dtype="bf16"),
+    ]
+    made = _recording(ops, {1: IMAGE, 2: shape})
+    sizes = {one.storage: one for one in lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives}
+    assert sizes[1].size_bytes == kept

@@ -75,15 +75,23 @@ def products_of_images(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
 
 
 def kept_beside(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
-    """Results of error functions that are written beside the products they are made of.
+    """Results of error functions that are written beside the images they are made of.
+
+    Those of products and of convolutions, also as they are moved for the next product.
 
     Args:
         ops: the operators of a step.
         blocks: storages by identifier.
     """
     products = products_of_images(ops, blocks)
-    found = (op for op in ops if op.name == "gelu" and not op.approximate)
-    return {s for op in found if not products.isdisjoint(op.reads) for s in op.writes}
+    images = {s for op in ops if op.name.startswith("convolution") for s in op.writes[:1]}
+    found: set[int] = set()
+    for op in ops:
+        by_error_function = op.name == "gelu" and not op.approximate
+        read = (products | images) if by_error_function else found if op.name == "clone" else set()
+        if not read.isdisjoint(op.reads):
+            found.update(op.writes)
+    return found
 
 
 def _multiplied(op: Op, images: Mapping[int, Image]) -> Image | None:

@@ -179,7 +179,7 @@ def _keeps_sums(
     that fill no tiles: XLA's product has that shape itself.
     """
     op, block = ops[uses.writers[storage][0]], blocks[storage]
-    if op.work is not Work.MATMUL or op.dtype != "bf16" or op.name.startswith("convolution"):
+    if op.work is not Work.MATMUL or op.dtype != "bf16":
         return False
     readers = [ops[index] for index in uses.readers[storage]]
     if not readers or not all(_takes_float32(reader, ops, uses) for reader in readers):
@@ -192,6 +192,8 @@ def _keeps_sums(
         return len(shape) != rank and tokens % SUBLANES == 0 and not kept
 
     def is_changed(reader: Op) -> bool:
+        if reader.name == "glu" and is_convolution(op):  # it reads halves of the features
+            return True
         made = reader.writes[:1]
         users = [ops[i] for storage in made for i in uses.readers[storage]]
         fused = [user.writes[0] for user in users if user.work is Work.ELEMENTWISE]

@@ -6,6 +6,7 @@ Gathered for `plan.recomputed`, which decides about all others by the bytes that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ class Written:
         reordered: and for all products, as what is made beside one is (`plan.images`).
         rows: what is made in the shape of rows of products, as these compute norms within them.
         convolved: what convolutions of several groups, or of few images, read (`plan.grouped`,
-            `plan.split_batches`).
+            `plan.split_batches`), and what several convolutions do.
     """
 
     ends: Mapping[int, int]
@@ -51,5 +52,13 @@ def written_results(
         normed=written_norms(ops, blocks),
         reordered=reordered_norms(ops, blocks) | kept_beside(ops, blocks),
         rows=made_in_rows(ops, blocks),
-        convolved=operands_of_groups(ops, blocks).keys() | operands_of_parts(ops, blocks),
+        convolved=operands_of_groups(ops, blocks).keys()
+        | operands_of_parts(ops, blocks)
+        | _shared_images(ops),
     )
+
+
+def _shared_images(ops: Sequence[Op]) -> set[int]:
+    """Images that several convolutions of the forward pass read: a block and what goes past it."""
+    read = Counter(op.reads[0] for op in ops if op.name == "convolution" and op.reads)
+    return {storage for storage, count in read.items() if count > 1}
