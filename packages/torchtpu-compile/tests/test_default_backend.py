@@ -194,6 +194,18 @@ def test_import_of_dynamo_survives_a_torch_whose_internals_changed() -> None:
     assert "torch._dynamo is not prepared for tpu: ZeroDivisionError" in done.stderr
 
 
+@pytest.mark.parametrize("first", ["import torch._dynamo", "torch.ones(1, device='tpu')"])
+def test_dynamo_knows_the_device_before_anything_is_compiled(first: str) -> None:
+    script = (
+        f"import torch\n{first}\n"
+        "torch.ones(1, device='tpu')\n"
+        "from torch._dynamo.device_interface import get_interface_for_device\n"
+        "assert get_interface_for_device('tpu').device is torch.tpu.device\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_only_the_backward_graph_sees_is_known_as_such(monkeypatch) -> None:
     saved = []
     build = executable.Executable.__init__

@@ -204,3 +204,15 @@ def test_what_is_not_finite_in_an_image_of_open_size_stays_in_its_place() -> Non
         x[0, 0, 1, 1], x[1, 2, -1, -1] = float("nan"), float("inf")
         expected = F.interpolate(x, (6, 7), mode="bilinear", antialias=True)
         torch.testing.assert_close(compiled(x.to("tpu")).cpu(), expected, equal_nan=True)
+
+
+def test_last_nan_of_a_window_of_open_size_is_its_maximum() -> None:
+    def pooled(x: Tensor) -> tuple[Tensor, Tensor]:
+        return F.adaptive_max_pool2d(x, (4, 5), return_indices=True)
+
+    compiled = torch.compile(pooled, backend="tpu", dynamic=True)
+    for n in SIZES:
+        x = image(n).round()
+        x[0, 0, 1, 1] = x[0, 0, 1, 2] = x[0, 0, 2, 1] = float("nan")
+        for found, expected in zip(compiled(x.to("tpu")), pooled(x), strict=True):
+            torch.testing.assert_close(found.cpu(), expected, equal_nan=True)

@@ -20,7 +20,6 @@ from torchtpu_core.tpu import init
 
 from torchtpu_compile import (
     inductor_ops,
-    interfaces,
     optimizer_steps,
     output_views,
     records,
@@ -58,7 +57,6 @@ def tpu(
 
     chosen = CompileOptions.parse(mode, options)
     init()
-    interfaces.register()
     optimizer_steps.give_back(module)
     if chosen.debug_callback is not None:
         records.call_back(chosen.name, chosen.debug_callback)

@@ -85,6 +85,7 @@ def _prepare_dynamo() -> None:
         resampling,
     )
 
+    register()
     associative_scans.register()
     autocast.register()
     device_functions.register()

@@ -2,13 +2,12 @@
 """Rules for adaptive pooling.
 
 Window `i` of `out` covers the true places from ``i * size // out`` up to
-``ceil((i + 1) * size / out)``. Where the image or the result is open each window is a mask over
-the padded places, so what is reduced is `out` times the image: XLA makes one loop of mask and sum.
+``ceil((i + 1) * size / out)``. Where the image or the result is open the program computes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,20 +15,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from torchtpu_core.lowering import dtypes
-from torchtpu_core.lowering.pooling import flat_index, reduce_windows
+from torchtpu_core.lowering.pooling import flat_index
 
 from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.pooling import renumbered, true_image
+from torchtpu_compile.bounded_rules.windows import Runs
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, true_size
 
 
-def _windows(call: Call, x: Padded, d: int, out: Dim) -> tuple[jax.Array, jax.Array]:
-    """For dimension `d`: `(out, places)`, whether a place is in a window; `(out,)` counts."""
+def _windows(call: Call, x: Padded, d: int, out: Dim) -> Runs:
+    """The windows over dimension `d`."""
     size, count = (call.sizes.true(true_size(dim)) for dim in (x.dims[d], out))
     i = lax.iota(np.int64, padded_size(out))
-    start, end = i * size // count, -(-(i + 1) * size // count)
-    place = lax.iota(np.int64, x.array.shape[d])
-    return (place >= start[:, None]) & (place < end[:, None]), end - start
+    # Those behind the last true one are of its last place: no window is empty or outside.
+    first = jnp.minimum(i * size // count, size - 1)
+    last = jnp.minimum(-(-(i + 1) * size // count), size)
+    return Runs(first, last, x.array.shape[d])
 
 
 def _result_dims(call: Call, x: Padded, index: int | None, spatial: int) -> tuple[Dim, ...]:
@@ -42,21 +43,12 @@ def _is_open(spatial: int, *dims: Sequence[Dim]) -> bool:
     return any(is_padded(dim) for image in dims for dim in image[-spatial:])
 
 
-def _average(call: Call, x: Padded, out: Sequence[Dim]) -> Callable[[jax.Array], jax.Array]:
-    """The average of an array like that of `x`, one dimension after the other."""
-    rank = len(x.dims)
-    parts = [_windows(call, x, rank - len(out) + axis, n) for axis, n in enumerate(out)]
-
-    def function(array: jax.Array) -> jax.Array:
-        for axis, (inside, counts) in enumerate(parts):
-            d = rank - len(out) + axis
-            lane = (1,) * (rank - d - 1)
-            wide = jnp.expand_dims(array, d)
-            kept = jnp.where(inside.reshape(inside.shape + lane), wide, 0)
-            array = jnp.sum(kept, axis=d + 1) / counts.astype(array.dtype).reshape((-1, *lane))
-        return array
-
-    return function
+def _parts(call: Call, x: Padded, out: Sequence[Dim]) -> Iterator[tuple[int, Runs, jax.Array]]:
+    """Each spatial dimension with its windows and their weights in averages."""
+    for d, count in enumerate(out, start=len(x.dims) - len(out)):
+        runs = _windows(call, x, d, count)
+        share = 1 / (runs.last - runs.first).astype(dtypes.opmath(x.array.dtype))
+        yield d, runs, jnp.where(runs.inside(), share, 0)
 
 
 def _adaptive_average(spatial: int) -> Rule:
@@ -65,8 +57,10 @@ def _adaptive_average(spatial: int) -> Rule:
         dims = _result_dims(call, x, None, spatial)
         if not _is_open(spatial, x.dims, dims):
             return Padded(call.run(), dims)
-        function = _average(call, x, dims[-spatial:])
-        return Padded(function(x.array.astype(dtypes.opmath(x.array.dtype))), dims)
+        value = call.sizes.filled(x, 0).array.astype(dtypes.opmath(x.array.dtype))
+        for d, runs, weights in _parts(call, x, dims[-spatial:]):
+            value = runs.sums(value, d, weights)
+        return Padded(value, dims)
 
     return rule
 
@@ -78,11 +72,10 @@ def _adaptive_average_backward(spatial: int) -> Rule:
         call.args[:2] = [grad, x]
         if not _is_open(spatial, x.dims, grad.dims):
             return Padded(call.run(), x.dims)
-        compute = dtypes.opmath(x.array.dtype)
-        function = _average(call, x, grad.dims[-spatial:])
-        source = jax.ShapeDtypeStruct(x.array.shape, compute)
-        (result,) = jax.linear_transpose(function, source)(grad.array.astype(compute))
-        return Padded(result, x.dims)
+        value = grad.array.astype(dtypes.opmath(x.array.dtype))
+        for d, runs, weights in _parts(call, x, grad.dims[-spatial:]):
+            value = runs.turned().sums(value, d, weights.T)
+        return Padded(value, x.dims)
 
     return rule
 
@@ -96,15 +89,7 @@ def _adaptive_maximum(spatial: int) -> Rule:
         rank, shape = len(x.dims), x.array.shape
         values, index = x.array, jnp.broadcast_to(flat_index(shape, spatial), shape)
         for d in reversed(range(rank - spatial, rank)):
-            inside, _ = _windows(call, x, d, dims[d])
-            wide = (*values.shape[:d], inside.shape[0], *values.shape[d:])
-            valid = jnp.broadcast_to(inside.reshape(inside.shape + (1,) * (rank - d - 1)), wide)
-            values, index = reduce_windows(
-                jnp.broadcast_to(jnp.expand_dims(values, d), wide),
-                jnp.broadcast_to(jnp.expand_dims(index, d), wide),
-                (d + 1,),
-                valid,
-            )
+            values, index = _windows(call, x, d, dims[d]).maxima(values, index, d)
         image = true_image(x, spatial)
         places = renumbered(call, index.astype(np.int64), image, shape[-spatial:], to_true=True)
         return [Padded(values, dims), Padded(places, dims)]

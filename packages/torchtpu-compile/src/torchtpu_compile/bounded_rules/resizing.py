@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import sympy
-from jax import lax
-from torchtpu_core.lowering import dtypes, mxu
-from torchtpu_core.lowering.upsample import SMOOTHINGS, Smoothing, Windows
+from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering.upsample import SMOOTHINGS, Smoothing
 
 from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules import batches
 from torchtpu_compile.bounded_rules.common import refuse
+from torchtpu_compile.bounded_rules.windows import Runs
 from torchtpu_compile.padded import Padded, padded_size, true_size
 from torchtpu_compile.symbols import is_static
 
@@ -54,47 +54,19 @@ class _Resizing:
 
     def apply(self, x: jax.Array, dim: int, smoothing: Smoothing) -> jax.Array:
         """`x` with dimension `dim` resized."""
-        windows, weights = self._table(smoothing, np.dtype(x.dtype))
-        return _combined(x, dim, weights, windows.first, windows.last)
+        runs, weights = self._table(smoothing, np.dtype(x.dtype))
+        return runs.sums(x, dim, weights)
 
     def turned(self, x: jax.Array, dim: int, smoothing: Smoothing) -> jax.Array:
         """The transpose of `apply`: `x` is a gradient of the result."""
-        windows, weights = self._table(smoothing, np.dtype(x.dtype))
-        places = jnp.arange(self.padded_size)[:, None]
-        first = jnp.sum(windows.last <= places, axis=1)  # both bounds grow with the output
-        last = jnp.sum(windows.first <= places, axis=1)
-        return _combined(x, dim, weights.T, first, last)
+        runs, weights = self._table(smoothing, np.dtype(x.dtype))
+        return runs.turned().sums(x, dim, weights.T)
 
-    def _table(self, smoothing: Smoothing, dtype: np.dtype) -> tuple[Windows, jax.Array]:
-        """The windows, and the weights `(padded size, padded out)`."""
+    def _table(self, smoothing: Smoothing, dtype: np.dtype) -> tuple[Runs, jax.Array]:
+        """Of which places the outputs are, with weights `(padded size, padded out)`."""
         windows = smoothing.windows(self.size, self._ratio(dtype), self.padded_out, dtype, jnp)
         weights = smoothing.weights(jnp.arange(self.padded_size)[:, None], windows, jnp)
-        return windows, weights.astype(dtype)
-
-
-def _combined(
-    x: jax.Array, dim: int, weights: jax.Array, first: jax.Array, last: jax.Array
-) -> jax.Array:
-    """Sums along `dim` of `x` with weights `(n, out)`, which are 0 outside ``[first, last)``.
-
-    By the matrix unit where there is one. Elsewhere place by place, as many times as the true
-    sizes ask for: a table of all places that padded sizes may ask for takes their square.
-    """
-    if mxu.lowers_for("tpu"):
-        contracting = (((dim,), (0,)), ((), ()))
-        product = lax.dot_general(x, weights, contracting, precision=lax.Precision.HIGHEST)
-        return jnp.moveaxis(product, -1, dim)
-    outs = jnp.arange(weights.shape[1])
-    lane = (-1, *(1,) * (x.ndim - dim - 1))
-
-    def add(k: jax.Array, total: jax.Array) -> jax.Array:
-        place = first + k
-        weight = weights.at[place, outs].get(mode="clip").reshape(lane)
-        taken = x.at[(slice(None),) * dim + (place,)].get(mode="clip")
-        return jnp.where((place < last).reshape(lane), total + taken * weight, total)
-
-    shape = (*x.shape[:dim], len(outs), *x.shape[dim + 1 :])
-    return lax.fori_loop(0, jnp.max(last - first), add, jnp.zeros(shape, x.dtype))
+        return Runs(windows.first, windows.last, self.padded_size), weights.astype(dtype)
 
 
 def _steps(call: Call, sizes: list[Any], outs: list[Any]) -> list[_Resizing]:
