@@ -5,7 +5,7 @@
 // and what is in neither place runs on the host (fallback.cpp).
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/DispatchStub.h>
-#include <ATen/native/SparseTensorUtils.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -220,5 +220,24 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_to_sparse_csr", ON_DEVICE(native::dense_to_sparse_csr));
 }
 
+// The place of each element in an array of these sizes, `(sparse dims, n)` -> `(n)`: what the
+// construction of a tensor that is called coalesced compares.
+Tensor flat_indices(const Tensor& indices, at::IntArrayRef sizes) {
+  Tensor steps = at::empty({indices.size(0), 1}, at::kLong);
+  int64_t step = 1;
+  for (int64_t dim = indices.size(0) - 1; dim >= 0; --dim) {
+    steps.data_ptr<int64_t>()[dim] = step;
+    step *= sizes[dim];
+  }
+  return indices.mul(steps.to(indices.device())).sum(at::IntArrayRef{0});
+}
+
 }  // namespace
 }  // namespace torchtpu
+
+// Declared by a header that PyTorch does not install.
+namespace at::native {
+using flatten_indices_fn = Tensor (*)(const Tensor& indices, IntArrayRef size);
+DECLARE_DISPATCH(flatten_indices_fn, flatten_indices_stub)
+REGISTER_PRIVATEUSE1_DISPATCH(flatten_indices_stub, &torchtpu::flat_indices)
+}  // namespace at::native

@@ -153,3 +153,14 @@ def test_what_one_operator_accepts_another_still_refuses(ranks) -> None:
     for dtype, dims in itertools.product(_DTYPES[3:], range(8)):
         with pytest.raises(NotImplementedError, match="leaky_relu_cpu"):
             F.leaky_relu(torch.ones((1,) * dims, dtype=dtype, device="tpu"), 0.5)
+
+
+@pytest.mark.parametrize("op", [torch.copysign, torch.floor_divide, torch.fmod, torch.atan2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_number_in_a_host_tensor_is_either_operand(op, dtype) -> None:
+    number, values = torch.tensor(7, dtype=dtype), torch.tensor([1, -2, 3], dtype=dtype)
+    for operands in ((number, values), (values, number)):
+        found = op(*(x.to("tpu") if x.ndim else x for x in operands))
+        expected = op(*operands)
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found.cpu(), expected)

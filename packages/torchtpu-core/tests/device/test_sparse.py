@@ -137,3 +137,20 @@ def test_sparse_gradient_of_an_embedding_lives_on_its_device():
     torch.nn.functional.embedding(rows, weight, sparse=True).sum().backward()
     assert weight.grad.device == torch.device("tpu:1")
     assert weight.grad.cpu().to_dense().tolist() == [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("places", [[0, 1], [1, 0], [1, 1]])
+def test_claim_to_be_coalesced_is_checked_as_on_the_cpu(places: list[int]) -> None:
+    def make(device: str) -> bool:
+        index = torch.tensor([places, [0, 0]], device=device)
+        values = torch.ones(2, device=device)
+        options = {"check_invariants": True, "is_coalesced": True}
+        return torch.sparse_coo_tensor(index, values, (2, 2), **options).is_coalesced()
+
+    try:
+        expected = make("cpu")
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError, match=str(error)):
+            make("tpu")
+    else:
+        assert make("tpu") is expected

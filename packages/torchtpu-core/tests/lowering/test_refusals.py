@@ -109,6 +109,7 @@ MISTAKES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
         (ONES(3), ONES(3) > 0),
     ),
     "_foreach_norm, whole": (lambda x: torch._foreach_norm([x]), (ONES(3, dtype=WHOLE),)),
+    "conv1d, weight of no channels out": (functional.conv1d, (ONES(2, 6, 5), ONES(0, 6, 3))),
     "conv_transpose2d, weight of no channels": (
         functional.conv_transpose2d,
         (ONES(1, 0, 2, 2), ONES(0, 4, 1, 1)),

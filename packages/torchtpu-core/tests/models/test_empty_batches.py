@@ -16,6 +16,8 @@ _LAYERS = {
     "convolution": (lambda: nn.Conv2d(4, 2, 3), _IMAGES),
     "transposed convolution": (lambda: nn.ConvTranspose2d(4, 2, 3), _IMAGES),
     "grouped convolution of waves": (lambda: nn.Conv1d(4, 4, 3, groups=2), _WAVES),
+    "convolution of no channels": (lambda: nn.Conv2d(0, 2, 3), (2, 0, 4, 4)),
+    "convolution of nothing": (lambda: nn.Conv1d(0, 2, 3), (0, 0, 4)),
     "linear": (lambda: nn.Linear(4, 2), _TOKENS),
     "batch norm": (lambda: nn.BatchNorm2d(4).eval(), _IMAGES),
     "layer norm": (lambda: nn.LayerNorm(4), _TOKENS),

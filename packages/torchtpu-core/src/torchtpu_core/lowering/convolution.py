@@ -212,8 +212,6 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
     The batch is the contracted feature; stride and dilation change places.
     """
     (n, c, *sizes), o, compute = x.shape, grad.shape[1], accumulator(x.dtype)
-    if 0 in grad.shape or 0 in x.shape:
-        return _zeros((o, c // g.groups, *kernel), x.dtype)
     if c == g.groups > 1 and _sums_taps(kernel):
         wide = (x if o == c else jnp.repeat(x, o // c, axis=1)).astype(compute)
         parts = _taps(wide, kernel, grad.shape[2:], g)
@@ -338,7 +336,9 @@ def convolution_backward_overrideable(
             results[0] = lax.slice(whole, (0,) * whole.ndim, input.shape)
         else:
             results[0] = input_gradient(grad_output, weight, input.shape[2:], g)
-    if output_mask[1]:
+    if output_mask[1] and (0 in grad_output.shape or 0 in input.shape):
+        results[1] = _zeros(weight.shape, weight.dtype)  # no channels in: PyTorch has none out
+    elif output_mask[1]:
         pair = (input, grad_output) if transposed else (grad_output, input)
         results[1] = weight_gradient(*pair, weight.shape[2:], g)
     if output_mask[2]:
@@ -354,8 +354,11 @@ def convolution_backward(
     bias_sizes: Sequence[int] | None,
     *arguments: Any,
 ) -> tuple[jax.Array | None, ...]:
-    """As `convolution_backward_overrideable`; the bias's size is the number of channels."""
-    return convolution_backward_overrideable(grad_output, input, weight, *arguments)
+    """As `convolution_backward_overrideable`, with the size of the bias, `(O,)`."""
+    image, kernel, bias = convolution_backward_overrideable(grad_output, input, weight, *arguments)
+    if bias is not None and bias_sizes is not None and 0 in input.shape:
+        bias = _zeros(bias_sizes, bias.dtype)
+    return image, kernel, bias
 
 
 TABLE: tuple[Lowering, ...] = (

@@ -133,9 +133,10 @@ def results(overload: str, arguments: Sequence[Any]) -> list[torch.Tensor | None
 
     Args:
         overload: its full name.
-        arguments: in schema order, tensors on the meta device.
+        arguments: in schema order, tensors on the meta device; a number may be in a host tensor.
     """
     op = operator(overload)
+    arguments = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments]
     made = laid_out(overload, arguments, _stated(overload, arguments))
     if op._schema.arguments[-1].name != "output_mask":
         return made

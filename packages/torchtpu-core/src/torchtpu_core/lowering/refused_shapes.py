@@ -65,6 +65,11 @@ def _window(arguments: Arguments) -> None:
 def _convolution(arguments: Arguments) -> None:
     _window(arguments)
     weight, bias, transposed = (arguments[name] for name in ("weight", "bias", "transposed"))
+    if 0 < arguments["groups"] > weight.shape[0]:
+        raise RuntimeError(
+            "Given groups={0}, expected weight to be at least {0} at dimension 0, "
+            "but got weight of size {1} instead".format(arguments["groups"], list(weight.shape))
+        )
     if transposed:
         _transposed_weight(arguments)
     channels = weight.shape[1] * arguments["groups"] if transposed else weight.shape[0]
@@ -83,11 +88,6 @@ def _transposed_weight(arguments: Arguments) -> None:
         raise RuntimeError(
             f"Expected {weight.ndim}-dimensional input for {weight.ndim}-dimensional weight "
             f"{sizes}, but got {tensor.ndim}-dimensional input of size {list(tensor.shape)} instead"
-        )
-    if groups > 0 and sizes[0] < groups:
-        raise RuntimeError(
-            f"Given groups={groups}, expected weight to be at least {groups} at dimension 0, "
-            f"but got weight of size {sizes} instead"
         )
     if 0 in sizes[1:]:
         raise RuntimeError(f"non-empty weight tensor expected, but got: {sizes}")
