@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from torchtpu_core.plan.attention_memory import attention_lives
 from torchtpu_core.plan.images import kept_beside, products_of_images
@@ -77,6 +79,20 @@ def test_what_an_error_function_makes_is_kept_beside_its_product(approximate, be
     assert (sizes.keys() & {4}) == beside
     if beside:
         assert sizes[4].end > 5  # the gradient of the second weight reads it
+
+
+@pytest.mark.parametrize(
+    ("moved", "beside"), [((512, 8, 128), {4}), ((8, 128, 512), {4}), (None, set())]
+)
+def test_of_tokens_it_is_kept_beside_where_a_norm_of_theirs_is_moved(moved, beside) -> None:
+    tokens = (8, 512, 128)
+    made = _network(approximate=False)
+    made.blocks[2].shape = tokens
+    made.blocks[4].shape = made.blocks[7].shape = (8, 512, 512)
+    if moved:
+        made.ops.insert(2, op("clone", Work.MOVE, (2,), (11,)))
+        made.blocks[11] = replace(made.blocks[2], shape=moved)
+    assert kept_beside(made.ops, made.blocks) == beside
 
 
 def test_products_of_what_no_convolution_made_are_computed_from_again() -> None:
