@@ -5,8 +5,8 @@ It splits the last dimension of fewer than eight images into eight parts ("space
 with a row that it shares with the next: more tiles are full then. As each convolution needs the
 edges of its neighbours' parts, what it convolves is written, in the order of the images and in that
 of the parts, and both are kept for the gradient of the weight; so are the gradients. For that of
-the weight the image is written once for each place along the kernel's row. Not modelled: which
-layouts have less padding, and how late the weights' gradients are made.
+the weight the image is written once for each place along the kernel's row, features along the
+lanes, but not what is joined of several images. Not modelled: how late weights' gradients are made.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from torchtpu_core.plan.paddings import image_padding
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.vmem import Life
 from torchtpu_core.units import ceil_div
@@ -22,6 +23,7 @@ from torchtpu_core.units import ceil_div
 PARTS = 8
 #: Dimensions of images and of volumes.
 _RANKS = (4, 5)
+_COPIES = frozenset({"_to_copy", "clone"})
 #: What a convolution reads and makes.
 _ENDS = ("result or its gradient", "image", "weight")
 
@@ -77,17 +79,33 @@ def lives_in_parts(
         size_of: bytes of a storage.
     """
     read: dict[int, list[int]] = {}
+    joined = joined_images(ops)
     found = []
     for one in _convolutions(ops, blocks):
-        size = size_of(one.operand)
         read.setdefault(one.operand, []).append(one.index)
-        if one.gradient is not None:
-            points = (one.index,)
-            found.append(Life(one.gradient, size_of(one.gradient), points, one.index + 1))
-            found.append(Life(one.operand, size * one.taps, points, one.index + 1))
+        if one.gradient is None:
+            continue
+        found.append(Life(one.gradient, size_of(one.gradient), (one.index,), one.index + 1))
+        if one.operand not in joined:
+            size = one.taps * _bytes_by_features(blocks[one.operand])
+            found.append(Life(one.operand, size, (one.index,), one.index + 1))
     for operand, at in read.items():
         found.append(Life(operand, size_of(operand), tuple(at), at[-1] + 1))
     return found
+
+
+def joined_images(ops: Sequence[Op]) -> set[int]:
+    """What is joined of several tensors, and casts of that."""
+    found: set[int] = set()
+    for op in ops:
+        if op.name == "cat" or (op.name in _COPIES and not found.isdisjoint(op.reads)):
+            found.update(op.writes[:1])
+    return found
+
+
+def _bytes_by_features(block: Block) -> int:
+    """Bytes of split images with the features, or the batch, along the lanes."""
+    return round(block.size_bytes * image_padding(block.shape) * part_padding(block.shape))
 
 
 def _convolutions(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[_Convolution]:

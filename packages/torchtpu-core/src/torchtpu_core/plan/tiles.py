@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from torchtpu_core.plan.gathers import is_gather, is_sum
 from torchtpu_core.plan.grouped import operands_of_groups
 from torchtpu_core.plan.images import images_of
+from torchtpu_core.plan.joined_images import joined_paddings
 from torchtpu_core.plan.paddings import image_padding, matrix_padding, row_padding
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.split_batches import part_padding
@@ -72,7 +73,11 @@ def _images(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, float]:
         images.update(storage for storage in op.writes if blocks[storage].shape in shapes)
     maps = (storage for storage in images if len(blocks[storage].shape) in (3, 4, 5))
     found = {storage: blocks[storage].shape for storage in maps}
-    return {s: image_padding(shape) * part_padding(shape) for s, shape in found.items()}
+    joined = joined_paddings(ops, blocks)
+    return {
+        storage: joined.get(storage, image_padding(shape)) * part_padding(shape)
+        for storage, shape in found.items()
+    }
 
 
 def _rows(op: Op, blocks: dict[int, Block]) -> Iterator[tuple[int, float]]:
