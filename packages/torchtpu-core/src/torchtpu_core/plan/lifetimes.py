@@ -32,6 +32,7 @@ from torchtpu_core.plan.split_batches import lives_in_parts
 from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
 from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
+from torchtpu_core.plan.weight_updates import lives_of_updates
 from torchtpu_core.plan.written import written_results
 from torchtpu_core.simulator.rates import SUBLANES
 
@@ -76,6 +77,7 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
     lives += [*broadcast_lives(broadcasts), *copied_results(ops, blocks, uses)]
     lives += [*lives_in_groups(ops, blocks), *lives_in_parts(ops, blocks, size_of)]
+    lives += lives_of_updates(ops, blocks)
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []
     for storage, size in fixed.items():

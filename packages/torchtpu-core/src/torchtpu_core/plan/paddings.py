@@ -57,12 +57,18 @@ def tile_padding(rows: int, columns: int) -> float:
     >>> tile_padding(8, 16), tile_padding(64, 16)
     (8.0, 2.0)
     """
-
-    def padded(lanes: int, sublanes: int) -> int:
-        # Fewer than a tile's sublanes have tiles of 1, 2 or 4.
-        height = min(SUBLANES, 1 << (sublanes - 1).bit_length())
-        return ceil_div(lanes, LANES) * LANES * ceil_div(sublanes, height) * height
-
     if not rows * columns:
         return 1.0
-    return min(padded(rows, columns), padded(columns, rows)) / (rows * columns)
+    least = min(padded_elements(rows, columns), padded_elements(columns, rows))
+    return least / (rows * columns)
+
+
+def padded_elements(lanes: int, sublanes: int) -> int:
+    """Elements of a matrix with its padding, by what lies along the lanes and the sublanes.
+
+    >>> padded_elements(64, 16), padded_elements(16, 64), padded_elements(128, 3)
+    (2048, 8192, 512)
+    """
+    # Fewer than a tile's sublanes have tiles of 1, 2 or 4.
+    height = min(SUBLANES, 1 << (sublanes - 1).bit_length())
+    return ceil_div(lanes, LANES) * LANES * ceil_div(sublanes, height) * height
