@@ -65,14 +65,15 @@ def _window(arguments: Arguments) -> None:
 def _convolution(arguments: Arguments) -> None:
     _window(arguments)
     weight, bias, transposed = (arguments[name] for name in ("weight", "bias", "transposed"))
-    if 0 < arguments["groups"] > weight.shape[0]:
+    groups = arguments["groups"]
+    if groups > 0 and weight.shape[0] < groups:
         raise RuntimeError(
-            "Given groups={0}, expected weight to be at least {0} at dimension 0, "
-            "but got weight of size {1} instead".format(arguments["groups"], list(weight.shape))
+            f"Given groups={groups}, expected weight to be at least {groups} at dimension 0, "
+            f"but got weight of size {list(weight.shape)} instead"
         )
     if transposed:
         _transposed_weight(arguments)
-    channels = weight.shape[1] * arguments["groups"] if transposed else weight.shape[0]
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
     if bias is not None and list(bias.shape) != [channels]:
         raise RuntimeError(
             f"Given {'transposed=1, ' if transposed else ''}weight of size {list(weight.shape)}, "
