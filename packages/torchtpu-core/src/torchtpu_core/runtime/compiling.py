@@ -80,7 +80,7 @@ def compile_function(
     traced = time.perf_counter()
     key = fingerprints.executable_key(text)
     calls = executables.custom_calls(text)
-    compiled, is_kept = _find_or_compile(key, lowered, _only_device(avals), name, calls)
+    compiled, is_kept = _find_or_compile(key, lowered, _only_device(avals), name, text)
     is_kept = is_kept and executables.can_prepare(calls)
     done = time.perf_counter()
     _log(name, avals, traced - began, done - traced)
@@ -181,9 +181,7 @@ def find_executable(
     return loaded, level
 
 
-def _find_or_compile(
-    key: str, lowered: Any, device: Any, name: str, calls: list[str]
-) -> tuple[Any, bool]:
+def _find_or_compile(key: str, lowered: Any, device: Any, name: str, text: str) -> tuple[Any, bool]:
     """The executable, and whether the cache has it. Of many who want it, one compiles."""
     global compiles
     cache = caching.cache()
@@ -195,7 +193,7 @@ def _find_or_compile(
         if found is not None:
             return found[0], True
         with priorities.compiling():
-            compiled = lowered.compile(xla_options.for_platform(device.platform))
+            compiled = lowered.compile(xla_options.for_program(device.platform, text))
         with _count_lock:
             compiles += 1
         payload = executables.serialize(compiled) if cache.enabled else None
@@ -206,7 +204,7 @@ def _find_or_compile(
                     kind=Kind.EXECUTABLE,
                     name=name,
                     host=cache.host,
-                    facts={"custom_calls": calls},
+                    facts={"custom_calls": executables.custom_calls(text)},
                     payload=payload,
                 )
             )

@@ -71,7 +71,7 @@ def host() -> str:
 def executable_key(stablehlo: str) -> str:
     """Key of the executable of a StableHLO module on this platform, for any one device."""
     options = [str(getattr(jax.config, name, None)) for name in _CONFIG]
-    options.append(repr(xla_options.for_platform(clients.devices()[0].platform)))
+    options.append(repr(xla_options.for_program(clients.devices()[0].platform, stablehlo)))
     return digest("executable", host(), *options, stablehlo)
 
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from math import prod
 from types import MappingProxyType
 
 _CPU: Mapping[str, bool | int | float | str] = MappingProxyType(
@@ -18,10 +20,40 @@ _CPU: Mapping[str, bool | int | float | str] = MappingProxyType(
 )
 
 
-def for_platform(platform: str) -> dict[str, bool | int | float | str]:
-    """XLA's options for programs of a platform, as ``Lowered.compile`` takes them.
+#: Lines of StableHLO up to which a program is one operator or a few.
+_FEW_LINES = 160
+#: Elements from which the older emitters' loops over a padding, a transposition or the kernel of a
+#: convolution cost more than a few compilations.
+_MANY_ELEMENTS = 1 << 18
+#: The shape of what such an operation writes, of a convolution the shape of its kernel.
+_REARRANGED = re.compile(
+    r"stablehlo\.(?:(?:pad|transpose) .*-> tensor<([0-9x]*)x"
+    r"|convolution\(.*, tensor<([0-9x]*)x[^,]*\) ->)"
+)
 
-    >>> for_platform("tpu")
+
+def for_program(platform: str, stablehlo: str) -> dict[str, bool | int | float | str]:
+    """XLA's options for a program on a platform, as ``Lowered.compile`` takes them.
+
+    Args:
+        platform: of the device.
+        stablehlo: text of the program.
+
+    >>> for_program("tpu", "")
     {}
     """
-    return dict(_CPU) if platform == "cpu" else {}
+    if platform != "cpu":
+        return {}
+    return {**_CPU, "xla_cpu_use_fusion_emitters": not _compiles_faster_as_before(stablehlo)}
+
+
+def _compiles_faster_as_before(stablehlo: str) -> bool:
+    """Whether XLA:CPU's older emitters should compile a program.
+
+    They compile an operator by itself in 0.3 to 0.6 of the time and its kernels are as fast, but
+    for large rearrangements. A whole step takes them longer (docs/decisions/0043).
+    """
+    if stablehlo.count("\n") > _FEW_LINES:
+        return False
+    shapes = (found[1] or found[2] for found in _REARRANGED.finditer(stablehlo))
+    return all(prod(map(int, shape.split("x"))) < _MANY_ELEMENTS for shape in shapes if shape)
