@@ -15,7 +15,7 @@ from torchtpu_core.runtime.xla_options import for_program
 def uses_older_emitters(function: Callable[..., Any], *shapes: tuple[int, ...]) -> bool:
     operands = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     text = jax.jit(function).lower(*operands).as_text()
-    return not for_program("cpu", text)["xla_cpu_use_fusion_emitters"]
+    return not for_program("cpu", text).get("xla_cpu_use_fusion_emitters", True)
 
 
 def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:

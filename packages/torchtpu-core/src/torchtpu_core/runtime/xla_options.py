@@ -20,6 +20,12 @@ _CPU: Mapping[str, bool | int | float | str] = MappingProxyType(
 )
 
 
+#: The older emitters make one module of LLVM of a program, and one of few operators is not worth
+#: dividing for the threads that compile.
+_OLDER_EMITTERS: Mapping[str, bool | int | float | str] = MappingProxyType(
+    {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+)
+
 #: Lines of StableHLO up to which a program is one operator or a few.
 _FEW_LINES = 160
 #: Elements from which the older emitters' loops over a padding, a transposition or the kernel of a
@@ -44,7 +50,7 @@ def for_program(platform: str, stablehlo: str) -> dict[str, bool | int | float |
     """
     if platform != "cpu":
         return {}
-    return {**_CPU, "xla_cpu_use_fusion_emitters": not _compiles_faster_as_before(stablehlo)}
+    return {**_CPU, **_OLDER_EMITTERS} if _compiles_faster_as_before(stablehlo) else dict(_CPU)
 
 
 def _compiles_faster_as_before(stablehlo: str) -> bool:
