@@ -7,15 +7,19 @@ graph, the device's index is guarded, and what acts on the device is called betw
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Any
 
 import torch
+from torchtpu_core.tpu.devices import Device, index_of
 
 #: Functions of ``torch.tpu`` that act on the device and have no tensors.
 _OUTSIDE_OF_GRAPHS = (
     "counters",
-    "current_stream",
-    "default_stream",
     "empty_cache",
     "get_rng_state",
     "get_rng_state_all",
@@ -55,7 +59,8 @@ def register() -> None:
     """Tell Dynamo, once it is there."""
     for name in _CONSTANT:
         torch.compiler.assume_constant_result(getattr(torch.tpu, name))
-    torch.compiler.substitute_in_graph(torch.tpu.current_device)(_current_device)
+    for original, traced in _TRACED.items():
+        torch.compiler.substitute_in_graph(original)(traced)
     for name in _OUTSIDE_OF_GRAPHS:
         reason = (
             f"torch.tpu.{name}() acts on the device, not on tensors; call it before or after "
@@ -68,5 +73,36 @@ def register() -> None:
 
 
 def _current_device() -> int:
-    """What Dynamo traces instead: it knows this one, and guards its result."""
     return torch.accelerator.current_device_index()
+
+
+def _index_of(device: Device) -> int:
+    if device is None:
+        return torch.accelerator.current_device_index()
+    if isinstance(device, int):
+        return device
+    named = torch.device(device)
+    if named.type != "tpu":
+        raise ValueError(f"Expected a tpu device, but got: {named}")
+    return torch.accelerator.current_device_index() if named.index is None else named.index
+
+
+def _current_stream(device: Device = None) -> torch.Stream:
+    if device is None:
+        return torch.accelerator.current_stream()
+    return torch.accelerator.current_stream(_index_of(device))
+
+
+def _stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
+    return contextlib.nullcontext() if stream is None else stream
+
+
+#: What Dynamo traces instead: it knows the accelerator's functions, and guards their results.
+_TRACED: Mapping[Callable[..., object], Callable[..., object]] = MappingProxyType(
+    {
+        index_of: _index_of,
+        torch.tpu.current_device: _current_device,
+        torch.tpu.current_stream: _current_stream,
+        torch.tpu.stream: _stream,
+    }
+)

@@ -43,6 +43,32 @@ def test_work_on_two_streams_keeps_its_order():
     assert x.tolist() == [3.0] * 4
 
 
+def test_stream_is_torchs_stream():
+    stream = torch.tpu.Stream()
+    assert isinstance(stream, torch.Stream)
+    assert isinstance(stream, torch.tpu.Stream)
+    assert isinstance(torch.tpu.current_stream(), torch.tpu.Stream)
+    assert not isinstance("stream", torch.tpu.Stream)
+
+
+def test_a_stream_is_made_from_the_number_of_one():
+    stream = torch.tpu.Stream()
+    same = torch.tpu.Stream(
+        stream_id=stream.stream_id,
+        device_index=stream.device_index,
+        device_type=stream.device_type,
+    )
+    assert same == stream
+
+
+def test_a_stream_of_the_current_device():
+    torch.tpu.set_device(1)
+    try:
+        assert torch.tpu.Stream().device_index == 1
+    finally:
+        torch.tpu.set_device(0)
+
+
 def test_event_is_torchs_event():
     event = torch.tpu.Event(enable_timing=True)
     assert isinstance(event, torch.Event)

@@ -16,19 +16,33 @@ from torchtpu_core.tpu.devices import Device, index_of
 from torchtpu_core.units import seconds_to_ps
 
 
-class Stream(torch.Stream):  # type: ignore[misc]
-    """A queue of work on a device.
+class _OfDevice(type):
+    """Kind of a class that makes objects of one of torch's, which are its instances by device."""
+
+    made: type
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.made) and instance.device.type == "tpu"  # type: ignore[attr-defined]
+
+
+class Stream(metaclass=_OfDevice):
+    """A queue of work on a device; makes a `torch.Stream`, which compiled code knows.
 
     Args:
         device: the device; the current one by default.
         priority: accepted for CUDA's sake; all streams are equal.
+        kwargs: `stream_id`, `device_index` and `device_type` of a stream that there is.
     """
 
-    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
+    made = torch.Stream
+
+    def __new__(  # type: ignore[misc]  # torch's own class, see above
+        cls, device: Device = None, priority: int = 0, **kwargs: Any
+    ) -> torch.Stream:
         if "stream_id" in kwargs:
-            return super().__new__(cls, priority=priority, **kwargs)
-        place = torch.device("tpu", index_of(device))
-        return super().__new__(cls, device=place, priority=priority, **kwargs)
+            return torch.Stream(priority=priority, **kwargs)
+        place = "tpu" if device is None else torch.device("tpu", index_of(device))
+        return torch.Stream(device=place, priority=priority, **kwargs)
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -36,14 +50,7 @@ class Stream(torch.Stream):  # type: ignore[misc]
         return 0, 0
 
 
-class _EventOfDevice(type):
-    """Makes ``isinstance(e, torch.tpu.Event)`` true for torch's events on the device."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch.Event) and instance.device.type == "tpu"
-
-
-class Event(metaclass=_EventOfDevice):
+class Event(metaclass=_OfDevice):
     """A point in a stream's work; makes a `torch.Event`, which cannot be subclassed usefully:
     `elapsed_time` refuses instances of subclasses.
 
@@ -53,6 +60,8 @@ class Event(metaclass=_EventOfDevice):
         blocking: accepted for CUDA's sake.
         interprocess: events cannot be shared between processes.
     """
+
+    made = torch.Event
 
     def __new__(  # type: ignore[misc]  # torch's own class, see above
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
