@@ -12,6 +12,7 @@ CONSTANT = {
     "is_available": lambda: int(torch.tpu.is_available()),
 }
 OUTSIDE = {
+    "get_device_properties": lambda: torch.tpu.get_device_properties(),
     "get_rng_state": lambda: torch.tpu.get_rng_state(),
     "manual_seed": lambda: torch.tpu.manual_seed(3),
     "memory_allocated": lambda: torch.tpu.memory_allocated(),
@@ -55,6 +56,70 @@ def test_what_acts_on_the_device_is_called_between_two_graphs(name, recwarn):
     torch.testing.assert_close(result.cpu(), x.sin().cos())
     assert graphs["unique_graphs"] - before == 2
     assert not [w for w in recwarn if "does not know how to trace" in str(w.message)]
+
+
+def made_in_a_context(x):
+    before = torch.ones(2, device="tpu")
+    with torch.tpu.device(1):
+        made = torch.ones(2, device="tpu")
+        index = torch.tpu.current_device()
+    assert (index, torch.tpu.current_device()) == (1, 0)
+    return before, made, torch.ones(2, device="tpu"), x + 1
+
+
+def made_in_torchs_context(x):
+    with torch.accelerator.device_index(1):
+        made = torch.full((3,), 2.0, device="tpu") * 2
+    return x, made, x * 2
+
+
+def made_by_name(x):
+    return x + 1, torch.arange(3, device="tpu:1") * 2
+
+
+def changed_by_nothing(x):
+    with torch.tpu.device("tpu:1"), torch.tpu.device(-1):
+        return x + 1, torch.rand(3, device="tpu")
+
+
+@pytest.mark.parametrize(
+    ("function", "devices"),
+    [
+        (made_in_a_context, [0, 1, 0, 0]),
+        (made_in_torchs_context, [0, 1, 0]),
+        (made_by_name, [0, 1]),
+        (changed_by_nothing, [0, 1]),
+    ],
+)
+def test_a_graph_makes_tensors_on_the_device_that_is_named(function, devices):
+    torch._subclasses.FakeTensorMode.cache_clear()  # torch keeps results without their device
+    x = torch.ones(3, device="tpu:0")
+    results = torch.compile(function, backend="tpu", fullgraph=True)(x)
+    assert [result.device.index for result in results] == devices
+    for result, expected in zip(results, function(x), strict=True):
+        assert result.device == expected.device
+        assert function is changed_by_nothing or torch.equal(result, expected)
+    assert torch.tpu.current_device() == 0
+
+
+def test_a_graph_of_one_program_that_has_no_operand():
+    compiled = torch.compile(lambda: torch.ones(2, device="tpu:1") * 2, backend="tpu")
+    for _ in range(2):
+        result = compiled()
+        assert result.device.index == 1
+        assert result.tolist() == [2.0, 2.0]
+
+
+def test_synchronisation_keeps_its_place_in_the_graph():
+    def function(x):
+        first = x.sin()
+        torch.tpu.synchronize()
+        torch.tpu.synchronize(x.device)
+        return first.cos()
+
+    x = torch.ones(3)
+    result = torch.compile(function, backend="tpu", fullgraph=True)(x.to("tpu"))
+    torch.testing.assert_close(result.cpu(), x.sin().cos())
 
 
 def on_a_side_stream(x):

@@ -15,12 +15,15 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torchtpu_core.tpu import devices
 from torchtpu_core.tpu.devices import Device, index_of
 
 #: Functions of ``torch.tpu`` that act on the device and have no tensors.
 _OUTSIDE_OF_GRAPHS = (
     "counters",
     "empty_cache",
+    "get_device_properties",
     "get_rng_state",
     "get_rng_state_all",
     "initial_seed",
@@ -42,7 +45,6 @@ _OUTSIDE_OF_GRAPHS = (
     "set_rng_state_all",
     "set_stream",
     "set_target",
-    "synchronize",
     "wait_for_compiles",
 )
 
@@ -59,6 +61,7 @@ def register() -> None:
     """Tell Dynamo, once it is there."""
     for name in _CONSTANT:
         torch.compiler.assume_constant_result(getattr(torch.tpu, name))
+    _register_contexts()
     for original, traced in _TRACED.items():
         torch.compiler.substitute_in_graph(original)(traced)
     for name in _OUTSIDE_OF_GRAPHS:
@@ -70,6 +73,45 @@ def register() -> None:
         for module in (torch.tpu, sys.modules.get("torch_tpu")):  # the facade, if it is there
             if hasattr(module, name):
                 setattr(module, name, kept_out)
+
+
+def _register_contexts() -> None:
+    from torch._dynamo.variables import ctx_manager
+
+    class CurrentDevice(ctx_manager.AcceleratorDeviceIndexVariable):  # type: ignore[misc]
+        """``with torch.tpu.device(1):`` in a graph."""
+
+        _exchange_fn = staticmethod(_exchange)
+        _maybe_exchange_fn = staticmethod(_exchange)
+        _get_device_index_fn = staticmethod(lambda device, **_: _changed_to(device))
+
+        def module_name(self) -> str:
+            return "torch.tpu"
+
+        def fn_name(self) -> str:
+            return "device"
+
+        def python_type(self) -> type:
+            return devices.device
+
+    if ctx_manager.get_device_context_manager(devices.device) is None:
+        ctx_manager.register_device_context_manager(devices.device, CurrentDevice)
+
+
+def _exchange(index: int) -> int:
+    """Make a device current, while a graph is traced, and return the one that was.
+
+    Torch keeps what fake tensors a call gives, and ``ones(2, device="tpu")`` is kept without the
+    device that was current.
+    """
+    FakeTensorMode.cache_clear()
+    return torch._C._accelerator_exchangeDevice(index)
+
+
+def _changed_to(device: Device) -> int:
+    """The device that a context makes current; a negative index does nothing."""
+    is_none = isinstance(device, int) and device < 0
+    return torch.accelerator.current_device_index() if is_none else index_of(device)
 
 
 def _current_device() -> int:
@@ -93,6 +135,10 @@ def _current_stream(device: Device = None) -> torch.Stream:
     return torch.accelerator.current_stream(_index_of(device))
 
 
+def _synchronize(device: Device = None) -> None:
+    torch.accelerator.synchronize(_index_of(device))
+
+
 def _stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
     return contextlib.nullcontext() if stream is None else stream
 
@@ -104,5 +150,6 @@ _TRACED: Mapping[Callable[..., object], Callable[..., object]] = MappingProxyTyp
         torch.tpu.current_device: _current_device,
         torch.tpu.current_stream: _current_stream,
         torch.tpu.stream: _stream,
+        torch.tpu.synchronize: _synchronize,
     }
 )

@@ -20,6 +20,7 @@ from torchtpu_core.runtime import clients
 
 from torchtpu_compile import (
     carried_numbers,
+    factory_devices,
     flex_attention,
     late_waits,
     numbers,
@@ -28,6 +29,7 @@ from torchtpu_compile import (
     rng_states,
 )
 from torchtpu_compile.buckets import BucketPolicy
+from torchtpu_compile.factory_devices import named_device
 from torchtpu_compile.graph_steps import DeviceStep, EagerStep, Values, host_number, number_of
 from torchtpu_compile.placement import (
     Placement,
@@ -72,6 +74,7 @@ class Executable:
     ) -> None:
         carried_numbers.make_tensors(module)
         rng_states.annotate(module)
+        factory_devices.annotate(module.graph)
         flex_attention.expand(module)
         seen = module.meta.get(USER_OUTPUTS)
         output_views.save_apart(module, seen)
@@ -178,6 +181,8 @@ class Executable:
         if len(self.steps) != 1 or not self.programs or self._late_writes:
             return None
         program = self.programs[0]
+        if self.steps[0] != DeviceStep(program):  # it runs on a device of its own
+            return None
         interface = program.interface
         position = {node: i for i, node in enumerate(self.inputs)}
         result = {node: i for i, node in enumerate(interface.outputs)}
@@ -242,7 +247,8 @@ class _Builder:
             return EagerStep(step.nodes)
         interface = self._interface(step)
         policy = self.owner.policy
-        return DeviceStep(Program(self.name, step.nodes, interface, self.tables, policy()))
+        program = Program(self.name, step.nodes, interface, self.tables, policy())
+        return DeviceStep(program, None if interface.tensors else named_device(step.nodes))
 
     def _interface(self, step: Step) -> Interface:
         inside = set(step.nodes)

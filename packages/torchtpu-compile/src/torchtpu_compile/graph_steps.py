@@ -25,12 +25,22 @@ Values = dict[Node, Any]
 
 @dataclass(slots=True)
 class DeviceStep:
-    """One program within a graph."""
+    """One program within a graph.
+
+    Attributes:
+        program: what runs.
+        home: index of the device for a program that no operand tells it; None: the current one.
+    """
 
     program: Program
+    home: int | None = None
 
     def run(self, values: Values) -> None:
         """Take operands from `values` and put the results there."""
+        with torch.accelerator.device_index(self.home):
+            self._run(values)
+
+    def _run(self, values: Values) -> None:
         interface = self.program.interface
         operands = tuple(number_of(n, values) for n in interface.numbers)
         results = self.program(
