@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -129,6 +130,31 @@ bool join_on_host(const OpInfo& op, torch::jit::Stack* stack) {
   return true;
 }
 
+// Whether lists hold tensors of more than one device. A number on the host may stand in one.
+bool on_several_devices(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  std::optional<c10::Device> first;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (!args[i].isTensorList()) {
+      continue;
+    }
+    for (const c10::IValue& item : args[i].toListRef()) {
+      const at::Tensor& tensor = item.toTensor();
+      if (!tensor.defined()) {
+        continue;
+      }
+      bool number = tensor.device().is_cpu() && tensor.dim() == 0 && !op.args[i].written;
+      if (number) {
+        continue;
+      }
+      if (tensor.device() != first.value_or(tensor.device())) {
+        return true;
+      }
+      first = tensor.device();
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 void note_program_of_list(const Signature& signature, const UserLine& line, uint64_t stream) {
@@ -158,7 +184,8 @@ void forget_programs_of_lists() {
 }
 
 bool take_list_apart(const OpInfo& op, torch::jit::Stack* stack) {
-  if ((!op.joins && !op.in_parts) || !is_restless(op)) {
+  bool apart = op.in_parts && on_several_devices(op, torch::jit::last(*stack, op.args.size()));
+  if (!apart && ((!op.joins && !op.in_parts) || !is_restless(op))) {
     return false;
   }
   if (op.joins) {

@@ -19,7 +19,8 @@ void forget_programs_of_lists();
 
 // Whether the op was done in parts: then its returns are on the stack instead of its arguments. A
 // join of tensors that are there is done by the host, in the device's memory; a `_foreach_` op
-// tensor by tensor, as PyTorch's own kernel for any device does it.
+// tensor by tensor, as PyTorch's own kernel for any device does it. So is such an op whose tensors
+// lie on several devices.
 bool take_list_apart(const OpInfo& op, torch::jit::Stack* stack);
 
 }  // namespace torchtpu
