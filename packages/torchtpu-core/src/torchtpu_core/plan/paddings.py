@@ -30,12 +30,15 @@ def row_padding(shape: Sequence[int]) -> float:
 
 
 def matrix_padding(shape: Sequence[int]) -> float:
-    """Padded over plain elements of matrices ``[..., M, N]``.
+    """Padded over plain elements of matrices ``[..., M, N]``; dimensions of one are none.
 
     >>> matrix_padding((3072, 32, 64)), round(matrix_padding((3072, 49, 49)), 2)
     (2.0, 2.99)
+    >>> matrix_padding((256, 4, 256, 32, 1))  # as `torch.einsum` moves what it multiplies
+    1.0
     """
-    return tile_padding(*shape[-2:])
+    whole = [size for size in shape if size != 1]
+    return tile_padding(*(whole if len(whole) > 1 else shape)[-2:])
 
 
 def image_padding(shape: Sequence[int]) -> float:
