@@ -239,9 +239,10 @@ def test_value_larger_than_the_holes_before_it_takes_more_memory() -> None:
     ops = [_mm(1, 2), _mm(1, 3), _mm(2, 4), _mm(3, 5), _mm(5, 6), _mm(3, 6)]
     made = recording(ops, {2: 3, 3: 6, 4: 3, 5: 5})
     made.blocks[5].size_bytes = 2 * MIB
+    made.blocks[6].size_bytes = MIB // 2  # no other value fits where this result is
     memory = memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40)
     # 2 and 3 live first, then 3 and 5, which does not fit where 2 was.
-    assert memory.peak_bytes == MIB + MIB + MIB + 2 * MIB
+    assert memory.peak_bytes == MIB // 2 + MIB + MIB + 2 * MIB
     assert memory.holes_bytes == MIB
 
 
@@ -273,14 +274,17 @@ def test_attention_without_whole_blocks_has_its_softmax_while_it_runs() -> None:
         op("sum", Work.MOVE, (2,), (3,)),
         op("sdpa_backward", Work.ATTENTION, (2, 3), (4,), BACK, gradient=True, **more),
     ]
-    memory = _memory(ops, {2: 3, 3: 3}, shapes={2: shape})
+    made = recording(ops, {2: 3, 3: 3})
+    made.blocks[2].shape = shape
+    made.blocks[4].size_bytes = result = size // 2  # no other value fits where this result is
+    memory = memory_of(made.ops, made.blocks, (0, len(ops)), 1 << 40, Vmem(0))
     # In between 3, 4 and the result, rounded and as the sums that the gradient reads.
     sums = 2 * length * 128 * 4
     assert memory.holes_bytes == 0
     assert _passing(memory)[:3] == [
-        2 * MIB + size + sums,
-        3 * MIB + sums,
-        3 * MIB + size + sums,
+        result + MIB + size + sums,
+        result + 2 * MIB + sums,
+        result + 2 * MIB + size + sums,
     ]
 
 

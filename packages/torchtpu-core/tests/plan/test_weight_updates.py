@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.records import Block, Category, Phase, Recording, Work
+from torchtpu_core.plan.shared_places import in_own_places
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.plan.weight_updates import lives_of_updates
-from torchtpu_core.testing.recordings import op, recording
+from torchtpu_core.testing.recordings import MIB, op, recording
 
 BACK, STEP = Phase.BACKWARD, Phase.OPTIMIZER
 WEIGHT, MOMENTUM, GRADIENT, NORM = 10, 11, 12, 13
 TIED = (512, 256, 3, 3)
+SIZE = 4 * math.prod(TIED)
 
 
 def _network(
@@ -47,7 +50,39 @@ def test_the_update_of_a_weight_is_written_once_more_until_after_the_backward_pa
     size = 4 * math.prod(TIED)
     lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
     found = sorted((one.size_bytes, one.first, one.end) for one in lives if one.size_bytes == size)
-    assert found == [(size, 0, 3), (size, 0, 4), (size, 0, 4)]  # gradient, momentum and weight
+    # Gradient, momentum and weight.
+    assert found == [(size, 0, 4), (size, 0, 4), (size, 0, 4)]
+
+
+def test_a_gradient_that_is_kept_is_moved_after_all_weights() -> None:
+    made = _network()
+    made.ops.append(op("add_", Work.ELEMENTWISE, (20,), (20,), STEP))
+    ends = sorted(life.end for life in lives_of_updates(made.ops, made.blocks))
+    assert ends == [4, 4, 5]
+
+
+def test_what_waits_lies_where_a_later_change_of_another_weight_will_be() -> None:
+    """libtpu: of the 12 values of three such weights with AdamW 5 are among the temporaries, the
+    three gradients and two of the first weight; the others are where results will be.
+    """
+    made = Recording(blocks={2: Block(MIB, 0, BACK, "", died=1)})
+    for weight in (100, 200, 300):
+        reads, gradient = (0, 1, weight), weight + 1
+        backward = op("convolution_backward", Work.MATMUL, reads, (2, gradient), BACK)
+        made.ops.append(replace(backward, products=((1, 2048, 9 * 256, 512),)))
+        made.blocks[gradient] = Block(SIZE, 0, BACK, "", category=Category.GRADIENTS, shape=TIED)
+        for state in (weight, weight + 2, weight + 3):
+            made.blocks[state] = Block(SIZE, -1, STEP, "", category=Category.OPTIMIZER, shape=TIED)
+    for weight in (300, 200, 100):
+        for state in (weight + 2, weight + 3, weight):
+            reads = (state, weight + 1)
+            made.ops.append(op("add_", Work.ELEMENTWISE, reads, (state,), STEP))
+    found = lifetimes_of(made.ops, made.blocks, 0, Vmem(0))
+    own = in_own_places(found.lives, found.places)
+    left = [life for life in own if life.size_bytes == SIZE]
+    assert sum(life.size_bytes == SIZE for life in found.lives) == 12
+    assert {life.storage for life in left if life.end == len(made.ops)} == {101, 201, 301}
+    assert sum(life.end < len(made.ops) for life in left) <= 2
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,13 @@ from torchtpu_core.plan.recomputed import (
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.result_layouts import copied_results
 from torchtpu_core.plan.rows import RANK, streams_of
+from torchtpu_core.plan.shared_places import FreePlace, free_places
+from torchtpu_core.plan.softmax_gradients import GRADIENT
 from torchtpu_core.plan.split_batches import lives_in_parts
 from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
 from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
-from torchtpu_core.plan.weight_updates import lives_of_updates
+from torchtpu_core.plan.weight_updates import lives_of_updates, waits_of_updates
 from torchtpu_core.plan.written import written_results
 from torchtpu_core.simulator.rates import SUBLANES
 
@@ -48,12 +50,14 @@ class Lifetimes:
         lives: values that take it for a part of the step.
         resident: storages that take none, as they stay in VMEM.
         scores: attention whose scores, or kernels' statistics, stay there, by index.
+        places: of results while these are not written.
     """
 
     fixed: dict[int, int] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
     resident: set[int] = field(default_factory=set)
     scores: set[int] = field(default_factory=set)
+    places: list[FreePlace] = field(default_factory=list)
 
 
 def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: Vmem) -> Lifetimes:
@@ -69,11 +73,10 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     size_of = _Sizes(ops, blocks, uses)
     kept = attention_lives(ops, blocks, uses)
     broadcasts = broadcasts_of(ops, blocks, uses)
-    sources = sources_of(
-        *(ops, uses, size_of), written_results(ops, blocks, written_for(broadcasts))
-    )
+    written = written_results(ops, blocks, written_for(broadcasts))
+    sources = sources_of(ops, uses, size_of, written)
     ends = ends_of_products(ops, blocks, uses, sources)
-    values = _lives(ops, uses, sources, ends, size_of)
+    values = _lives(ops, uses, sources, ends, size_of, written.gradients)
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
     lives += [*broadcast_lives(broadcasts), *copied_results(ops, blocks, uses)]
     lives += [*lives_in_groups(ops, blocks), *lives_in_parts(ops, blocks, size_of)]
@@ -89,7 +92,8 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     out = in_hbm(lives, passing, vmem)
     resident = {life.storage for life in lives} - {life.storage for life in out}
     scores = scores_in_vmem(ops, blocks, kept, out, vmem.room_bytes)
-    return Lifetimes(fixed, [*out, *held], resident, scores)
+    places = free_places(uses, blocks, start, fixed, waits_of_updates(ops, blocks))
+    return Lifetimes(fixed, [*out, *held], resident, scores, places)
 
 
 def _held(blocks: dict[int, Block], uses: Uses, start: int, count: int) -> Iterator[Life]:
@@ -186,6 +190,8 @@ def _keeps_sums(
     readers = [ops[index] for index in uses.readers[storage]]
     if not readers or not all(_takes_float32(reader, ops, uses) for reader in readers):
         return False
+    if _is_for_softmax(ops, uses, storage):
+        return False
     rank = len(block.shape)
 
     def differs(shape: Sequence[int]) -> bool:
@@ -202,6 +208,16 @@ def _keeps_sums(
         return all(differs(blocks[storage].shape) for storage in (*made, *fused))
 
     return any(is_changed(reader) for reader in readers)
+
+
+def _is_for_softmax(ops: Sequence[Op], uses: Uses, storage: int) -> bool:
+    """Whether a product's result is multiplied by a softmax, at its end, for its gradient."""
+    while len(readers := uses.readers[storage]) == 1 and is_elementwise(ops[readers[0]]):
+        op = ops[readers[0]]
+        if op.name == GRADIENT:
+            return True
+        storage = op.writes[0]
+    return False
 
 
 def _takes_float32(op: Op, ops: Sequence[Op], uses: Uses) -> bool:
@@ -247,13 +263,18 @@ def _lives(
     sources: dict[int, frozenset[int]],
     ends: dict[int, int],
     size_of: Callable[[int], int],
+    beside: Container[int],
 ) -> list[Life]:
-    """Values of storages, with the uses of what is computed again from them."""
+    """Values of storages, with the uses of what is computed again from them.
+
+    Those `beside` others lie in the place of none of their operands.
+    """
     events, at_ends = _events(uses, sources, ends)
     made = [s for s in uses.passing if s not in sources and events[s]]
     sizes_made: dict[int, set[int]] = defaultdict(set)
     for storage in made:
-        sizes_made[uses.writers[storage][0]].add(size_of(storage))
+        if storage not in beside:
+            sizes_made[uses.writers[storage][0]].add(size_of(storage))
     found = []
     for storage in made:
         points = sorted(events[storage].union(uses.writers[storage]))

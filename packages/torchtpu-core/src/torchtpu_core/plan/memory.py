@@ -3,9 +3,10 @@
 
 What takes HBM, and for how long, is that of a program of the whole step (`plan.lifetimes`):
 what Python refers to but no operator of the step needs, as the logits of the step before, counts
-nothing. Values are placed in its order (`plan.heap`); the holes that this leaves, and the
-program's tables of addresses, count as temporaries. Not modelled: most padding, and the
-compiler's own temporaries.
+nothing, and neither does what lies in the place of a result that is written later
+(`plan.shared_places`). Other values are placed in the program's order (`plan.heap`); the holes
+that this leaves, and the program's tables of addresses, count as temporaries. Not modelled: most
+padding, and the compiler's own temporaries.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from torchtpu_core.plan.heap import heap_bytes
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.records import Block, Category, Op, Phase
+from torchtpu_core.plan.shared_places import in_own_places
 from torchtpu_core.plan.vmem import NO_VMEM, Vmem
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.units import format_bytes
@@ -98,13 +100,14 @@ def memory_of(
     changes: dict[Category, list[int]] = {
         category: [0] * (end - start + 2) for category in Category
     }
+    own = in_own_places(found.lives, found.places)
     living = []
     for storage, size in found.fixed.items():
         if not size:
             continue
         category = given_category(blocks[storage], start)
         living.append((category, 0, end - start + 1, size, storage))
-    for life in found.lives:
+    for life in own:
         category = _category(blocks[life.storage], life.end, backward)
         living.append((category, life.first, life.end, life.size_bytes, life.storage))
     for category, first, last, size, _ in living:
@@ -114,7 +117,7 @@ def memory_of(
     totals = [sum(values) for values in zip(*curves.values(), strict=True)]
     peak = max(range(len(totals)), key=totals.__getitem__)
     tables = round(table_bytes * _tables(inside, found.fixed))
-    taken = sum(found.fixed.values()) + heap_bytes(found.lives) + tables
+    taken = sum(found.fixed.values()) + heap_bytes(own) + tables
     holes = taken - totals[peak]
     curves[Category.TEMPORARIES] = [size + holes for size in curves[Category.TEMPORARIES]]
     memory = Memory(

@@ -106,7 +106,9 @@ def sources_of(
         converted = uses.fixed.issuperset(sources)
         if converted and len(readers) > 1 and all(_convolves(ops[i], storage) for i in readers):
             continue
-        if (storage in dropped or storage in written.reordered) and _feeds_product(ops, readers):
+        beside = storage in dropped or storage in written.reordered or storage in written.gradients
+        moved = _moves_out_of_tiles(ops, uses, op, sources, size_of(storage), size_of)
+        if (beside or moved) and _feeds_product(ops, readers):
             continue
         draws = _draws(op) or not random.isdisjoint(reads)
         if draws and len(readers) > 1:
@@ -326,6 +328,23 @@ def reduces(op: Op) -> bool:
 
 def _feeds_product(ops: Sequence[Op], readers: Sequence[int]) -> bool:
     return any(_is_product(ops[i]) for i in readers)
+
+
+def _moves_out_of_tiles(
+    ops: Sequence[Op],
+    uses: Uses,
+    op: Op,
+    sources: frozenset[int],
+    size: float,
+    size_of: Callable[[int], float],
+) -> bool:
+    """Whether narrow matrices of batched products are moved, as heads are joined, to where they
+    take fewer bytes.
+    """
+    made = [ops[uses.writers[s][-1]] for s in sources if uses.writers.get(s)]
+    if op.name != "clone" or len(made) < len(sources):
+        return False
+    return all(map(_multiplies_narrow, made)) and size < sum(map(size_of, sources))
 
 
 def _multiplies_narrow(op: Op) -> bool:

@@ -32,6 +32,22 @@ def lives_of_updates(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[Li
         ops: the operators of a step.
         blocks: storages by identifier.
     """
+    for index, gradient, storage, end in _moved(ops, blocks):
+        yield Life(gradient, blocks[storage].size_bytes, (index, end - 1), end)
+
+
+def waits_of_updates(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, tuple[int, int]]:
+    """From which operator to which the places are free to which that is moved, by storage.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    return {storage: (index, end - 1) for index, _, storage, end in _moved(ops, blocks)}
+
+
+def _moved(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[tuple[int, int, int, int]]:
+    """Gradients' operators, gradients, what is changed by them, and when that has been moved."""
     for index, op in enumerate(ops):
         if not op.name.startswith("convolution_backward") or len(op.reads) <= _WEIGHT:
             continue
@@ -40,7 +56,8 @@ def lives_of_updates(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[Li
             continue
         for made in (s for s in op.writes if s in blocks and blocks[s].shape == weight.shape):
             for storage, end in _updated(ops, blocks, index, made).items():
-                yield Life(made, blocks[storage].size_bytes, (index, end - 1), end)
+                last = blocks[storage].category is Category.GRADIENTS
+                yield index, made, storage, len(ops) if last else end
 
 
 def _is_grouped(op: Op) -> bool:
