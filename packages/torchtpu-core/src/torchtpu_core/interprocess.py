@@ -36,7 +36,7 @@ def _reduce(others: Callable[[Any], Any], storage: torch.UntypedStorage) -> Any:
     if storage.device.type != "tpu":
         return others(storage)
     _tell_once()
-    octets = torch.empty(0, dtype=torch.uint8).set_(storage.cpu()).numpy()
+    octets = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage.cpu()).numpy()
     return _rebuild, (octets, storage.device.index)
 
 

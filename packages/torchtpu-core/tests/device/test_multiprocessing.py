@@ -47,6 +47,13 @@ def test_empty_tensor_arrives() -> None:
     assert (got.shape, got.device.type) == ((0, 3), "tpu")
 
 
+def test_tensor_arrives_under_a_default_device() -> None:
+    x = torch.arange(3, device="tpu")
+    with torch.device("tpu"):
+        got = sent(x)
+    assert got.tolist() == [0, 1, 2]
+
+
 def test_module_arrives_with_its_parameters() -> None:
     module = nn.Linear(3, 2).to("tpu")
     got = sent(module)

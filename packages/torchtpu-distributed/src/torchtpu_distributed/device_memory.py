@@ -64,7 +64,7 @@ class Target:
         if self.array is not None:
             return _view(self.array, self._tensor)
         if self._host is None:
-            self._host = torch.empty(self._tensor.numel(), dtype=self._tensor.dtype)
+            self._host = torch.empty(self._tensor.numel(), dtype=self._tensor.dtype, device="cpu")
         return self._host
 
     def filled(self) -> torch.Tensor:

@@ -50,7 +50,7 @@ class HostPath:
         input_splits: Sequence[int],
     ) -> DeviceWork:
         """Exchange pieces of different sizes; sizes along dim 0."""
-        received = torch.empty(output.shape, dtype=output.dtype)
+        received = torch.empty(output.shape, dtype=output.dtype, device="cpu")
         sent = operand.detach().cpu().contiguous()
 
         def begin(gloo: Gloo) -> Begun:
