@@ -38,6 +38,16 @@ def test_root_that_is_not_in_the_group_is_refused_and_the_group_goes_on(pair, ki
         assert after.tolist() == [2, 2]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter"],
+)
+def test_several_tensors_of_one_rank_are_refused_and_the_group_goes_on(pair, kind):
+    for message, after in pair("several_tensors.refused", kind):
+        assert "2 tensors of one rank in one call" in message
+        assert after.tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.complex64], ids=str)
 def test_all_reduce_sum_adds_operands_of_every_dtype(pair, dtype):
     each = operands(dtype, 3, 5)

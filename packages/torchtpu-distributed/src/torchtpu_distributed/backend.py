@@ -23,7 +23,7 @@ from torchtpu_distributed.host_path import HostPath, check_splits
 from torchtpu_distributed.host_running import HostRunner
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.running import Runner
-from torchtpu_distributed.uneven import Uneven, check_sizes
+from torchtpu_distributed.uneven import Uneven, check_alone, check_sizes
 from torchtpu_distributed.work import DeviceWork, SeriesWork
 
 Tensors = Sequence[torch.Tensor]
@@ -60,14 +60,18 @@ class Backend:
         self._series: list[DeviceWork] | None = None
 
     def allreduce(self, tensors: Tensors, opts: Any) -> DeviceWork:
-        """Reduce tensors over the ranks, in place."""
+        """Reduce a tensor over the ranks, in place."""
+        check_alone(tensors)
+        return self.allreduce_coalesced(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> DeviceWork:
+        """`allreduce` of several tensors at once."""
         op = _prepare_reduction(opts.reduceOp, tensors)
         return self._run(opts, Collective.of("all_reduce", tensors, op=op), tensors, tensors)
 
-    allreduce_coalesced = allreduce
-
     def reduce(self, tensors: Tensors, opts: Any) -> DeviceWork:
-        """Reduce tensors over the ranks; only the root's change."""
+        """Reduce a tensor over the ranks; only the root's changes."""
+        check_alone(tensors)
         operands = tensors
         if opts.reduceOp == dist.ReduceOp.PREMUL_SUM:
             operands = [tensor.clone() for tensor in tensors]
@@ -76,13 +80,15 @@ class Backend:
         return self._run(opts, call, operands, tensors, keep=self._is(opts.rootRank))
 
     def broadcast(self, tensors: Tensors, opts: Any) -> DeviceWork:
-        """Give every rank the root's tensors."""
+        """Give every rank the root's tensor."""
+        check_alone(tensors)
         call = Collective.of("broadcast", tensors, root=self._root(opts))
         return self._run(opts, call, tensors, tensors)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> DeviceWork:
         """Give every rank the tensors of all, as a list."""
-        (targets,), (tensor,) = outputs, inputs
+        check_alone(inputs)
+        targets, tensor = outputs[0], inputs[0]
         self._check_count(targets)
         if len({tuple(t.shape) for t in targets}) > 1:
             return self._uneven.all_gather(targets, tensor)
@@ -112,7 +118,8 @@ class Backend:
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> DeviceWork:
         """Give the root the tensors of all."""
-        (tensor,) = inputs
+        check_alone(inputs)
+        tensor = inputs[0]
         mine = self._is(opts.rootRank)
         targets = outputs[0] if mine else [tensor] * self._group.size
         self._check_count(targets)
@@ -123,7 +130,8 @@ class Backend:
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
         """Give rank i the i-th of the root's tensors."""
-        (output,) = outputs
+        check_alone(outputs)
+        output = outputs[0]
         if self._is(opts.rootRank):
             self._check_count(inputs[0])
             check_sizes(inputs[0], output)
@@ -135,6 +143,7 @@ class Backend:
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> DeviceWork:
         """Reduce the i-th tensors of all ranks onto rank i."""
+        check_alone(outputs)
         operands = inputs[0]
         self._check_count(operands)
         is_uneven = len({tuple(t.shape) for t in operands}) > 1

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """all_gather and reduce_scatter of lists whose tensors differ in size.
 
-Every rank knows all sizes, so pieces are padded to the largest and exchanged evenly.
+Every rank knows all sizes, so pieces are padded to the largest and exchanged evenly. What lists of
+tensors must be is said here, too.
 (The sizes of an all-to-all are known in pairs only: `host_path`.)
 """
 
@@ -65,6 +66,19 @@ class Uneven:
                 f"{list(listed.shape)}, but this rank's own tensor is {own.dtype} of shape "
                 f"{list(own.shape)}: make them equal; entries of other ranks may differ."
             )
+
+
+def check_alone(tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse several tensors where a process group takes one; gloo would combine them into one.
+
+    Raises:
+        ProcessGroupError: there is not one tensor.
+    """
+    if len(tensors) != 1:
+        raise ProcessGroupError(
+            f"{len(tensors)} tensors of one rank in one call: a rank has one device. Call it for "
+            "each tensor, or use the coalesced variant."
+        )
 
 
 def check_sizes(listed: Sequence[torch.Tensor], own: torch.Tensor) -> None:

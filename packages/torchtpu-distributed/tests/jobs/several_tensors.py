@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a process group itself with two tensors of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from collectives import refusal
+from torch import Tensor
+from torch import distributed as dist
+
+
+def refused(kind: str) -> tuple[str, Tensor]:
+    """What is said of two tensors, and a sum after it."""
+    two = [torch.ones(2, device="tpu"), torch.ones(2, device="tpu")]
+    lists, group = [two, two], dist.group.WORLD
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: group.allreduce(two),
+        "reduce": lambda: group.reduce(two, dist.ReduceOptions()),
+        "broadcast": lambda: group.broadcast(two, dist.BroadcastOptions()),
+        "all_gather": lambda: group.allgather(lists, two),
+        "gather": lambda: group.gather(lists, two, dist.GatherOptions()),
+        "scatter": lambda: group.scatter(two, lists, dist.ScatterOptions()),
+        "reduce_scatter": lambda: group.reduce_scatter(two, lists, dist.ReduceScatterOptions()),
+    }
+    return refusal(calls[kind])
