@@ -7,6 +7,7 @@
 #include "untraced.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
 
 namespace torchtpu::distributed {
 namespace {
@@ -19,6 +20,7 @@ at::Tensor view_of(const Memory& memory, const at::Tensor* tensor) {
   if (memory.address == nullptr) {
     return at::Tensor();
   }
+  c10::InferenceMode normal(false);  // another thread, which is in no inference mode, may write
   return at::from_blob(memory.address, {tensor->numel()}, at::TensorOptions().dtype(tensor->scalar_type()));
 }
 
