@@ -319,9 +319,9 @@ def test_every_lookup_of_a_graph_is_checked_with_its_own_message() -> None:
             run(*arguments).cpu()
 
 
-def test_wait_inside_a_graph_says_where_it_belongs() -> None:
+def test_call_on_the_device_inside_a_graph_says_where_it_belongs() -> None:
     def function(x: Tensor) -> Tensor:
-        torch.tpu.synchronize()
+        torch.tpu.empty_cache()
         return x + 1
 
     x = torch.ones(2, device="tpu")
