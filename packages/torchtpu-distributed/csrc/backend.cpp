@@ -133,7 +133,8 @@ WorkPtr PythonBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts)
                     .root = opts.rootRank}, opts.timeout,
                    [&] { return host_->reduce(tensors, opts); });
   }
-  return call("reduce", tensors, opts);
+  return shortly([&](Direct& direct) { return distributed::reduce(direct, tensors, opts); },
+                 "reduce", tensors, opts);
 }
 
 WorkPtr PythonBackend::allgather(TensorLists& outputs, Tensors& inputs,

@@ -190,6 +190,33 @@ WorkPtr all_reduce(Direct& direct, const Tensors& tensors, const c10d::Allreduce
   });
 }
 
+WorkPtr reduce(Direct& direct, const Tensors& tensors, const c10d::ReduceOptions& opts) {
+  auto root = static_cast<int>(opts.rootRank);
+  if (tensors.size() != 1 || root < 0 || root >= direct.size() || !is_reduced_by_gloo(tensors[0].scalar_type())) {
+    return nullptr;
+  }
+  const char* op = name_of(opts.reduceOp, tensors[0]);
+  Op reduction = opts.reduceOp.op_;
+  if (op == nullptr || is_nan_lost_by_gloo(reduction, tensors[0].scalar_type())) {
+    return nullptr;
+  }
+  bool mine = root == direct.rank();
+  Request request{"reduce", op, root, &tensors[0], &tensors[0], !mine, mine};
+  request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
+  return direct.run(request, [=, size = direct.size()](c10d::Backend& gloo, const at::Tensor& source,
+                                                       const at::Tensor& target, End& end) {
+    c10d::ReduceOptions summing;
+    summing.reduceOp = reduction == Op::AVG ? Op::SUM : reduction;
+    summing.rootRank = root;
+    if (mine && reduction == Op::AVG) {
+      end = [size, target] { target.div_(size); };
+    }
+    Tensors views{mine ? target : source.clone()};  // gloo writes to what it is given
+    return std::vector<WorkPtr>{gloo.reduce(views, summing)};
+  });
+}
+
 WorkPtr all_gather(Direct& direct, const Tensors& outputs, const Tensors& inputs, const c10d::AllgatherOptions& opts) {
   return outputs.size() == 1 && inputs.size() == 1 ? all_gather(direct, outputs[0], inputs[0], opts) : nullptr;
 }

@@ -10,6 +10,7 @@ namespace torchtpu::distributed {
 using Tensors = std::vector<at::Tensor>;
 
 WorkPtr all_reduce(Direct& direct, const Tensors& tensors, const c10d::AllreduceOptions& opts);
+WorkPtr reduce(Direct& direct, const Tensors& tensors, const c10d::ReduceOptions& opts);
 WorkPtr broadcast(Direct& direct, const Tensors& tensors, const c10d::BroadcastOptions& opts);
 WorkPtr all_gather(Direct& direct, const at::Tensor& output, const at::Tensor& input,
                    const c10d::AllgatherOptions& opts);

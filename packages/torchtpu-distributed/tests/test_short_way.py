@@ -27,17 +27,20 @@ def test_every_kind_takes_the_short_way_and_is_recorded_with_the_users_line(pair
             torch.cat(each),
             (first + second)[2 * rank : 2 * rank + 2],
             halves[rank],
+            first + second if rank == 0 else second,  # the others keep theirs
+            (first + second) / 2 if rank == 1 else first,
         ]
         assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
         assert long_ways == 0
         assert [e["profiling_name"] for e in entries] == [
             *("xccl:all_reduce", "xccl:all_reduce", "xccl:broadcast", "xccl:_all_gather_base"),
-            *("xccl:_reduce_scatter_base", "xccl:all_to_all", "xccl:barrier"),
+            *("xccl:_reduce_scatter_base", "xccl:all_to_all", "xccl:reduce", "xccl:reduce"),
+            "xccl:barrier",
         ]
         assert {e["frames"][0]["name"] for e in entries} == {"every_kind"}
         assert {e["state"] for e in entries} == {"completed"}
         numbers = [e["collective_seq_id"] for e in entries]
-        assert numbers == list(range(numbers[0], numbers[0] + 7))
+        assert numbers == list(range(numbers[0], numbers[0] + 9))
 
 
 def test_reduction_in_place_waits_for_programs_that_read_the_tensor(pair):

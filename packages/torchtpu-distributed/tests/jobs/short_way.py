@@ -38,7 +38,7 @@ def every_kind(mine: Tensor) -> tuple[list[Tensor], int, list[dict[str, Any]]]:
     reduced, average = x.clone(), x.clone()
     parts = x.new_empty((x.shape[0] // size, *x.shape[1:]))
     gathered, swapped = x.new_empty((size * x.shape[0], *x.shape[1:])), torch.empty_like(x)
-    shared = x.clone()
+    shared, added, averaged = x.clone(), x.clone(), x.clone()
     with LongWays() as long:
         dist.all_reduce(reduced, dist.ReduceOp.MAX)
         dist.all_reduce(average, dist.ReduceOp.AVG)
@@ -46,9 +46,12 @@ def every_kind(mine: Tensor) -> tuple[list[Tensor], int, list[dict[str, Any]]]:
         dist.all_gather_into_tensor(gathered, x)  # deprecated: wrapped
         dist.reduce_scatter_single(parts, x)
         dist.all_to_all_single(swapped, x)
+        dist.reduce(added, 0)
+        dist.reduce(averaged, 1, dist.ReduceOp.AVG, async_op=True).wait()
         dist.barrier()
-    recorded = active.flight_recorder()["entries"][-7:]
-    results = [t.cpu() for t in (reduced, average, shared, gathered, parts, swapped)]
+    recorded = active.flight_recorder()["entries"][-9:]
+    all_results = (reduced, average, shared, gathered, parts, swapped, added, averaged)
+    results = [t.cpu() for t in all_results]
     return results, long.count, recorded
 
 
