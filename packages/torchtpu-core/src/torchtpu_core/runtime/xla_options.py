@@ -50,10 +50,10 @@ def for_program(platform: str, stablehlo: str) -> dict[str, bool | int | float |
     """
     if platform != "cpu":
         return {}
-    return {**_CPU, **_OLDER_EMITTERS} if _compiles_faster_as_before(stablehlo) else dict(_CPU)
+    return {**_CPU, **_OLDER_EMITTERS} if _suits_older_emitters(stablehlo) else dict(_CPU)
 
 
-def _compiles_faster_as_before(stablehlo: str) -> bool:
+def _suits_older_emitters(stablehlo: str) -> bool:
     """Whether XLA:CPU's older emitters should compile a program.
 
     They compile an operator by itself in 0.3 to 0.6 of the time and its kernels are as fast, but
