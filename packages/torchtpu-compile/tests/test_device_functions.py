@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torchtpu_core.errors import DeviceIndexError
 
 CONSTANT = {
     "device_count": lambda: torch.tpu.device_count(),
@@ -108,6 +109,17 @@ def test_a_graph_of_one_program_that_has_no_operand():
         result = compiled()
         assert result.device.index == 1
         assert result.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["synchronize", "current_stream"])
+def test_a_device_that_is_not_there_is_refused_in_compiled_code(name):
+    def function(x):
+        getattr(torch.tpu, name)(99)
+        return x + 1
+
+    x = torch.ones(2, device="tpu")
+    with pytest.raises(DeviceIndexError, match=r"tpu:99 does not exist.*Valid indices are"):
+        torch.compile(function, backend="tpu")(x)
 
 
 def test_synchronisation_keeps_its_place_in_the_graph():

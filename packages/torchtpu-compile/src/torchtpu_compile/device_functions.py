@@ -122,11 +122,15 @@ def _index_of(device: Device) -> int:
     if device is None:
         return torch.accelerator.current_device_index()
     if isinstance(device, int):
-        return device
-    named = torch.device(device)
-    if named.type != "tpu":
-        raise ValueError(f"Expected a tpu device, but got: {named}")
-    return torch.accelerator.current_device_index() if named.index is None else named.index
+        index = device
+    else:
+        named = torch.device(device)
+        if named.type != "tpu":
+            raise ValueError(f"Expected a tpu device, but got: {named}")
+        index = torch.accelerator.current_device_index() if named.index is None else named.index
+    if not 0 <= index < torch.tpu.device_count():
+        raise RuntimeError(f"tpu:{index} does not exist.")  # the call itself says more
+    return index
 
 
 def _current_stream(device: Device = None) -> torch.Stream:
