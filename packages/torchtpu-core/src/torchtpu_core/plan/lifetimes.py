@@ -19,9 +19,9 @@ from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, writte
 from torchtpu_core.plan.grouped import lives_in_groups, sums_of_groups
 from torchtpu_core.plan.images import products_of_images
 from torchtpu_core.plan.paddings import row_padding
+from torchtpu_core.plan.products import is_convolution
 from torchtpu_core.plan.recomputed import (
     ends_of_products,
-    is_convolution,
     is_elementwise,
     sources_of,
 )

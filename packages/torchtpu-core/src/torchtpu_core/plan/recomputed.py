@@ -21,10 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from torchtpu_core.lowering.layout import NEARLY_ALL
 from torchtpu_core.plan.gathers import within_sums
 from torchtpu_core.plan.norms import NORMS
+from torchtpu_core.plan.products import (
+    feeds_product,
+    is_convolution,
+    is_product,
+    moves_out_of_tiles,
+    multiplies_narrow,
+)
 from torchtpu_core.plan.records import Block, Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.written import Written
-from torchtpu_core.simulator.rates import LANES
 
 #: Moves that are elementwise work for a compiler.
 COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
@@ -100,15 +106,15 @@ def sources_of(
             continue
         if op.name == "_log_softmax" and _gradient_in_part(ops, uses, readers):
             continue
-        if op.name == "clone" and any(_multiplies_narrow(ops[i]) for i in readers):
+        if op.name == "clone" and any(multiplies_narrow(ops[i]) for i in readers):
             continue
         folded = op.name == "constant_pad_nd" and all(is_convolution(ops[i]) for i in readers)
         converted = uses.fixed.issuperset(sources)
         if converted and len(readers) > 1 and all(_convolves(ops[i], storage) for i in readers):
             continue
         beside = storage in dropped or storage in written.reordered or storage in written.gradients
-        moved = _moves_out_of_tiles(ops, uses, op, sources, size_of(storage), size_of)
-        if (beside or moved) and _feeds_product(ops, readers):
+        moved = moves_out_of_tiles(ops, uses, op, sources, size_of(storage), size_of)
+        if (beside or moved) and feeds_product(ops, readers):
             continue
         draws = _draws(op) or not random.isdisjoint(reads)
         if draws and len(readers) > 1:
@@ -127,7 +133,7 @@ def _is_norm_for(
     readers: Sequence[Op], native: bool, scaled: bool, lies_otherwise: bool, in_rows: bool
 ) -> bool:
     """Whether a norm, or what is made of one, is written for products that read it."""
-    products = [one for one in readers if _is_product(one)]
+    products = [one for one in readers if is_product(one)]
     rounded = [one.dtype == "bf16" for one in products]
     if lies_otherwise and any(rounded):
         return True
@@ -153,7 +159,7 @@ def _summed_product(
             made = before.reads[0]
         if made in found or made in uses.fixed or len(uses.readers.get(made, ())) != 1:
             continue
-        if made in uses.writers and _is_product(ops[uses.writers[made][-1]]):
+        if made in uses.writers and is_product(ops[uses.writers[made][-1]]):
             return made
     return None
 
@@ -260,10 +266,10 @@ def _written_for_product(ops: Sequence[Op], uses: Uses, op: Op, readers: Sequenc
     """
     if op.name.startswith(_REPEATS) and any(takes_fused(ops[i]) for i in readers):
         return True
-    if _pads(ops, uses, op) and _feeds_product(ops, readers):
+    if _pads(ops, uses, op) and feeds_product(ops, readers):
         return True
     padded = (storage for i in readers if _pads(ops, uses, ops[i]) for storage in ops[i].writes)
-    return any(_feeds_product(ops, uses.readers[storage]) for storage in padded)
+    return any(feeds_product(ops, uses.readers[storage]) for storage in padded)
 
 
 def _pads(ops: Sequence[Op], uses: Uses, op: Op) -> bool:
@@ -326,45 +332,9 @@ def reduces(op: Op) -> bool:
     return _shrinks(op) or "norm" in op.name or "softmax" in op.name
 
 
-def _feeds_product(ops: Sequence[Op], readers: Sequence[int]) -> bool:
-    return any(_is_product(ops[i]) for i in readers)
-
-
-def _moves_out_of_tiles(
-    ops: Sequence[Op],
-    uses: Uses,
-    op: Op,
-    sources: frozenset[int],
-    size: float,
-    size_of: Callable[[int], float],
-) -> bool:
-    """Whether narrow matrices of batched products are moved, as heads are joined, to where they
-    take fewer bytes.
-    """
-    made = [ops[uses.writers[s][-1]] for s in sources if uses.writers.get(s)]
-    if op.name != "clone" or len(made) < len(sources):
-        return False
-    return all(map(_multiplies_narrow, made)) and size < sum(map(size_of, sources))
-
-
-def _multiplies_narrow(op: Op) -> bool:
-    """Whether an operator is a batched product of matrices that do not fill lanes."""
-    batched = _is_product(op) and bool(op.products) and op.products[0][0] > 1
-    return batched and min(op.products[0][1:]) < LANES
-
-
-def _is_product(op: Op) -> bool:
-    return op.work is Work.MATMUL and not is_convolution(op)
-
-
 def is_elementwise(op: Op) -> bool:
     """Whether a compiler can fuse an operator into others."""
     return op.work is Work.ELEMENTWISE or op.name in COPIES
-
-
-def is_convolution(op: Op) -> bool:
-    """Whether an operator is a convolution, which pads its operand by itself, or its gradient."""
-    return op.name.startswith("convolution")
 
 
 def _convolves(op: Op, storage: int) -> bool:
