@@ -25,16 +25,27 @@ SIZES = {"4 B": (4, 100), "64 KiB": (1 << 16, 20), "1 MiB": (1 << 20, 10), "64 M
 
 def operations(x: torch.Tensor, group: dist.ProcessGroup) -> dict[str, Callable[[], Any]]:
     """One call each on an operand that is not changed by more than a constant."""
-    size = dist.get_world_size()
+    size, is_root = dist.get_world_size(), dist.get_rank() == 0
     gathered = x.new_zeros(size * x.numel())
     wide = x.new_zeros(size * max(1, x.numel() // size))
     piece, swapped = wide.new_zeros(wide.numel() // size), torch.zeros_like(wide)
+    rows, pieces = ([torch.zeros_like(piece) for _ in range(size)] for _ in range(2))
+    counts = [piece.numel()] * size
     kinds: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(x, group=group),
         "broadcast": lambda: dist.broadcast(x, 0, group=group),
+        "reduce": lambda: dist.reduce(x, 0, group=group),
         "all_gather": lambda: dist.all_gather_single(gathered, x, group=group),
         "reduce_scatter": lambda: dist.reduce_scatter_single(piece, wide, group=group),
         "all_to_all": lambda: dist.all_to_all_single(swapped, wide, group=group),
+        "gather": lambda: dist.gather(piece, rows if is_root else None, 0, group=group),
+        "scatter": lambda: dist.scatter(piece, pieces if is_root else None, 0, group=group),
+        "all_gather list": lambda: dist.all_gather(rows, piece, group=group),
+        "reduce_scatter list": lambda: dist.reduce_scatter(piece, pieces, group=group),
+        "all_to_all list": lambda: dist.all_to_all(rows, pieces, group=group),
+        "all_to_all splits": lambda: dist.all_to_all_single(
+            swapped, wide, counts, counts, group=group
+        ),
         "send_recv": lambda: round_trip(x, group),
         "async all_reduce": lambda: dist.all_reduce(x, group=group, async_op=True).wait(),
         "async all_gather": lambda: dist.all_gather_single(

@@ -145,7 +145,8 @@ WorkPtr PythonBackend::allgather(TensorLists& outputs, Tensors& inputs,
     return on_gloo({.kind = "all_gather", .tensors = inputs}, opts.timeout,
                    [&] { return host_->allgather(outputs, inputs, opts); });
   }
-  return call("allgather", outputs, inputs, opts);
+  return shortly([&](Direct& direct) { return all_gather(direct, outputs, inputs, opts); },
+                 "allgather", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -190,7 +191,8 @@ WorkPtr PythonBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d:
     return on_gloo({.kind = "gather", .tensors = inputs, .root = opts.rootRank}, opts.timeout,
                    [&] { return host_->gather(outputs, inputs, opts); });
   }
-  return call("gather", outputs, inputs, opts);
+  return shortly([&](Direct& direct) { return distributed::gather(direct, outputs, inputs, opts); },
+                 "gather", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::scatter(Tensors& outputs, TensorLists& inputs,
@@ -201,7 +203,8 @@ WorkPtr PythonBackend::scatter(Tensors& outputs, TensorLists& inputs,
     return on_gloo({.kind = "scatter", .tensors = outputs, .root = opts.rootRank}, opts.timeout,
                    [&] { return host_->scatter(outputs, inputs, opts); });
   }
-  return call("scatter", outputs, inputs, opts);
+  return shortly([&](Direct& direct) { return distributed::scatter(direct, outputs, inputs, opts); },
+                 "scatter", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
@@ -212,7 +215,8 @@ WorkPtr PythonBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
     return on_gloo({.kind = "reduce_scatter", .tensors = outputs, .op = &opts.reduceOp}, opts.timeout,
                    [&] { return host_->reduce_scatter(outputs, inputs, opts); });
   }
-  return call("reduce_scatter", outputs, inputs, opts);
+  return shortly([&](Direct& direct) { return distributed::reduce_scatter(direct, outputs, inputs, opts); },
+                 "reduce_scatter", outputs, inputs, opts);
 }
 
 WorkPtr PythonBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -251,11 +255,12 @@ WorkPtr PythonBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                     .received = pieces(output, output_splits)}, opts.timeout,
                    [&] { return host_->alltoall_base(output, input, output_splits, input_splits, opts); });
   }
-  auto evenly = [&](Direct& direct) {
+  auto way = [&](Direct& direct) {
     bool even = output_splits.empty() && input_splits.empty();
-    return even ? all_to_all(direct, output, input, opts) : WorkPtr();
+    return even ? all_to_all(direct, output, input, opts)
+                : all_to_all(direct, output, input, output_splits, input_splits, opts);
   };
-  return shortly(evenly, "alltoall_base", output, input, output_splits, input_splits, opts);
+  return shortly(way, "alltoall_base", output, input, output_splits, input_splits, opts);
 }
 
 std::vector<int64_t> PythonBackend::pieces(const at::Tensor& tensor, std::vector<int64_t> rows) const {
@@ -277,7 +282,8 @@ WorkPtr PythonBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::A
                     .received = sizes_of(outputs)}, opts.timeout,
                    [&] { return host_->alltoall(outputs, inputs, opts); });
   }
-  return call("alltoall", outputs, inputs, opts);
+  return shortly([&](Direct& direct) { return all_to_all(direct, outputs, inputs, opts); },
+                 "alltoall", outputs, inputs, opts);
 }
 
 template <typename Begin>
@@ -292,7 +298,7 @@ WorkPtr PythonBackend::message(Begin&& begin) {
     if (!series_error_) {
       series_error_ = std::current_exception();
     }
-    return c10::make_intrusive<FinishedWork>(direct_, std::vector<at::Tensor>());
+    return c10::make_intrusive<FinishedWork>(direct_, Results());
   }
 }
 

@@ -15,8 +15,6 @@
 
 namespace torchtpu::distributed {
 
-using TensorLists = std::vector<std::vector<at::Tensor>>;
-
 // What PyTorch hands on to the parts of a group when it splits it: it copies them first.
 struct BackendOptions : c10d::Backend::Options {
   using Options::Options;

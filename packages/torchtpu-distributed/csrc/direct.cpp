@@ -12,16 +12,31 @@
 namespace torchtpu::distributed {
 namespace {
 
-std::vector<at::Tensor> results_of(const Request& request) {
-  return request.result == nullptr ? std::vector<at::Tensor>() : std::vector<at::Tensor>{*request.result};
+// So many different calls are kept: those of pieces may differ every time.
+constexpr size_t kKnownCalls = 4096;
+
+Results results_of(const Request& request) { return {request.results.vec(), request.stacked}; }
+
+// The memory, if there is any, of these tensors.
+Tensors views_of(const std::vector<Memory>& memory, at::TensorList tensors) {
+  c10::InferenceMode normal(false);  // another thread, which is in no inference mode, may write
+  Tensors views;
+  for (size_t i = 0; i < memory.size(); ++i) {
+    auto options = at::TensorOptions().dtype(tensors[i].scalar_type());
+    views.push_back(at::from_blob(memory[i].address, {tensors[i].numel()}, options));
+  }
+  return views;
 }
 
-at::Tensor view_of(const Memory& memory, const at::Tensor* tensor) {
-  if (memory.address == nullptr) {
-    return at::Tensor();
+bool share_memory(at::TensorList some, at::TensorList others) {
+  for (const at::Tensor& each : some) {
+    for (const at::Tensor& other : others) {
+      if (each.storage().is_alias_of(other.storage())) {
+        return true;
+      }
+    }
   }
-  c10::InferenceMode normal(false);  // another thread, which is in no inference mode, may write
-  return at::from_blob(memory.address, {tensor->numel()}, at::TensorOptions().dtype(tensor->scalar_type()));
+  return false;
 }
 
 void append_operand(std::string& key, const at::Tensor& tensor) {
@@ -36,9 +51,11 @@ void append_operand(std::string& key, const at::Tensor& tensor) {
 std::string key_of(const Request& request) {
   std::string key = request.kind;
   key.append(request.op).append({static_cast<char>(request.root), static_cast<char>(request.root >> 8)});
-  if (request.operand != nullptr) {
-    append_operand(key, *request.operand);
-    append_operand(key, *request.result);
+  for (at::TensorList tensors : {request.operands, request.results}) {
+    key.push_back('|');
+    for (const at::Tensor& tensor : tensors) {
+      append_operand(key, tensor);
+    }
   }
   if (auto range = fsdp_range()) {
     key.append(*range);
@@ -86,13 +103,15 @@ bool Direct::ready_for(const Request& request) const {
     return false;
   }
   auto device = static_cast<c10::DeviceIndex>(group_->device.load());
-  if (request.operand == nullptr) {
-    return device >= 0;
+  for (at::TensorList tensors : {request.operands, request.results}) {
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.device().index() != device || tensor.numel() == 0) {
+        return false;
+      }
+    }
   }
-  bool shared = !request.in_place && request.operand != request.result &&
-                request.operand->storage().is_alias_of(request.result->storage());
-  return request.operand->device().index() == device && request.result->device().index() == device &&
-         request.operand->numel() > 0 && request.result->numel() > 0 && !shared;
+  bool same = request.in_place || request.operands.data() == request.results.data();
+  return device >= 0 && (same || !share_memory(request.operands, request.results));
 }
 
 std::shared_ptr<const Call> Direct::known(const Request& request) {
@@ -102,14 +121,12 @@ std::shared_ptr<const Call> Direct::known(const Request& request) {
     return it->second;
   }
   Untraced untraced;
-  py::list operands;
-  py::list results;
-  if (request.operand != nullptr) {
-    operands.append(*request.operand);
-    results.append(*request.result);
+  auto call =
+      owner_().attr("describe")(request.kind, request.op, request.root, request.operands.vec(), request.results.vec())
+          .cast<std::shared_ptr<Call>>();
+  if (calls_.size() >= kKnownCalls) {
+    calls_.clear();
   }
-  auto call = owner_().attr("describe")(request.kind, request.op, request.root, operands, results)
-                  .cast<std::shared_ptr<Call>>();
   calls_.emplace(std::move(key), call);
   return call;
 }
@@ -141,15 +158,6 @@ void Direct::report(const char* how, const PendingPtr& record, const std::string
 std::string Direct::line() const {
   const std::string& known = device_api().user_line();  // none in a thread of autograd's
   return known.empty() ? owner_().attr("stand_in_line")().cast<std::string>() : known;
-}
-
-Memory Direct::memory(const at::Tensor& tensor, bool write) const {
-  if (!in_place_ || !is_quiet() || tensor.numel() == 0) {
-    return {};
-  }
-  wait_for_users_of(tensor);
-  device_api().flush(tensor.device().index());
-  return device_api().memory(tensor, write, nullptr);
 }
 
 PendingPtr Direct::message(const char* kind, int peer, const at::Tensor& tensor) {
@@ -191,40 +199,21 @@ bool Direct::prepare(const Request& request, Prepared& prepared) {
   const Native& api = device_api();
   auto device = static_cast<c10::DeviceIndex>(group_->device.load());
   std::shared_ptr<const Call> call = known(request);
-  if (request.operand != nullptr) {
-    wait_for_users_of(*request.operand);
-    wait_for_users_of(*request.result);
-    api.flush(device);
-    prepared.source = request.reads ? api.memory(*request.operand, false, nullptr) : Memory();
-    if (request.writes) {
-      prepared.target = memory_to_write(*request.result, prepared.written);
-    }
-    if ((request.reads && !prepared.source.owner) || (request.writes && !prepared.target.owner)) {
-      return false;
-    }
+  if (request.operands.empty() && request.results.empty()) {
+    api.synchronize(device);
+  } else if (find_memory(request, prepared)) {
     api.add_device_time(device, call->device_time_ps);
   } else {
-    api.synchronize(device);
+    return false;
   }
   prepared.record = std::make_shared<Pending>();
   prepared.record->group = group_;
   prepared.record->call = call;
   prepared.record->line = line();
+  prepared.record->pieces = request.pieces;
   prepared.record->timeout_s = request.timeout.count() > 0 ? std::chrono::duration<double>(request.timeout).count()
                                                            : group_->timeout_s.load();
   return true;
-}
-
-// Of others that are under way on other parts of the tensor's storage, all share what they write.
-Memory Direct::memory_to_write(const at::Tensor& tensor, c10::intrusive_ptr<Written>& written) const {
-  c10::intrusive_ptr<Written> shared = operations_->written(tensor);
-  Memory memory = device_api().memory(tensor, true, shared ? shared->owner.get() : nullptr);
-  if (memory.owner) {
-    bool same = shared && shared->owner == memory.owner;
-    written = same ? std::move(shared) : c10::make_intrusive<Written>(std::move(memory.owner));
-    memory.owner = written;
-  }
-  return memory;
 }
 
 WorkPtr Direct::run(const Request& request, Begin begin) {
@@ -245,14 +234,14 @@ WorkPtr Direct::run(const Request& request, Begin begin) {
 }
 
 WorkPtr Direct::run_now(const Request& request, const Begin& begin, Prepared prepared) {
-  auto& [record, source, target, written] = prepared;
+  auto& [record, sources, targets, written] = prepared;
   Outcome outcome = Outcome::kEnded;
   std::string trouble;
   try {
     py::gil_scoped_release no_gil;
-    outcome = perform(*record, [&, source = view_of(source, request.operand),
-                                target = view_of(target, request.result)](c10d::Backend& gloo, End& end) {
-      return begin(gloo, source, target, end);
+    outcome = perform(*record, [&, sources = views_of(sources, request.operands),
+                                targets = views_of(targets, request.results)](c10d::Backend& gloo, End& end) {
+      return begin(gloo, sources, targets, end);
     });
     if (outcome == Outcome::kDone) {
       records_->end(record);
@@ -264,30 +253,36 @@ WorkPtr Direct::run_now(const Request& request, const Begin& begin, Prepared pre
   } catch (const std::exception& error) {
     trouble = error.what();
   }
-  source.owner.release();  // a thread of gloo's that is stuck may still use them: kept for ever
-  target.owner.release();
-  written.release();
+  for (std::vector<Memory>* memory : {&sources, &targets}) {
+    for (Memory& each : *memory) {
+      each.owner.release();  // a thread of gloo's that is stuck may still use it: kept for ever
+    }
+  }
   report(!trouble.empty() ? "failed" : outcome == Outcome::kDiffers ? "differs" : "ended", record,
          !trouble.empty() ? trouble : other_);
 }
 
 WorkPtr Direct::run_later(const Request& request, Begin begin, Prepared prepared) {
   std::vector<Span> spans;
-  if (request.operand != nullptr) {
-    spans = {Span(*request.operand), Span(*request.result)};
+  for (at::TensorList tensors : {request.operands, request.results}) {
+    for (const at::Tensor& tensor : tensors) {
+      spans.emplace_back(tensor);
+    }
   }
-  auto start = [begin = std::move(begin), source = view_of(prepared.source, request.operand),
-                target = view_of(prepared.target, request.result)](c10d::Backend& gloo, End& end) {
-    return begin(gloo, source, target, end);
+  auto start = [begin = std::move(begin), sources = views_of(prepared.sources, request.operands),
+                targets = views_of(prepared.targets, request.results)](c10d::Backend& gloo, End& end) {
+    return begin(gloo, sources, targets, end);
   };
+  std::vector<Memory> memory = std::move(prepared.sources);
+  std::move(prepared.targets.begin(), prepared.targets.end(), std::back_inserter(memory));
   auto explain = [self = weak_from_this()](const char* how, const PendingPtr& record, const std::string& said) {
     std::shared_ptr<Direct> direct = self.lock();
     return direct ? direct->explain(how, record, said)
                   : py::handle(PyExc_RuntimeError)(readable(record->name() + ": its process group is gone"));
   };
   auto operation = std::make_shared<Operation>(
-      prepared.record, std::vector<Memory>{std::move(prepared.source), std::move(prepared.target)},
-      std::move(prepared.written), std::move(spans), results_of(request), std::move(start), std::move(explain), records_, operations_);
+      prepared.record, std::move(memory), std::move(prepared.written), std::move(spans), results_of(request),
+      std::move(start), std::move(explain), records_, operations_);
   operations_->add(operation);
   py::gil_scoped_release no_gil;
   lane_->enter(operation);
@@ -326,12 +321,6 @@ void throw_not_yet(const Pending& record, std::chrono::milliseconds timeout) {
   throw NotYet({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                c10::str(record.name(), ": not over in the ", timeout.count(),
                         " ms that wait() was given. It goes on: wait again, or give it longer."));
-}
-
-void Direct::wait_for_users_of(const at::Tensor& tensor) const {
-  if (!operations_->idle()) {
-    operations_->wait_for([span = Span(tensor)](const Operation& each) { return each.uses(span); }, *abort_);
-  }
 }
 
 py::object Direct::explain(const char* how, const PendingPtr& record, const std::string& said) {

@@ -35,16 +35,18 @@ struct NotYet : c10::DistBackendError {
 
 // What one rank asks of a collective.
 struct Request {
-  const char* kind;              // these three as Python's calls.Collective has them
+  const char* kind = "";         // these three as Python's calls.Collective has them
   const char* op = "";
   int root = -1;
-  const at::Tensor* operand = nullptr;  // both null: a barrier
-  const at::Tensor* result = nullptr;
-  bool reads = true;             // whether this rank's operand is sent as it is,
-  bool writes = true;            // and whether it gets a result
+  at::TensorList operands = {};  // both empty: a barrier
+  at::TensorList results = {};
+  bool reads = true;             // whether this rank's operands are sent as they are,
+  bool writes = true;            // and whether it gets results
   bool in_place = false;         // the operand is part of the result, and not changed by it
+  bool stacked = false;          // a future holds the results as one tensor
   bool later = false;            // the caller does something else meanwhile
   std::chrono::milliseconds timeout{c10d::kUnsetTimeout};  // that it may take; unset: the group's
+  std::string pieces = {};       // see pieces.h
 };
 
 class Direct : public std::enable_shared_from_this<Direct> {
@@ -62,11 +64,11 @@ class Direct : public std::enable_shared_from_this<Direct> {
   // The connections are made: it can be used. No mailbox: the group has one rank.
   void connect(BackendPtr gloo, std::shared_ptr<Mailbox> mailbox);
 
-  // Begins the collective on memory: flat CPU tensors, undefined where nothing is read or
+  // Begins the collective on memory: flat CPU tensors, none where nothing is read or
   // written. Returns works to wait for; `end` is what to do then. Neither keeps this object.
   using End = Operation::End;
-  using Begin = std::function<std::vector<WorkPtr>(c10d::Backend& gloo, const at::Tensor& source,
-                                                   const at::Tensor& target, End& end)>;
+  using Begin = std::function<std::vector<WorkPtr>(c10d::Backend& gloo, const Tensors& sources,
+                                                   const Tensors& targets, End& end)>;
 
   // A finished work, or one to wait for if it was called for `later`; null if it declines.
   // Throws what HostRunner says about a failure.
@@ -116,16 +118,17 @@ class Direct : public std::enable_shared_from_this<Direct> {
   // What one call works on.
   struct Prepared {
     PendingPtr record;
-    Memory source;
-    Memory target;
-    c10::intrusive_ptr<Written> written;
+    std::vector<Memory> sources;
+    std::vector<Memory> targets;
+    std::vector<WrittenPtr> written;
   };
 
   bool ready_for(const Request& request) const;
   bool prepare(const Request& request, Prepared& prepared);
   WorkPtr run_now(const Request& request, const Begin& begin, Prepared prepared);
   WorkPtr run_later(const Request& request, Begin begin, Prepared prepared);
-  Memory memory_to_write(const at::Tensor& tensor, c10::intrusive_ptr<Written>& written) const;
+  bool find_memory(const Request& request, Prepared& prepared) const;
+  Memory memory_to_write(const at::Tensor& tensor, std::vector<WrittenPtr>& written) const;
   void wait_for_users_of(const at::Tensor& tensor) const;
   py::object explain(const char* how, const PendingPtr& record, const std::string& said);
   std::shared_ptr<const Call> known(const Request& request);

@@ -1,143 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "direct_calls.h"
 
-#include <ATen/ops/add.h>
+#include "gloo_steps.h"
+#include "pieces.h"
+
+#include <ATen/ops/cat.h>
 #include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
-#include <ATen/ops/mul.h>
+
+#include <algorithm>
+#include <numeric>
 
 namespace torchtpu::distributed {
 namespace {
 
-using Op = c10d::ReduceOp::RedOpType;
 using End = Direct::End;
+using Works = std::vector<WorkPtr>;
 
 // How much longer gloo waits than a collective may take.
 constexpr std::chrono::seconds kPatienceOfGloo{60};
-// Above this, an all-gather is a broadcast of each rank, which needs no second copy.
-constexpr size_t kGatherByCopyBytes = 1 << 16;
-// Up to as many bytes of copies on each rank, an all-reduce is one exchange of all operands, and not
-// gloo's ring of two rounds. As in Python's host_collectives.
-constexpr int64_t kReduceByExchangeBytes = 2 << 20;
 
 // As Python's calls.Collective names it; null where the long way prepares the operands.
 const char* name_of(const c10d::ReduceOp& op, const at::Tensor& tensor) {
   switch (op.op_) {
-    case Op::SUM:
+    case ReduceKind::SUM:
       return "sum";
-    case Op::AVG:  // of integers: rounded
+    case ReduceKind::AVG:  // of integers: rounded
       return at::isFloatingType(tensor.scalar_type()) ? "avg" : nullptr;
-    case Op::PRODUCT:
+    case ReduceKind::PRODUCT:
       return "product";
-    case Op::MIN:
+    case ReduceKind::MIN:
       return "min";
-    case Op::MAX:
+    case ReduceKind::MAX:
       return "max";
     default:
       return nullptr;
   }
-}
-
-bool is_reduced_by_gloo(c10::ScalarType type) {
-  switch (type) {
-    case c10::kFloat:
-    case c10::kDouble:
-    case c10::kHalf:
-    case c10::kBFloat16:
-    case c10::kChar:
-    case c10::kByte:
-    case c10::kInt:
-    case c10::kLong:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// gloo compares numbers: whether a NaN survives depends on the rank that has it.
-bool is_nan_lost_by_gloo(Op op, c10::ScalarType type) {
-  return (op == Op::MIN || op == Op::MAX) && at::isFloatingType(type);
-}
-
-at::Tensor as_bytes(const at::Tensor& view) { return view.view(at::kByte); }
-
-WorkPtr broadcast_of(c10d::Backend& gloo, const at::Tensor& view, int root) {
-  c10d::BroadcastOptions opts;
-  opts.rootRank = root;
-  Tensors tensors{as_bytes(view)};
-  return gloo.broadcast(tensors, opts);
-}
-
-// Reduces what the ranks brought, in their order. `out` may be one of the first two.
-void fold(const Tensors& rows, Op op, const at::Tensor& out) {
-  at::Tensor result = out;
-  if (rows.size() == 1) {
-    result.copy_(rows[0]);
-  }
-  for (size_t i = 1; i < rows.size(); ++i) {
-    const at::Tensor& left = i == 1 ? rows[0] : out;
-    switch (op) {
-      case Op::PRODUCT:
-        at::mul_out(result, left, rows[i]);
-        break;
-      case Op::MIN:
-        at::minimum_out(result, left, rows[i]);
-        break;
-      case Op::MAX:
-        at::maximum_out(result, left, rows[i]);
-        break;
-      default:
-        at::add_out(result, left, rows[i]);
-    }
-  }
-  if (op == Op::AVG) {
-    result.div_(static_cast<int64_t>(rows.size()));
-  }
-}
-
-bool is_reduced_by_exchange(const at::Tensor& operand, Op op, int size) {
-  int64_t bytes = static_cast<int64_t>(operand.nbytes()) * (size - 1) * (size == 2 ? 1 : 2);
-  bool is_better = operand.numel() >= size || is_nan_lost_by_gloo(op, operand.scalar_type());
-  return size > 1 && is_better && bytes <= kReduceByExchangeBytes;
-}
-
-// Every rank sends its operand to every other one; `end` reduces them all.
-WorkPtr reduce_by_exchange(c10d::Backend& gloo, const at::Tensor& target, Op op, int rank, int size, End& end) {
-  at::Tensor sent = size == 2 ? target : target.repeat({size - 1});
-  at::Tensor received = at::empty_like(sent);
-  Tensors rows = received.view({size - 1, -1}).unbind();
-  rows.insert(rows.begin() + rank, sent.slice(0, 0, target.numel()));
-  end = [rows = std::move(rows), op, target] { fold(rows, op, target); };
-  std::vector<int64_t> counts(size, static_cast<int64_t>(target.nbytes()));
-  counts[rank] = 0;
-  std::vector<int64_t> same = counts;  // gloo moves from both
-  at::Tensor output = as_bytes(received);
-  at::Tensor input = as_bytes(sent);
-  return gloo.alltoall_base(output, input, counts, same);
-}
-
-// Without a source it is this rank's row of the target already.
-std::vector<WorkPtr> gather(c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, int rank,
-                            int size) {
-  at::Tensor rows = target.view({size, -1});
-  if (rows[rank].nbytes() > kGatherByCopyBytes) {
-    if (source.defined()) {
-      rows[rank].copy_(source);
-    }
-    std::vector<WorkPtr> works;
-    for (int i = 0; i < size; ++i) {
-      works.push_back(broadcast_of(gloo, rows[i], i));
-    }
-    return works;
-  }
-  std::vector<Tensors> outputs(1);
-  for (int i = 0; i < size; ++i) {
-    outputs[0].push_back(as_bytes(rows[i]));
-  }
-  Tensors inputs{as_bytes(source.defined() ? source : rows[rank].clone())};
-  return {gloo.allgather(outputs, inputs)};
 }
 
 // Whether a tensor is one rank's piece of another, as FSDP gathers.
@@ -146,84 +45,81 @@ bool is_piece(const at::Tensor& piece, const at::Tensor& whole, int rank) {
          piece.storage_offset() == whole.storage_offset() + rank * piece.numel();
 }
 
-WorkPtr exchange(c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target) {
-  at::Tensor output = as_bytes(target);
-  at::Tensor input = as_bytes(source);
-  std::vector<int64_t> even;
-  return gloo.alltoall_base(output, input, even, even);
-}
-
 bool is_multiple(const at::Tensor& whole, const at::Tensor& piece, int size) {
   return whole.numel() == size * piece.numel() && whole.scalar_type() == piece.scalar_type();
+}
+
+// Whether a list has a tensor of one shape for each rank, as long as this rank's own.
+bool is_even(const TensorLists& lists, const at::Tensor& own, int size) {
+  if (lists.size() != 1 || lists[0].size() != static_cast<size_t>(size)) {
+    return false;
+  }
+  const Tensors& list = lists[0];
+  return std::all_of(list.begin(), list.end(), [&](const at::Tensor& each) {
+    return each.sizes() == list[0].sizes() && is_multiple(each, own, 1) && each.device() == own.device();
+  });
 }
 
 }  // namespace
 
 WorkPtr all_reduce(Direct& direct, const Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  if (tensors.size() != 1 || !is_reduced_by_gloo(tensors[0].scalar_type())) {
+  if (tensors.size() != 1 || !is_folded(tensors[0].scalar_type())) {
     return nullptr;
   }
   const char* op = name_of(opts.reduceOp, tensors[0]);
   if (op == nullptr) {
     return nullptr;
   }
-  Op reduction = opts.reduceOp.op_;
-  if (is_nan_lost_by_gloo(reduction, tensors[0].scalar_type()) &&
+  ReduceKind reduction = opts.reduceOp.op_;
+  if (!is_whole_by_gloo(reduction, tensors[0].scalar_type()) &&
       !is_reduced_by_exchange(tensors[0], reduction, direct.size())) {
     return nullptr;
   }
-  Request request{"all_reduce", op, -1, &tensors[0], &tensors[0], false, true};
+  Request request{.kind = "all_reduce", .op = op, .operands = tensors, .results = tensors, .reads = false};
   request.later = opts.asyncOp;
   request.timeout = opts.timeout;
   return direct.run(request, [reduction, rank = direct.rank(), size = direct.size()](
-                                 c10d::Backend& gloo, const at::Tensor&, const at::Tensor& target, End& end) {
-    if (is_reduced_by_exchange(target, reduction, size)) {
-      return std::vector<WorkPtr>{reduce_by_exchange(gloo, target, reduction, rank, size, end)};
+                                 c10d::Backend& gloo, const Tensors&, const Tensors& targets, End& end) {
+    if (is_reduced_by_exchange(targets[0], reduction, size)) {
+      return Works{reduce_by_exchange(gloo, targets[0], reduction, rank, size, end)};
     }
     c10d::AllreduceOptions summing;
-    summing.reduceOp = reduction == Op::AVG ? Op::SUM : reduction;
-    if (reduction == Op::AVG) {
-      end = [size, target] { target.div_(size); };
+    summing.reduceOp = reduction == ReduceKind::AVG ? ReduceKind::SUM : reduction;
+    if (reduction == ReduceKind::AVG) {
+      end = [size, target = targets[0]] { target.div_(size); };
     }
-    Tensors views{target};
-    return std::vector<WorkPtr>{gloo.allreduce(views, summing)};
+    Tensors views = targets;
+    return Works{gloo.allreduce(views, summing)};
   });
 }
 
 WorkPtr reduce(Direct& direct, const Tensors& tensors, const c10d::ReduceOptions& opts) {
   auto root = static_cast<int>(opts.rootRank);
-  if (tensors.size() != 1 || root < 0 || root >= direct.size() || !is_reduced_by_gloo(tensors[0].scalar_type())) {
+  if (tensors.size() != 1 || root < 0 || root >= direct.size()) {
     return nullptr;
   }
   const char* op = name_of(opts.reduceOp, tensors[0]);
-  Op reduction = opts.reduceOp.op_;
-  if (op == nullptr || is_nan_lost_by_gloo(reduction, tensors[0].scalar_type())) {
+  ReduceKind reduction = opts.reduceOp.op_;
+  if (op == nullptr || !is_whole_by_gloo(reduction, tensors[0].scalar_type())) {
     return nullptr;
   }
   bool mine = root == direct.rank();
-  Request request{"reduce", op, root, &tensors[0], &tensors[0], !mine, mine};
+  Request request{.kind = "reduce", .op = op, .root = root, .operands = tensors, .results = tensors};
+  request.reads = !mine;
+  request.writes = mine;
   request.later = opts.asyncOp;
   request.timeout = opts.timeout;
-  return direct.run(request, [=, size = direct.size()](c10d::Backend& gloo, const at::Tensor& source,
-                                                       const at::Tensor& target, End& end) {
+  return direct.run(request, [=, size = direct.size()](c10d::Backend& gloo, const Tensors& sources,
+                                                       const Tensors& targets, End& end) {
     c10d::ReduceOptions summing;
-    summing.reduceOp = reduction == Op::AVG ? Op::SUM : reduction;
+    summing.reduceOp = reduction == ReduceKind::AVG ? ReduceKind::SUM : reduction;
     summing.rootRank = root;
-    if (mine && reduction == Op::AVG) {
-      end = [size, target] { target.div_(size); };
+    if (mine && reduction == ReduceKind::AVG) {
+      end = [size, target = targets[0]] { target.div_(size); };
     }
-    Tensors views{mine ? target : source.clone()};  // gloo writes to what it is given
-    return std::vector<WorkPtr>{gloo.reduce(views, summing)};
+    Tensors views{mine ? targets[0] : sources[0].clone()};  // gloo writes to what it is given
+    return Works{gloo.reduce(views, summing)};
   });
-}
-
-WorkPtr all_gather(Direct& direct, const Tensors& outputs, const Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  return outputs.size() == 1 && inputs.size() == 1 ? all_gather(direct, outputs[0], inputs[0], opts) : nullptr;
-}
-
-WorkPtr reduce_scatter(Direct& direct, const Tensors& outputs, const Tensors& inputs,
-                       const c10d::ReduceScatterOptions& opts) {
-  return outputs.size() == 1 && inputs.size() == 1 ? reduce_scatter(direct, outputs[0], inputs[0], opts) : nullptr;
 }
 
 WorkPtr broadcast(Direct& direct, const Tensors& tensors, const c10d::BroadcastOptions& opts) {
@@ -232,13 +128,15 @@ WorkPtr broadcast(Direct& direct, const Tensors& tensors, const c10d::BroadcastO
     return nullptr;  // the ordinary way says what is wrong
   }
   bool mine = root == direct.rank();
-  Request request{"broadcast", "", root, &tensors[0], &tensors[0], mine, !mine};
+  Request request{.kind = "broadcast", .root = root, .operands = tensors, .results = tensors};
+  request.reads = mine;
+  request.writes = !mine;
   request.later = opts.asyncOp;
   request.timeout = opts.timeout;
-  return direct.run(request, [mine, root](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target,
-                                          End&) {
-    return std::vector<WorkPtr>{broadcast_of(gloo, mine ? source : target, root)};
-  });
+  return direct.run(request,
+                    [mine, root](c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
+                      return Works{broadcast_by_gloo(gloo, mine ? sources[0] : targets[0], root)};
+                    });
 }
 
 WorkPtr all_gather(Direct& direct, const at::Tensor& output, const at::Tensor& input,
@@ -247,31 +145,116 @@ WorkPtr all_gather(Direct& direct, const at::Tensor& output, const at::Tensor& i
     return nullptr;
   }
   bool in_place = is_piece(input, output, direct.rank());
-  Request request{"all_gather", "", -1, &input, &output, !in_place, true, in_place};
+  Request request{.kind = "all_gather", .operands = input, .results = output, .reads = !in_place, .in_place = in_place};
   request.later = opts.asyncOp;
   request.timeout = opts.timeout;
   return direct.run(request, [rank = direct.rank(), size = direct.size()](
-                                 c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
-    return gather(gloo, source, target, rank, size);
+                                 c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
+    at::Tensor source = sources.empty() ? at::Tensor() : sources[0];
+    return gather_by_gloo(gloo, source, targets[0].view({size, -1}).unbind(), rank);
   });
 }
 
-WorkPtr reduce_scatter(Direct& direct, const at::Tensor& output, const at::Tensor& input,
-                       const c10d::ReduceScatterOptions& opts) {
-  const char* op = name_of(opts.reduceOp, input);
-  if (op == nullptr || !is_reduced_by_gloo(input.scalar_type()) ||
-      !is_multiple(input, output, direct.size())) {
+WorkPtr all_gather(Direct& direct, const Tensors& outputs, const Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  return outputs.size() == 1 && inputs.size() == 1 ? all_gather(direct, outputs[0], inputs[0], opts) : nullptr;
+}
+
+WorkPtr all_gather(Direct& direct, const TensorLists& outputs, const Tensors& inputs,
+                   const c10d::AllgatherOptions& opts) {
+  if (inputs.size() != 1 || !is_even(outputs, inputs[0], direct.size())) {
     return nullptr;
   }
-  Request request{"reduce_scatter", op, -1, &input, &output};
+  Request request{.kind = "all_gather_list", .operands = inputs, .results = outputs[0], .stacked = true};
+  request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
+  return direct.run(request, [rank = direct.rank()](c10d::Backend& gloo, const Tensors& sources,
+                                                    const Tensors& targets, End&) {
+    return gather_by_gloo(gloo, sources[0], targets, rank);
+  });
+}
+
+WorkPtr gather(Direct& direct, const TensorLists& outputs, const Tensors& inputs, const c10d::GatherOptions& opts) {
+  auto root = static_cast<int>(opts.rootRank);
+  bool mine = root == direct.rank();
+  if (inputs.size() != 1 || root < 0 || root >= direct.size() ||
+      (mine && !is_even(outputs, inputs[0], direct.size()))) {
+    return nullptr;
+  }
+  Request request{.kind = "gather", .root = root, .operands = inputs};
+  request.results = mine ? at::TensorList(outputs[0]) : at::TensorList();
+  request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
+  return direct.run(request, [root](c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
+    c10d::GatherOptions rooted;
+    rooted.rootRank = root;
+    TensorLists rows = targets.empty() ? TensorLists() : TensorLists{as_bytes(targets)};
+    Tensors row = as_bytes(sources);
+    return Works{gloo.gather(rows, row, rooted)};
+  });
+}
+
+WorkPtr scatter(Direct& direct, const Tensors& outputs, const TensorLists& inputs, const c10d::ScatterOptions& opts) {
+  auto root = static_cast<int>(opts.rootRank);
+  bool mine = root == direct.rank();
+  if (outputs.size() != 1 || root < 0 || root >= direct.size() ||
+      (mine && !is_even(inputs, outputs[0], direct.size()))) {
+    return nullptr;
+  }
+  Request request{.kind = "scatter", .root = root, .results = outputs};
+  request.operands = mine ? at::TensorList(inputs[0]) : at::TensorList();
+  request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
+  return direct.run(request, [root](c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
+    c10d::ScatterOptions rooted;
+    rooted.rootRank = root;
+    TensorLists rows = sources.empty() ? TensorLists() : TensorLists{as_bytes(sources)};
+    Tensors row = as_bytes(targets);
+    return Works{gloo.scatter(row, rows, rooted)};
+  });
+}
+
+namespace {
+
+// Of one operand, or of one for each rank.
+WorkPtr reduce_scatter(Direct& direct, Request request, const c10d::ReduceScatterOptions& opts) {
+  request.op = name_of(opts.reduceOp, request.operands[0]);
+  if (request.op == nullptr || !is_folded(request.operands[0].scalar_type())) {
+    return nullptr;
+  }
   request.later = opts.asyncOp;
   request.timeout = opts.timeout;
   return direct.run(request, [reduction = opts.reduceOp.op_, size = direct.size()](
-                                 c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End& end) {
+                                 c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End& end) {
+    at::Tensor source = sources.size() == 1 ? sources[0] : at::cat(sources);
     at::Tensor pieces = at::empty_like(source);
-    end = [pieces, target, reduction, size] { fold(pieces.view({size, -1}).unbind(), reduction, target); };
-    return std::vector<WorkPtr>{exchange(gloo, source, pieces)};
+    end = [pieces, target = targets[0], reduction, size] {
+      fold(pieces.view({size, -1}).unbind(), reduction, target);
+    };
+    return Works{exchange_by_gloo(gloo, source, pieces)};
   });
+}
+
+}  // namespace
+
+WorkPtr reduce_scatter(Direct& direct, const at::Tensor& output, const at::Tensor& input,
+                       const c10d::ReduceScatterOptions& opts) {
+  if (!is_multiple(input, output, direct.size())) {
+    return nullptr;
+  }
+  return reduce_scatter(direct, {.kind = "reduce_scatter", .operands = input, .results = output}, opts);
+}
+
+WorkPtr reduce_scatter(Direct& direct, const Tensors& outputs, const Tensors& inputs,
+                       const c10d::ReduceScatterOptions& opts) {
+  return outputs.size() == 1 && inputs.size() == 1 ? reduce_scatter(direct, outputs[0], inputs[0], opts) : nullptr;
+}
+
+WorkPtr reduce_scatter(Direct& direct, const Tensors& outputs, const TensorLists& inputs,
+                       const c10d::ReduceScatterOptions& opts) {
+  if (outputs.size() != 1 || !is_even(inputs, outputs[0], direct.size())) {
+    return nullptr;
+  }
+  return reduce_scatter(direct, {.kind = "reduce_scatter_list", .operands = inputs[0], .results = outputs}, opts);
 }
 
 WorkPtr all_to_all(Direct& direct, const at::Tensor& output, const at::Tensor& input,
@@ -281,22 +264,99 @@ WorkPtr all_to_all(Direct& direct, const at::Tensor& output, const at::Tensor& i
   if (!even) {
     return nullptr;
   }
-  Request request{"all_to_all", "", -1, &input, &output};
+  Request request{.kind = "all_to_all", .operands = input, .results = output};
   request.later = opts.asyncOp;
   request.timeout = opts.timeout;
-  return direct.run(request, [](c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target, End&) {
-    return std::vector<WorkPtr>{exchange(gloo, source, target)};
+  return direct.run(request, [](c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
+    return Works{exchange_by_gloo(gloo, sources[0], targets[0])};
   });
 }
 
-WorkPtr barrier(Direct& direct, const c10d::BarrierOptions& opts) {
-  Request request{"barrier"};
+namespace {
+
+int64_t total(const std::vector<int64_t>& sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
+
+// Bytes of the pieces along dim 0; none if the rows do not fit.
+std::vector<int64_t> bytes_of_pieces(const at::Tensor& tensor, std::vector<int64_t> rows, int size) {
+  int64_t length = tensor.dim() > 0 ? tensor.size(0) : 0;
+  if (rows.empty() && length % size == 0) {
+    rows.assign(size, length / size);
+  }
+  bool fits = rows.size() == static_cast<size_t>(size) && total(rows) == length;
+  if (length == 0 || !fits || *std::min_element(rows.begin(), rows.end()) < 0) {
+    return {};
+  }
+  int64_t bytes_of_row = static_cast<int64_t>(tensor.nbytes()) / length;
+  for (int64_t& each : rows) {
+    each *= bytes_of_row;
+  }
+  return rows;
+}
+
+std::vector<int64_t> bytes_of(const Tensors& tensors) {
+  std::vector<int64_t> bytes;
+  for (const at::Tensor& tensor : tensors) {
+    bytes.push_back(static_cast<int64_t>(tensor.nbytes()));
+  }
+  return bytes;
+}
+
+// Pieces of these bytes, out of and into tensors that they fill one after another.
+WorkPtr all_to_all(Direct& direct, Request request, std::vector<int64_t> received, std::vector<int64_t> sent,
+                   const c10d::AllToAllOptions& opts) {
+  request.kind = "all_to_all of pieces";
+  request.pieces = text_of_pieces(sent, received);
   request.later = opts.asyncOp;
   request.timeout = opts.timeout;
-  return direct.run(request, [timeout = opts.timeout](c10d::Backend& gloo, const at::Tensor&, const at::Tensor&, End&) {
+  return direct.run(request, [received = std::move(received), sent = std::move(sent)](
+                                 c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End& end) {
+    bool alone = targets.size() == 1;
+    at::Tensor input = sources.size() == 1 ? as_bytes(sources[0]) : at::cat(as_bytes(sources));
+    at::Tensor output = alone ? as_bytes(targets[0]) : at::empty({total(received)}, input.options());
+    if (!alone) {
+      end = [output, targets = as_bytes(targets), received] {
+        Tensors pieces = output.split_with_sizes(received);
+        for (size_t i = 0; i < pieces.size(); ++i) {
+          targets[i].copy_(pieces[i]);
+        }
+      };
+    }
+    std::vector<int64_t> output_bytes = received;  // gloo moves from both
+    std::vector<int64_t> input_bytes = sent;
+    return Works{gloo.alltoall_base(output, input, output_bytes, input_bytes)};
+  });
+}
+
+}  // namespace
+
+WorkPtr all_to_all(Direct& direct, const at::Tensor& output, const at::Tensor& input,
+                   const std::vector<int64_t>& output_rows, const std::vector<int64_t>& input_rows,
+                   const c10d::AllToAllOptions& opts) {
+  std::vector<int64_t> received = bytes_of_pieces(output, output_rows, direct.size());
+  std::vector<int64_t> sent = bytes_of_pieces(input, input_rows, direct.size());
+  if (received.empty() || sent.empty() || input.scalar_type() != output.scalar_type()) {
+    return nullptr;
+  }
+  return all_to_all(direct, {.operands = input, .results = output}, std::move(received), std::move(sent), opts);
+}
+
+WorkPtr all_to_all(Direct& direct, const Tensors& outputs, const Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  auto size = static_cast<size_t>(direct.size());
+  auto fits = [&](const at::Tensor& each) { return each.scalar_type() == outputs[0].scalar_type(); };
+  bool good = outputs.size() == size && inputs.size() == size && std::all_of(outputs.begin(), outputs.end(), fits) &&
+              std::all_of(inputs.begin(), inputs.end(), fits);
+  return good ? all_to_all(direct, {.operands = inputs, .results = outputs}, bytes_of(outputs), bytes_of(inputs), opts)
+              : nullptr;
+}
+
+WorkPtr barrier(Direct& direct, const c10d::BarrierOptions& opts) {
+  Request request{.kind = "barrier"};
+  request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
+  return direct.run(request, [timeout = opts.timeout](c10d::Backend& gloo, const Tensors&, const Tensors&, End&) {
     c10d::BarrierOptions patient;  // the watch must be the first to see that the time is up
     patient.timeout = timeout.count() > 0 ? timeout + kPatienceOfGloo : timeout;
-    return std::vector<WorkPtr>{gloo.barrier(patient)};
+    return Works{gloo.barrier(patient)};
   });
 }
 

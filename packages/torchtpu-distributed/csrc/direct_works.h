@@ -11,12 +11,12 @@ namespace torchtpu::distributed {
 // The work of a collective that is over.
 class FinishedWork : public c10d::Work {
  public:
-  FinishedWork(std::shared_ptr<const Direct> direct, std::vector<at::Tensor> tensors)
-      : direct_(std::move(direct)), tensors_(std::move(tensors)) {}
+  FinishedWork(std::shared_ptr<const Direct> direct, Results results)
+      : direct_(std::move(direct)), results_(std::move(results)) {}
 
   bool isCompleted() override { return true; }
   bool isSuccess() const override { return true; }
-  std::vector<at::Tensor> result() override { return tensors_; }
+  Tensors result() override { return results_.tensors; }
   void synchronize() override { direct_->check(); }
   void blockCurrentStream() override { direct_->check(); }
   bool wait(std::chrono::milliseconds /*timeout*/) override {
@@ -24,12 +24,12 @@ class FinishedWork : public c10d::Work {
     return true;
   }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    return finished_future(tensors_);
+    return finished_future(results_.of_future());
   }
 
  private:
   std::shared_ptr<const Direct> direct_;
-  std::vector<at::Tensor> tensors_;
+  Results results_;
 };
 
 // The work of one that may be under way.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lane.h"
 
+#include "pieces.h"
 #include "profiled.h"
 #include "threads.h"
 
@@ -47,8 +48,13 @@ Agreement Lane::agree(const Pending& record, Patience patience, std::string& oth
   if (is_broken()) {
     return Agreement::kEnded;
   }
-  Agreement agreement = compare(*mailbox_, record.seq, *record.call, record.line, *abort_,
-                                patience != Patience::kNone, patience == Patience::kAwake, other);
+  std::string line = record.pieces.empty() ? record.line : record.line + "\n" + record.pieces;
+  Agreement agreement = compare(*mailbox_, record.seq, *record.call, line, *abort_, patience != Patience::kNone,
+                                patience == Patience::kAwake, other);
+  if (agreement == Agreement::kSame && !record.pieces.empty() &&
+      !pieces_fit(*mailbox_, record.seq, rank_, static_cast<int>(record.group->ranks.size()), record.pieces)) {
+    agreement = Agreement::kDiffers;
+  }
   if (agreement == Agreement::kDiffers) {
     broken_.store(true);
   }

@@ -39,7 +39,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   c10d::Backend& gloo() const { return *gloo_; }
 
   // All of these: the GIL is not held.
-  // Compares with what other ranks call, and says in `other` what one that differs does.
+  // Compares with what other ranks call, and says in `other` what one that differs does; nothing if
+  // it calls the same, with pieces of other sizes.
   Agreement agree(const Pending& record, Patience patience, std::string& other);
   // Takes the next operation, and sees to it that it begins.
   void enter(const OperationPtr& operation);

@@ -5,6 +5,8 @@
 #include "threads.h"
 #include "work.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
@@ -19,14 +21,25 @@ Span::Span(const at::Tensor& tensor)
   }
 }
 
-Written::Written(c10::intrusive_ptr<Owner> memory) : owner(std::move(memory)) {
+Written::Written(const void* storage_in, c10::intrusive_ptr<Owner> memory)
+    : storage(storage_in), owner(std::move(memory)) {
   device_api().set_written(*owner, true);
 }
 
 Written::~Written() { device_api().set_written(*owner, false); }
 
-Operation::Operation(PendingPtr record, std::vector<Memory> memory, c10::intrusive_ptr<Written> written,
-                     std::vector<Span> spans, std::vector<at::Tensor> results, Start start, Explain explain,
+Tensors Results::of_future() const {
+  at::NoGradGuard no_grad;
+  return stacked ? Tensors{at::stack(tensors)} : tensors;
+}
+
+WrittenPtr written_of(const std::vector<WrittenPtr>& all, const void* storage) {
+  auto it = std::find_if(all.begin(), all.end(), [&](const WrittenPtr& each) { return each->storage == storage; });
+  return it == all.end() ? WrittenPtr() : *it;
+}
+
+Operation::Operation(PendingPtr record, std::vector<Memory> memory, std::vector<WrittenPtr> written,
+                     std::vector<Span> spans, Results results, Start start, Explain explain,
                      std::shared_ptr<Records> records, std::shared_ptr<Operations> all)
     : record_(std::move(record)),
       memory_(std::move(memory)),
@@ -46,9 +59,9 @@ bool Operation::uses(const Span& span) const {
   return std::any_of(spans_.begin(), spans_.end(), [&](const Span& each) { return each.overlaps(span); });
 }
 
-c10::intrusive_ptr<Written> Operation::written() const {
+WrittenPtr Operation::written(const void* storage) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return written_;
+  return written_of(written_, storage);
 }
 
 bool Operation::uses(uintptr_t first, size_t nbytes) const {
@@ -107,7 +120,7 @@ void Operation::close(State how, std::exception_ptr error) {
     return;
   }
   std::vector<Memory> memory;
-  c10::intrusive_ptr<Written> written;
+  std::vector<WrittenPtr> written;
   std::vector<WorkPtr> works;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -122,7 +135,7 @@ void Operation::close(State how, std::exception_ptr error) {
     }
   }
   memory.clear();  // before anybody sees the end, so that the results can be written again
-  written.reset();
+  written.clear();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -137,7 +150,7 @@ void Operation::close(State how, std::exception_ptr error) {
 
 void Operation::settle(c10::ivalue::Future& future) const {
   if (is_done()) {
-    future.markCompleted(c10::IValue(results_));
+    future.markCompleted(c10::IValue(results_.of_future()));
   } else {
     future.setErrorIfNeeded(error_);
   }
@@ -208,17 +221,15 @@ void Operations::add(const OperationPtr& operation) {
   count_.store(list_.size());
 }
 
-c10::intrusive_ptr<Written> Operations::written(const at::Tensor& tensor) const {
+WrittenPtr Operations::written(const at::Tensor& tensor) const {
   if (idle()) {
     return {};
   }
   const void* storage = Span(tensor).storage;
   std::vector<OperationPtr> operations = all();
   for (auto it = operations.rbegin(); it != operations.rend(); ++it) {
-    if ((*it)->uses(storage)) {
-      if (c10::intrusive_ptr<Written> written = (*it)->written()) {
-        return written;
-      }
+    if (WrittenPtr written = (*it)->written(storage)) {
+      return written;
     }
   }
   return {};

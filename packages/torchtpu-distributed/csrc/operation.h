@@ -21,6 +21,7 @@
 namespace torchtpu::distributed {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
 
 class Operations;
 
@@ -36,13 +37,25 @@ struct Span {
   size_t last;  // after it
 };
 
-// Memory that a collective writes: programs that read it wait while this lives. Collectives on
-// different bytes of it share this, so that the tensor's memory counts as its own.
+// Memory of a storage that a collective writes: programs that read it wait while this lives.
+// Collectives on different bytes of it, and results of one, share this, so that the tensor's
+// memory counts as its own.
 struct Written : c10::intrusive_ptr_target {
-  explicit Written(c10::intrusive_ptr<Owner> memory);
+  Written(const void* storage_in, c10::intrusive_ptr<Owner> memory);
   ~Written() override;
 
+  const void* const storage;
   const c10::intrusive_ptr<Owner> owner;
+};
+using WrittenPtr = c10::intrusive_ptr<Written>;
+// The one of a storage, or null.
+WrittenPtr written_of(const std::vector<WrittenPtr>& all, const void* storage);
+
+struct Results {
+  Tensors tensors;
+  bool stacked = false;  // a future holds them as one tensor
+
+  Tensors of_future() const;
 };
 
 class Operation : public std::enable_shared_from_this<Operation> {
@@ -54,17 +67,17 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // HostRunner, `said` what gloo or another rank told.
   using Explain = std::function<py::object(const char* how, const PendingPtr& record, const std::string& said)>;
 
-  // `memory` and `spans`: what it reads and writes; `written` is of that, or null.
-  Operation(PendingPtr record, std::vector<Memory> memory, c10::intrusive_ptr<Written> written,
-            std::vector<Span> spans, std::vector<at::Tensor> results, Start start, Explain explain,
+  // `memory` and `spans`: what it reads and writes; `written` is of that.
+  Operation(PendingPtr record, std::vector<Memory> memory, std::vector<WrittenPtr> written,
+            std::vector<Span> spans, Results results, Start start, Explain explain,
             std::shared_ptr<Records> records, std::shared_ptr<Operations> all);
 
   const PendingPtr& record() const { return record_; }
-  const std::vector<at::Tensor>& results() const { return results_; }
+  const Tensors& results() const { return results_.tensors; }
   bool uses(const void* storage) const;
   bool uses(const Span& span) const;
-  // What it writes; null if it writes nothing, or is over.
-  c10::intrusive_ptr<Written> written() const;
+  // What it writes of a storage; null if that is nothing, or it is over.
+  WrittenPtr written(const void* storage) const;
   // Whether its memory has a byte of these.
   bool uses(uintptr_t first, size_t nbytes) const;
 
@@ -99,9 +112,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   const PendingPtr record_;
   std::vector<Memory> memory_;
-  c10::intrusive_ptr<Written> written_;
+  std::vector<WrittenPtr> written_;
   const std::vector<Span> spans_;
-  const std::vector<at::Tensor> results_;
+  const Results results_;
   Start start_;
   End end_;
   const Explain explain_;
@@ -121,7 +134,7 @@ using OperationPtr = std::shared_ptr<Operation>;
 class Operations {
  public:
   // What the last of those that use a tensor's storage writes, or null.
-  c10::intrusive_ptr<Written> written(const at::Tensor& tensor) const;
+  WrittenPtr written(const at::Tensor& tensor) const;
   // In the order of their calls.
   void add(const OperationPtr& operation);
   // Its results are there: it and those that wait for it end, if those before it have.

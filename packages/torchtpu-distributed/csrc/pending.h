@@ -66,6 +66,7 @@ struct Pending {
   // Number of a message among those of the group; 0 for a collective.
   uint64_t message = 0;
   std::string line;      // the user's
+  std::string pieces;    // that it exchanges, see pieces.h; empty if every rank knows their sizes
   double timeout_s = 0;
   double began_s = monotonic_s();
   std::atomic<double> launched_s{kNever};

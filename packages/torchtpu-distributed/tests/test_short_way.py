@@ -43,6 +43,46 @@ def test_every_kind_takes_the_short_way_and_is_recorded_with_the_users_line(pair
         assert numbers == list(range(numbers[0], numbers[0] + 9))
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_every_kind_of_list_takes_the_short_way(pair, later):
+    each = drawn(4, 3)
+    found = pair("short_way.every_list", later, each=each)
+    for rank, (results, long_ways, (entries, futures)) in enumerate(found):
+        own = each[0] + each[1] + 2 * rank
+        swapped = [x + rank for x in each]
+        wanted = [each, each, each if rank == 1 else [], [each[1] + rank], [own], swapped]
+        torch.testing.assert_close(results, wanted, rtol=0, atol=0)
+        assert long_ways == 0
+        if later:  # as gloo's: what an all-gather gives is one tensor there
+            joined = [torch.stack(each)]
+            torch.testing.assert_close(futures, [joined, joined, *wanted[2:]], rtol=0, atol=0)
+        assert [e["profiling_name"] for e in entries] == [
+            *("xccl:all_gather", "xccl:all_gather", "xccl:gather"),
+            *("xccl:scatter", "xccl:reduce_scatter", "xccl:all_to_all"),
+        ]
+        assert {e["frames"][0]["name"] for e in entries} == {"every_list"}
+
+
+def test_gather_in_one_rank_only_by_the_short_way_agrees_with_the_other(pair):
+    each = drawn(4, 3)
+    for rank, (at_root, scattered, long_ways) in enumerate(
+        pair("short_way.lists_by_different_ways", each=each)
+    ):
+        assert long_ways == (2 if rank == 0 else 0)
+        wanted = [x[:, :2] for x in each] if rank == 0 else []
+        torch.testing.assert_close(at_root, wanted, rtol=0, atol=0)
+        assert torch.equal(scattered, each[0][:, :2] + rank)
+
+
+def test_pieces_of_different_sizes_arrive_whichever_way(pair):
+    each = drawn(4, 3)
+    found = pair("short_way.pieces_by_different_ways", each=each)
+    assert [long_ways for *_, long_ways in found] == [2, 0]
+    for rank, (received, later, _) in enumerate(found):
+        wanted = torch.cat([x[:3] if rank == 0 else x[3:] for x in each])
+        assert torch.equal(received, wanted) and torch.equal(later, wanted)
+
+
 def test_reduction_in_place_waits_for_programs_that_read_the_tensor(pair):
     generator = torch.Generator().manual_seed(4)
     each = list(torch.randn(2, 500, 500, generator=generator))
@@ -62,12 +102,22 @@ def test_reduction_leaves_memory_that_code_outside_reads(pair):
         assert torch.equal(outside, each[rank]) and torch.equal(reduced, each[0] + each[1])
 
 
-@pytest.mark.parametrize(("dtype", "python"), [(torch.float32, 0), (torch.int16, 1)])
-def test_rows_of_a_matrix_are_reduced_and_the_others_stay(pair, dtype, python):
+@pytest.mark.parametrize(
+    ("dtype", "op", "python"),
+    [
+        (torch.float32, "SUM", 0),
+        (torch.int16, "SUM", 0),
+        (torch.bool, "SUM", 0),  # true if one is
+        (torch.int16, "BXOR", 1),
+    ],
+)
+def test_rows_of_a_matrix_are_reduced_and_the_others_stay(pair, dtype, op, python):
     each = drawn(5, 3)
-    for rank, (found, long_ways) in enumerate(pair("short_way.rows_reduced", dtype, each=each)):
-        wanted = each[rank].clone()
-        wanted[1:-1] = (each[0] + each[1])[1:-1]
+    first, second = (x[1:-1].to(dtype) for x in each)
+    reduced = first + second if op == "SUM" else first ^ second
+    for rank, (found, long_ways) in enumerate(pair("short_way.rows_reduced", dtype, op, each=each)):
+        wanted = each[rank].to(dtype).float()
+        wanted[1:-1] = reduced.float()
         assert torch.equal(found, wanted) and long_ways == python
 
 

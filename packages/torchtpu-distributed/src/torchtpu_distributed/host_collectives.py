@@ -134,10 +134,9 @@ class Gloo:
 
     def _reduce(self, view: Tensor, op: str, root: int = -1) -> Begun:
         view, op = _countable(view, op)
-        can_gloo = op in _OPS and view.dtype in _REDUCED
-        if can_gloo and root < 0 and self._is_exchanged(view, op):
+        if root < 0 and self._is_exchanged(view, op):
             return self._reduce_by_exchange(view, op)
-        if not can_gloo or _is_nan_lost_by_gloo(view, op):
+        if not _is_whole_by_gloo(view, op):
             gathered = view.new_empty((self.size, view.numel()))
             return self._gather(view, list(gathered)), _folding(list(gathered), op, view)
         options = dist.AllreduceOptions() if root < 0 else dist.ReduceOptions()
@@ -151,7 +150,7 @@ class Gloo:
 
     def _is_exchanged(self, view: Tensor, op: str) -> bool:
         copies = (self.size - 1) * (1 if self.size == 2 else 2) * view.nbytes
-        is_better = self.size <= view.numel() or _is_nan_lost_by_gloo(view, op)
+        is_better = self.size <= view.numel() or not _is_whole_by_gloo(view, op)
         return self.size > 1 and is_better and copies <= _REDUCE_BY_EXCHANGE_BYTES
 
     def _reduce_by_exchange(self, view: Tensor, op: str) -> Begun:
@@ -196,9 +195,13 @@ def _nothing() -> None:
     """What most collectives end with."""
 
 
-def _is_nan_lost_by_gloo(view: Tensor, op: str) -> bool:
-    """gloo compares numbers: whether a NaN survives depends on the rank that has it."""
-    return op in ("max", "min") and view.dtype.is_floating_point
+def _is_whole_by_gloo(view: Tensor, op: str) -> bool:
+    """Whether gloo reduces them as PyTorch does.
+
+    It compares numbers: whether a NaN survives depends on the rank that has it.
+    """
+    compares = op in ("max", "min")
+    return op in _OPS and view.dtype in _REDUCED and not (compares and view.dtype.is_floating_point)
 
 
 def _as_bytes(view: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges through host memory: uneven all-to-all and barrier.
+"""Exchanges through host memory: uneven all-to-all and barrier, where compiled code declines them.
 
 The simulated time charged is that of the exchange over ICI, which is what a TPU would use.
 """
@@ -14,13 +14,12 @@ from torch import distributed as dist
 from torchtpu_core.calls import add_device_time
 from torchtpu_core.tpu import devices
 
-from torchtpu_distributed import _C, pricing
+from torchtpu_distributed import _C
 from torchtpu_distributed.errors import ProcessGroupError
 from torchtpu_distributed.first_calls import Pieces
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_collectives import Begun, Gloo
-from torchtpu_distributed.host_running import HostRunner
-from torchtpu_distributed.pending import Operand
+from torchtpu_distributed.host_running import PIECES, HostRunner
 from torchtpu_distributed.work import DeviceWork
 
 #: How much longer gloo waits than a collective may take: the watch must be the first to see that
@@ -63,13 +62,10 @@ class HostPath:
             )
             return [work], lambda: None
 
-        inputs, outputs = [_operand(operand)], [_operand(output)]
-        what = f"all_to_all of {operand.dtype} with split sizes, or of a list of tensors"
+        call = self._runner.describe(PIECES, "", -1, [operand], [output])
         pieces = Pieces(sent=_sizes(sent, input_splits), received=_sizes(received, output_splits))
-        call = _C.Call(what, "all_to_all", inputs, outputs, 0)
         work = self._runner.run_host(call, begin, pieces)
-        spent_ps = pricing.device_time_ps("all_to_all", operand.nbytes, self._group)
-        add_device_time(operand.get_device(), spent_ps)
+        add_device_time(operand.get_device(), call.device_time_ps)
         _fill(output, received)
         return work.of([output])
 
@@ -111,10 +107,6 @@ def check_splits(splits: Sequence[int], tensor: torch.Tensor, size: int) -> None
         raise ProcessGroupError(
             f"a tensor of {rows} rows cannot be split evenly among {size} ranks: give split sizes."
         )
-
-
-def _operand(tensor: torch.Tensor) -> Operand:
-    return tensor.dtype, tuple(tensor.shape)
 
 
 def _fill(tensor: torch.Tensor, host: torch.Tensor) -> None:

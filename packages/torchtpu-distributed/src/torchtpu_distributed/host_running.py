@@ -17,10 +17,10 @@ import torch
 from torch import distributed as dist
 from torchtpu_core import calls as core_calls
 
-from torchtpu_distributed import _C, first_calls, message_ends, pricing
+from torchtpu_distributed import _C, differences, first_calls, message_ends, pricing
 from torchtpu_distributed.calls import Collective
 from torchtpu_distributed.device_memory import Source, Target, storage_key
-from torchtpu_distributed.errors import CollectiveError
+from torchtpu_distributed.errors import CollectiveError, ProcessGroupError
 from torchtpu_distributed.first_calls import Pieces
 from torchtpu_distributed.group import Group
 from torchtpu_distributed.host_collectives import Begun, Gloo
@@ -28,6 +28,9 @@ from torchtpu_distributed.job_queue import JobQueue
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.stacks import stand_in_line
 from torchtpu_distributed.work import DeviceWork, QueuedWork
+
+#: An all-to-all of pieces whose sizes only two ranks know; as in `csrc/direct_calls.cpp`.
+PIECES = "all_to_all of pieces"
 
 
 class HostRunner:
@@ -153,9 +156,27 @@ class HostRunner:
         operands: Sequence[torch.Tensor],
         results: Sequence[torch.Tensor],
     ) -> _C.Call:
-        """What ranks must agree on, for compiled code; of a barrier, without tensors."""
-        if not operands:
+        """What ranks must agree on, for compiled code.
+
+        Args:
+            kind: ``barrier``, `PIECES`, or a kind of `Collective`.
+            op: as `Collective` has it.
+            root: likewise.
+            operands: what this rank puts in.
+            results: what it gets.
+        """
+        if kind == "barrier":
             return _C.Call(kind, kind, (), (), 0)
+        if kind == PIECES:
+            inputs = [(t.dtype, tuple(t.shape)) for t in operands]
+            outputs = [(t.dtype, tuple(t.shape)) for t in results]
+            what = f"all_to_all of {operands[0].dtype} with split sizes, or of a list of tensors"
+            nbytes = sum(t.nbytes for t in operands)
+            spent_ps = pricing.device_time_ps("all_to_all", nbytes, self._group)
+            return _C.Call(what, "all_to_all", inputs, outputs, spent_ps)
+        if kind == "scatter":  # the root alone has its pieces
+            output = results[0]
+            operands = [output.new_empty((self._group.size, *output.shape), device="meta")]
         return self._know(Collective.of(kind, results, op=op, root=root), operands, results)
 
     def describe_message(self, kind: str, peer: int, tensor: torch.Tensor) -> _C.Call:
@@ -213,7 +234,10 @@ class HostRunner:
     def differs(self, pending: Pending, said: str) -> None:
         """Fail because another rank calls something else than compiled code has."""
         try:
-            self._group.refuse(pending, first_calls.read(said))
+            found = first_calls.read(said) if said else differences.of_pending(self._group, pending)
+            if found is None:
+                raise ProcessGroupError(f"{pending.name}: what other ranks said of it is gone.")
+            self._group.refuse(pending, found)
         finally:
             self._group.world.ledger.give_up(pending)
 

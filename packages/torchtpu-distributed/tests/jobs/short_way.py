@@ -19,16 +19,23 @@ class LongWays:
 
     def __enter__(self) -> LongWays:
         self.count, self._run = 0, host_running.HostRunner.run
+        self._run_host = host_running.HostRunner.run_host
 
         def run(*args: Any, **options: Any) -> Any:
             self.count += 1
             return self._run(*args, **options)
 
+        def run_host(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            return self._run_host(*args, **options)
+
         host_running.HostRunner.run = run
+        host_running.HostRunner.run_host = run_host
         return self
 
     def __exit__(self, *error: object) -> None:
         host_running.HostRunner.run = self._run
+        host_running.HostRunner.run_host = self._run_host
 
 
 def every_kind(mine: Tensor) -> tuple[list[Tensor], int, list[dict[str, Any]]]:
@@ -55,6 +62,34 @@ def every_kind(mine: Tensor) -> tuple[list[Tensor], int, list[dict[str, Any]]]:
     return results, long.count, recorded
 
 
+def every_list(later: bool, mine: Tensor) -> tuple[list[list[Tensor]], int, list[Any]]:
+    """Each kind that takes a list of tensors, one per rank: results, long ways, and the records."""
+    x, size = mine.to("tpu"), dist.get_world_size()
+    rank = dist.get_rank()
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    gathered, at_root = ([torch.empty_like(x) for _ in range(size)] for _ in range(2))
+    rows = list(x.new_zeros((size, *x.shape)).unbind())  # of one storage
+    pieces = [x + i for i in range(size)]
+    scattered, reduced = torch.empty_like(x), torch.empty_like(x)
+    swapped = [torch.empty_like(x) for _ in range(size)]
+    with LongWays() as long:
+        works = [
+            dist.all_gather(gathered, x, async_op=later),
+            dist.all_gather(rows, x, async_op=later),
+            dist.gather(x, at_root if rank == 1 else None, 1, async_op=later),
+            dist.scatter(scattered, pieces if rank == 1 else None, 1, async_op=later),
+            dist.reduce_scatter(reduced, pieces, async_op=later),
+            dist.all_to_all(swapped, pieces, async_op=later),
+        ]
+        futures = [work.get_future() for work in works if later]
+        for work in works if later else []:
+            work.wait()
+    recorded = active.flight_recorder()["entries"][-len(works) :]
+    values = [[t.cpu() for t in future.value()] for future in futures]
+    found = [gathered, rows, at_root if rank == 1 else [], [scattered], [reduced], swapped]
+    return [[t.cpu() for t in each] for each in found], long.count, [recorded, values]
+
+
 def reduced_beside_a_program(mine: Tensor) -> tuple[Tensor, Tensor]:
     """A product of the tensor is still being computed when the tensor is reduced in place."""
     x = mine.to("tpu")
@@ -74,11 +109,12 @@ def reduced_while_lent(mine: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(outside.copy()), x.cpu()
 
 
-def rows_reduced(dtype: torch.dtype, mine: Tensor) -> tuple[Tensor, int]:
+def rows_reduced(dtype: torch.dtype, op: str, mine: Tensor) -> tuple[Tensor, int]:
     """The middle rows of a matrix; all of it, and long ways taken."""
     x = mine.to("tpu", dtype)
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
     with LongWays() as long:
-        dist.all_reduce(x[1:-1])
+        dist.all_reduce(x[1:-1], getattr(dist.ReduceOp, op))
     return x.float().cpu(), long.count
 
 
@@ -103,6 +139,36 @@ def reduced_by_different_ways(mine: Tensor) -> tuple[Tensor, int]:
     with LongWays() as long:
         dist.all_reduce(x)
     return x.cpu(), long.count
+
+
+def lists_by_different_ways(mine: Tensor) -> tuple[list[Tensor], Tensor, int]:
+    """Rank 0, the root, brings columns of a matrix, the other the same numbers in a row."""
+    x, rank = mine.to("tpu")[:, :2], dist.get_rank()
+    if rank != 0:
+        x = x.contiguous()
+    size = dist.get_world_size()
+    at_root = [torch.empty_like(x) for _ in range(size)] if rank == 0 else []
+    scattered = torch.empty_like(x) if rank else x.new_zeros((*x.shape, 2))[..., 0]
+    pieces = [x + i for i in range(size)] if rank == 0 else []
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    with LongWays() as long:
+        dist.gather(x, at_root, 0)
+        dist.scatter(scattered, pieces, 0)
+    return [t.cpu() for t in at_root], scattered.cpu(), long.count
+
+
+def pieces_by_different_ways(mine: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Rows for rank 0 are one more; its own operand is columns of a matrix."""
+    x, rank = mine.to("tpu"), dist.get_rank()
+    x = torch.stack([x, x], -1)[..., 0] if rank == 0 else x
+    rows = [len(x) // 2 + 1, len(x) // 2 - 1]
+    received = x.new_zeros((2 * rows[rank], *x.shape[1:]))
+    later = torch.zeros_like(received)
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    with LongWays() as long:
+        dist.all_to_all_single(received, x, [rows[rank]] * 2, rows)
+        dist.all_to_all_single(later, x, [rows[rank]] * 2, rows, async_op=True).wait()
+    return received.cpu(), later.cpu(), long.count
 
 
 def reduced_in_every_way(mine: Tensor) -> tuple[list[Tensor], int]:
