@@ -34,6 +34,12 @@ struct Event {
   c10::DeviceIndex device = 0;  // of the stream that recorded it
 };
 
+c10::DeviceIndex checked_index(c10::Device device) {
+  auto index = device.has_index() ? device.index() : current_device();
+  check_device(index);
+  return index;
+}
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kTpu; }
   c10::Device exchangeDevice(c10::Device device) const override {
@@ -49,19 +55,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     set_device_unchecked(device.index());
   }
   c10::Stream getStream(c10::Device device) const override {
-    return current_stream(device.has_index() ? device.index() : current_device());
+    return current_stream(checked_index(device));
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
-    auto index = device.has_index() ? device.index() : current_device();
-    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kTpu, index), 0);
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kTpu, checked_index(device)), 0);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     return getNewStream(device, 0);
   }
   c10::Stream getNewStream(c10::Device device, int) const override {
-    auto index = device.has_index() ? device.index() : current_device();
-    check_device(index);
-    return new_stream(index);
+    return new_stream(checked_index(device));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
@@ -127,7 +130,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override {
     synchronize(stream.device_index());
   }
-  void synchronizeDevice(const c10::DeviceIndex device) const override { synchronize(device); }
+  void synchronizeDevice(const c10::DeviceIndex device) const override {
+    check_device(device);
+    synchronize(device);
+  }
 };
 
 }  // namespace

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torchtpu_core.errors import DeviceIndexError
 
 
 def test_current_accelerator_is_tpu():
@@ -39,6 +41,15 @@ def test_synchronize_waits_for_the_device():
     event.record()
     assert event.query()
     assert x.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.accelerator.synchronize, torch.accelerator.current_stream, torch.tpu.synchronize],
+)
+def test_device_that_does_not_exist_is_refused(function):
+    with pytest.raises(DeviceIndexError, match="tpu:99 does not exist: this process sees 4"):
+        function(99)
 
 
 def test_capability_lists_dtypes_that_work():

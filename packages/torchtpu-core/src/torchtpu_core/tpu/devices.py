@@ -209,8 +209,9 @@ def synchronize(device: Device = None) -> None:
     Raises:
         IndexError: an index was out of range; the message names the line of the call.
     """
+    index = index_of(device)
     if has_started():
-        _C.synchronize(index_of(device))
+        _C.synchronize(index)
 
 
 __all__ = [
