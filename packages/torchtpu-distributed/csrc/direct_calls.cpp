@@ -39,6 +39,14 @@ const char* name_of(const c10d::ReduceOp& op, const at::Tensor& tensor) {
   }
 }
 
+// Whether the caller goes on meanwhile, and how long it may take.
+template <typename Options>
+Request as_asked(Request request, const Options& opts) {
+  request.later = opts.asyncOp;
+  request.timeout = opts.timeout;
+  return request;
+}
+
 // Whether a tensor is one rank's piece of another, as FSDP gathers.
 bool is_piece(const at::Tensor& piece, const at::Tensor& whole, int rank) {
   return piece.storage().is_alias_of(whole.storage()) && piece.is_contiguous() && whole.is_contiguous() &&
@@ -75,9 +83,8 @@ WorkPtr all_reduce(Direct& direct, const Tensors& tensors, const c10d::Allreduce
       !is_reduced_by_exchange(tensors[0], reduction, direct.size())) {
     return nullptr;
   }
-  Request request{.kind = "all_reduce", .op = op, .operands = tensors, .results = tensors, .reads = false};
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
+  Request request = as_asked({.kind = "all_reduce", .op = op, .operands = tensors, .results = tensors}, opts);
+  request.reads = false;
   return direct.run(request, [reduction, rank = direct.rank(), size = direct.size()](
                                  c10d::Backend& gloo, const Tensors&, const Tensors& targets, End& end) {
     if (is_reduced_by_exchange(targets[0], reduction, size)) {
@@ -104,11 +111,9 @@ WorkPtr reduce(Direct& direct, const Tensors& tensors, const c10d::ReduceOptions
     return nullptr;
   }
   bool mine = root == direct.rank();
-  Request request{.kind = "reduce", .op = op, .root = root, .operands = tensors, .results = tensors};
+  Request request = as_asked({.kind = "reduce", .op = op, .root = root, .operands = tensors, .results = tensors}, opts);
   request.reads = !mine;
   request.writes = mine;
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
   return direct.run(request, [=, size = direct.size()](c10d::Backend& gloo, const Tensors& sources,
                                                        const Tensors& targets, End& end) {
     c10d::ReduceOptions summing;
@@ -128,11 +133,9 @@ WorkPtr broadcast(Direct& direct, const Tensors& tensors, const c10d::BroadcastO
     return nullptr;  // the ordinary way says what is wrong
   }
   bool mine = root == direct.rank();
-  Request request{.kind = "broadcast", .root = root, .operands = tensors, .results = tensors};
+  Request request = as_asked({.kind = "broadcast", .root = root, .operands = tensors, .results = tensors}, opts);
   request.reads = mine;
   request.writes = !mine;
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
   return direct.run(request,
                     [mine, root](c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
                       return Works{broadcast_by_gloo(gloo, mine ? sources[0] : targets[0], root)};
@@ -145,9 +148,9 @@ WorkPtr all_gather(Direct& direct, const at::Tensor& output, const at::Tensor& i
     return nullptr;
   }
   bool in_place = is_piece(input, output, direct.rank());
-  Request request{.kind = "all_gather", .operands = input, .results = output, .reads = !in_place, .in_place = in_place};
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
+  Request request = as_asked({.kind = "all_gather", .operands = input, .results = output}, opts);
+  request.reads = !in_place;
+  request.in_place = in_place;
   return direct.run(request, [rank = direct.rank(), size = direct.size()](
                                  c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
     at::Tensor source = sources.empty() ? at::Tensor() : sources[0];
@@ -164,9 +167,8 @@ WorkPtr all_gather(Direct& direct, const TensorLists& outputs, const Tensors& in
   if (inputs.size() != 1 || !is_even(outputs, inputs[0], direct.size())) {
     return nullptr;
   }
-  Request request{.kind = "all_gather_list", .operands = inputs, .results = outputs[0], .stacked = true};
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
+  Request request = as_asked({.kind = "all_gather_list", .operands = inputs, .results = outputs[0]}, opts);
+  request.stacked = true;
   return direct.run(request, [rank = direct.rank()](c10d::Backend& gloo, const Tensors& sources,
                                                     const Tensors& targets, End&) {
     return gather_by_gloo(gloo, sources[0], targets, rank);
@@ -180,10 +182,8 @@ WorkPtr gather(Direct& direct, const TensorLists& outputs, const Tensors& inputs
       (mine && !is_even(outputs, inputs[0], direct.size()))) {
     return nullptr;
   }
-  Request request{.kind = "gather", .root = root, .operands = inputs};
+  Request request = as_asked({.kind = "gather", .root = root, .operands = inputs}, opts);
   request.results = mine ? at::TensorList(outputs[0]) : at::TensorList();
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
   return direct.run(request, [root](c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
     c10d::GatherOptions rooted;
     rooted.rootRank = root;
@@ -200,10 +200,8 @@ WorkPtr scatter(Direct& direct, const Tensors& outputs, const TensorLists& input
       (mine && !is_even(inputs, outputs[0], direct.size()))) {
     return nullptr;
   }
-  Request request{.kind = "scatter", .root = root, .results = outputs};
+  Request request = as_asked({.kind = "scatter", .root = root, .results = outputs}, opts);
   request.operands = mine ? at::TensorList(inputs[0]) : at::TensorList();
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
   return direct.run(request, [root](c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
     c10d::ScatterOptions rooted;
     rooted.rootRank = root;
@@ -216,13 +214,12 @@ WorkPtr scatter(Direct& direct, const Tensors& outputs, const TensorLists& input
 namespace {
 
 // Of one operand, or of one for each rank.
-WorkPtr reduce_scatter(Direct& direct, Request request, const c10d::ReduceScatterOptions& opts) {
+WorkPtr reduce_scatter(Direct& direct, const Request& of, const c10d::ReduceScatterOptions& opts) {
+  Request request = as_asked(of, opts);
   request.op = name_of(opts.reduceOp, request.operands[0]);
   if (request.op == nullptr || !is_folded(request.operands[0].scalar_type())) {
     return nullptr;
   }
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
   return direct.run(request, [reduction = opts.reduceOp.op_, size = direct.size()](
                                  c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End& end) {
     at::Tensor source = sources.size() == 1 ? sources[0] : at::cat(sources);
@@ -264,9 +261,7 @@ WorkPtr all_to_all(Direct& direct, const at::Tensor& output, const at::Tensor& i
   if (!even) {
     return nullptr;
   }
-  Request request{.kind = "all_to_all", .operands = input, .results = output};
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
+  Request request = as_asked({.kind = "all_to_all", .operands = input, .results = output}, opts);
   return direct.run(request, [](c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
     return Works{exchange_by_gloo(gloo, sources[0], targets[0])};
   });
@@ -302,12 +297,11 @@ std::vector<int64_t> bytes_of(const Tensors& tensors) {
 }
 
 // Pieces of these bytes, out of and into tensors that they fill one after another.
-WorkPtr all_to_all(Direct& direct, Request request, std::vector<int64_t> received, std::vector<int64_t> sent,
+WorkPtr all_to_all(Direct& direct, const Request& of, std::vector<int64_t> received, std::vector<int64_t> sent,
                    const c10d::AllToAllOptions& opts) {
+  Request request = as_asked(of, opts);
   request.kind = "all_to_all of pieces";
   request.pieces = text_of_pieces(sent, received);
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
   return direct.run(request, [received = std::move(received), sent = std::move(sent)](
                                  c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End& end) {
     bool alone = targets.size() == 1;
@@ -350,9 +344,7 @@ WorkPtr all_to_all(Direct& direct, const Tensors& outputs, const Tensors& inputs
 }
 
 WorkPtr barrier(Direct& direct, const c10d::BarrierOptions& opts) {
-  Request request{.kind = "barrier"};
-  request.later = opts.asyncOp;
-  request.timeout = opts.timeout;
+  Request request = as_asked({.kind = "barrier"}, opts);
   return direct.run(request, [timeout = opts.timeout](c10d::Backend& gloo, const Tensors&, const Tensors&, End&) {
     c10d::BarrierOptions patient;  // the watch must be the first to see that the time is up
     patient.timeout = timeout.count() > 0 ? timeout + kPatienceOfGloo : timeout;
