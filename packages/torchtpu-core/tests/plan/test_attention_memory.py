@@ -64,6 +64,16 @@ def test_result_of_whole_scores_is_there_rounded_and_unrounded(tokens) -> None:
     assert _held(ops, 5, {5: shape})[5] == sorted([MIB, unrounded])
 
 
+@pytest.mark.parametrize("drawn", [0, 1])
+def test_softmax_of_whole_scores_is_there_while_attention_or_its_gradient_runs(drawn) -> None:
+    ops, shape = _attention(512, parts=False, drawn=drawn)
+    scores = 4 * 2 * 512 * 512 * 4  # f32[4,2,512,512]
+    forward, gradient = (i for i, one in enumerate(ops) if one.work is Work.ATTENTION)
+    held = [_held(ops, index, {5: shape}) for index in range(len(ops))]
+    assert [scores in at.get(5, ()) for at in held] == [i == forward for i in range(len(ops))]
+    assert scores in held[gradient][8]
+
+
 @pytest.mark.parametrize(("tokens", "copies"), [(256, 4), (50, 3)])
 def test_values_are_copied_out_of_a_projection_whose_rows_fill_tiles(tokens, copies) -> None:
     ops, shape = _attention(tokens, parts=True)

@@ -37,8 +37,8 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
             continue
         later = [i for i in gradients if op.writes[0] in ops[i].reads]
         shape = blocks[op.writes[0]].shape
-        if op.flash or op.drawn:  # with dropout XLA's peak has no softmax either
-            if op.drawn or has_statistics(op, uses.readers.keys() | uses.fixed):
+        if op.flash:
+            if has_statistics(op, uses.readers.keys() | uses.fixed):
                 found += _statistics(op, index, 2)
             found += [life for i in later for life in _statistics(ops[i], i, 3)]
         else:
