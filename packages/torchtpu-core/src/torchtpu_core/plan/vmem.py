@@ -2,9 +2,12 @@
 """Which values of a step stay in VMEM from their first use to their last.
 
 XLA keeps what is used again soon in VMEM while there is room, and brings operands there ahead of
-their use. Room goes to the shortest waits first; a value of which each wait found room is never
-in HBM. None waits longer than it takes to copy all of VMEM a few times (`LONGEST`), as room is
-wanted for others. Not modelled: copies in parts, and the order in which XLA tries.
+their use. XLA tries values in the order of what they would save in HBM: room goes to those first
+that most operators make or read, so that scores which the softmax's gradient reads once more stay
+there rather than the products beside them, and of these to the shortest waits; what is an operand
+or a result of the step comes last. A value of which each wait found room is never in HBM. None
+waits longer than it takes to copy all of VMEM a few times (`LONGEST`), as room is wanted for
+others. Not modelled: copies in parts, and what products hide.
 """
 
 from __future__ import annotations
@@ -88,13 +91,13 @@ def in_hbm(lives: Sequence[Life], passing: Sequence[Life], vmem: Vmem) -> list[L
         return list(lives)
     count = max((life.end for life in (*lives, *passing)), default=0) + 2
     waits = [
-        (gap, life.size_bytes, start, end, number)
+        (number < len(lives) and -len(life.uses), gap, life.size_bytes, start, end, number)
         for number, life in enumerate((*lives, *passing))
         for gap, start, end in life.waits()
     ]
     taken = np.zeros(count, np.int64)
     out: set[int] = set()
-    for gap, size, start, end, number in sorted(waits):
+    for _, gap, size, start, end, number in sorted(waits):
         stretch = taken[start:end]
         fits = size <= room_bytes and size + stretch.max() <= room_bytes
         if not fits or not vmem.keeps(start, start + gap):

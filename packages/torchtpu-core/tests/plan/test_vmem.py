@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values get the room in VMEM, by how many operators make or read them."""
+
+from __future__ import annotations
+
+import pytest
+from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
+from torchtpu_core.testing.recordings import MIB
+
+SCORES, PRODUCT, OPERAND = 1, 2, 3
+
+
+def test_scores_that_the_gradient_reads_again_stay_rather_than_the_product_beside_them() -> None:
+    # As of 1,024 tokens in bfloat16: 64 MiB each on a chip of 112 MiB of room.
+    scores = Life(SCORES, 64 * MIB, (0, 1, 20, 22), 23)
+    product = Life(PRODUCT, 64 * MIB, (21, 22), 23)
+    assert in_hbm([scores, product], [], Vmem(112 * MIB)) == [product]
+    assert in_hbm([product, scores], [], Vmem(112 * MIB)) == [product]
+
+
+def test_shorter_wait_stays_of_values_with_as_many_uses() -> None:
+    late, soon = Life(SCORES, 64 * MIB, (0, 9), 10), Life(PRODUCT, 64 * MIB, (5, 7), 8)
+    assert in_hbm([late, soon], [], Vmem(112 * MIB)) == [late]
+
+
+@pytest.mark.parametrize(("room", "out"), [(64, 0), (63, 1)])
+def test_operand_of_the_step_takes_no_room_that_a_value_wants(room, out) -> None:
+    value = Life(SCORES, 64 * MIB, (0, 9), 10)
+    operand = Life(OPERAND, 64 * MIB, (4, 5), 6)
+    assert len(in_hbm([value], [operand], Vmem(room * MIB))) == out
