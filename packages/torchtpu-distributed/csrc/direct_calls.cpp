@@ -4,7 +4,6 @@
 #include "gloo_steps.h"
 #include "pieces.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -107,7 +106,8 @@ WorkPtr reduce(Direct& direct, const Tensors& tensors, const c10d::ReduceOptions
   }
   const char* op = name_of(opts.reduceOp, tensors[0]);
   ReduceKind reduction = opts.reduceOp.op_;
-  if (op == nullptr || !is_whole_by_gloo(reduction, tensors[0].scalar_type())) {
+  bool by_gloo = is_whole_by_gloo(reduction, tensors[0].scalar_type());
+  if (op == nullptr || !(by_gloo || (direct.size() == 2 && is_folded(tensors[0].scalar_type())))) {
     return nullptr;
   }
   bool mine = root == direct.rank();
@@ -116,6 +116,14 @@ WorkPtr reduce(Direct& direct, const Tensors& tensors, const c10d::ReduceOptions
   request.writes = mine;
   return direct.run(request, [=, size = direct.size()](c10d::Backend& gloo, const Tensors& sources,
                                                        const Tensors& targets, End& end) {
+    if (size == 2) {
+      at::Tensor received = mine ? at::empty_like(targets[0]) : at::Tensor();
+      if (mine) {
+        Tensors rows{root == 0 ? targets[0] : received, root == 0 ? received : targets[0]};
+        end = [rows, reduction, target = targets[0]] { fold(rows, reduction, target); };
+      }
+      return Works{bring_by_gloo(gloo, mine ? at::Tensor() : sources[0], received, root, mine ? root : 1 - root)};
+    }
     c10d::ReduceOptions summing;
     summing.reduceOp = reduction == ReduceKind::AVG ? ReduceKind::SUM : reduction;
     summing.rootRank = root;
@@ -220,14 +228,21 @@ WorkPtr reduce_scatter(Direct& direct, const Request& of, const c10d::ReduceScat
   if (request.op == nullptr || !is_folded(request.operands[0].scalar_type())) {
     return nullptr;
   }
-  return direct.run(request, [reduction = opts.reduceOp.op_, size = direct.size()](
+  return direct.run(request, [reduction = opts.reduceOp.op_, rank = direct.rank(), size = direct.size()](
                                  c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End& end) {
-    at::Tensor source = sources.size() == 1 ? sources[0] : at::cat(sources);
-    at::Tensor pieces = at::empty_like(source);
+    if (sources.size() > 1) {
+      at::Tensor received = at::empty({(size - 1) * targets[0].numel()}, targets[0].options());
+      Tensors rows = received.view({size - 1, -1}).unbind();
+      rows.insert(rows.begin() + rank, sources[rank]);
+      end = [rows = std::move(rows), target = targets[0], reduction] { fold(rows, reduction, target); };
+      std::vector<int64_t> even(size, static_cast<int64_t>(targets[0].nbytes()));
+      return Works{exchange_lists_by_gloo(gloo, sources, received, even, rank)};
+    }
+    at::Tensor pieces = at::empty_like(sources[0]);
     end = [pieces, target = targets[0], reduction, size] {
       fold(pieces.view({size, -1}).unbind(), reduction, target);
     };
-    return Works{exchange_by_gloo(gloo, source, pieces)};
+    return Works{exchange_by_gloo(gloo, sources[0], pieces)};
   });
 }
 
@@ -296,27 +311,40 @@ std::vector<int64_t> bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
+// Source i goes to rank i, and target i comes from there. The target of one other rank is written to
+// as it is.
+WorkPtr exchange_lists(c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, int rank, End& end) {
+  std::vector<int64_t> received = bytes_of(targets);
+  Tensors others = as_bytes(targets);
+  others.erase(others.begin() + rank);
+  std::vector<int64_t> of_others = bytes_of(others);
+  bool one = others.size() == 1;
+  at::Tensor output = one ? others[0] : at::empty({total(of_others)}, as_bytes(sources[0]).options());
+  end = [=, own = sources[rank], target = targets[rank]] {
+    target.copy_(own);
+    Tensors pieces = one ? Tensors() : output.split_with_sizes(of_others);
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      others[i].copy_(pieces[i]);
+    }
+  };
+  return exchange_lists_by_gloo(gloo, sources, output, received, rank);
+}
+
 // Pieces of these bytes, out of and into tensors that they fill one after another.
 WorkPtr all_to_all(Direct& direct, const Request& of, std::vector<int64_t> received, std::vector<int64_t> sent,
                    const c10d::AllToAllOptions& opts) {
   Request request = as_asked(of, opts);
   request.kind = "all_to_all of pieces";
   request.pieces = text_of_pieces(sent, received);
-  return direct.run(request, [received = std::move(received), sent = std::move(sent)](
+  return direct.run(request, [received = std::move(received), sent = std::move(sent), rank = direct.rank()](
                                  c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End& end) {
-    bool alone = targets.size() == 1;
-    at::Tensor input = sources.size() == 1 ? as_bytes(sources[0]) : at::cat(as_bytes(sources));
-    at::Tensor output = alone ? as_bytes(targets[0]) : at::empty({total(received)}, input.options());
-    if (!alone) {
-      end = [output, targets = as_bytes(targets), received] {
-        Tensors pieces = output.split_with_sizes(received);
-        for (size_t i = 0; i < pieces.size(); ++i) {
-          targets[i].copy_(pieces[i]);
-        }
-      };
+    if (sources.size() > 1) {
+      return Works{exchange_lists(gloo, sources, targets, rank, end)};
     }
     std::vector<int64_t> output_bytes = received;  // gloo moves from both
     std::vector<int64_t> input_bytes = sent;
+    at::Tensor output = as_bytes(targets[0]);
+    at::Tensor input = as_bytes(sources[0]);
     return Works{gloo.alltoall_base(output, input, output_bytes, input_bytes)};
   });
 }

@@ -2,7 +2,9 @@
 #include "gloo_steps.h"
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
@@ -111,6 +113,36 @@ WorkPtr exchange_by_gloo(c10d::Backend& gloo, const at::Tensor& source, const at
   at::Tensor input = as_bytes(source);
   std::vector<int64_t> even;
   return gloo.alltoall_base(output, input, even, even);
+}
+
+WorkPtr exchange_lists_by_gloo(c10d::Backend& gloo, const Tensors& pieces, const at::Tensor& received,
+                               const std::vector<int64_t>& bytes_received, int rank) {
+  std::vector<int64_t> sent_bytes;
+  Tensors sent;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    bool own = i == static_cast<size_t>(rank);
+    sent_bytes.push_back(own ? 0 : static_cast<int64_t>(pieces[i].nbytes()));
+    if (!own) {
+      sent.push_back(as_bytes(pieces[i]));
+    }
+  }
+  std::vector<int64_t> received_bytes = bytes_received;
+  received_bytes[rank] = 0;
+  at::Tensor output = as_bytes(received);
+  at::Tensor input = sent.size() == 1 ? sent[0] : sent.empty() ? output : at::cat(sent);
+  return gloo.alltoall_base(output, input, received_bytes, sent_bytes);
+}
+
+WorkPtr bring_by_gloo(c10d::Backend& gloo, const at::Tensor& sent, const at::Tensor& received, int root, int rank) {
+  bool mine = root == rank;
+  int64_t nbytes = static_cast<int64_t>((mine ? received : sent).nbytes());
+  std::vector<int64_t> out(2, 0);
+  std::vector<int64_t> in(2, 0);
+  (mine ? out[1 - rank] : in[root]) = nbytes;
+  at::Tensor nothing = at::empty({0}, at::TensorOptions().dtype(at::kByte));
+  at::Tensor output = mine ? as_bytes(received) : nothing;
+  at::Tensor input = mine ? nothing : as_bytes(sent);
+  return gloo.alltoall_base(output, input, out, in);
 }
 
 WorkPtr reduce_by_exchange(c10d::Backend& gloo, const at::Tensor& target, ReduceKind op, int rank, int size,

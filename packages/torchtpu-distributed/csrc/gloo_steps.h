@@ -31,6 +31,12 @@ WorkPtr broadcast_by_gloo(c10d::Backend& gloo, const at::Tensor& view, int root)
 std::vector<WorkPtr> gather_by_gloo(c10d::Backend& gloo, const at::Tensor& source, const Tensors& rows, int rank);
 // Piece i of the source goes to rank i.
 WorkPtr exchange_by_gloo(c10d::Backend& gloo, const at::Tensor& source, const at::Tensor& target);
+// The pieces for the others go to them, and those for this rank come into the rows of others; of its
+// own nothing is copied.
+WorkPtr exchange_lists_by_gloo(c10d::Backend& gloo, const Tensors& pieces, const at::Tensor& received,
+                               const std::vector<int64_t>& bytes_received, int rank);
+// The root gets what the other one of two ranks has, in `received`; nothing else is moved.
+WorkPtr bring_by_gloo(c10d::Backend& gloo, const at::Tensor& sent, const at::Tensor& received, int root, int rank);
 // Every rank sends its operand to every other one; `end` reduces them all.
 WorkPtr reduce_by_exchange(c10d::Backend& gloo, const at::Tensor& target, ReduceKind op, int rank, int size,
                            Operation::End& end);

@@ -121,6 +121,34 @@ def test_rows_of_a_matrix_are_reduced_and_the_others_stay(pair, dtype, op, pytho
         assert torch.equal(found, wanted) and long_ways == python
 
 
+@pytest.mark.parametrize("root", [0, 1])
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [
+        (torch.float32, "MAX"),  # gloo alone would lose the NaN of one of the ranks
+        (torch.bfloat16, "AVG"),
+        (torch.bool, "SUM"),
+        (torch.int16, "PRODUCT"),
+    ],
+)
+def test_root_of_two_ranks_reduces_what_the_other_brings_whichever_way(pair, dtype, op, root):
+    each = drawn(4, 3)
+    if dtype == torch.float32:
+        each[0][0, 0] = each[1][1, 1] = float("nan")
+    found = pair("short_way.reduced_on_a_root", dtype, op, root, each=each)
+    assert [long_ways for *_, long_ways in found] == [0, 1]
+    (first, *_), (second, *_) = found
+    of_both = {
+        "MAX": torch.maximum(first, second),
+        "AVG": (first + second) / 2 if dtype.is_floating_point else first,
+        "SUM": first + second,
+        "PRODUCT": first * second,
+    }[op]
+    for rank, (before, after, _) in enumerate(found):
+        wanted = of_both if rank == root else before
+        torch.testing.assert_close(after, wanted, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("repeat", [4, 10000])  # gloo gathers small pieces in another way
 def test_gather_in_place_after_a_lookup_takes_the_short_way(pair, repeat):
     each = drawn(4, 3)

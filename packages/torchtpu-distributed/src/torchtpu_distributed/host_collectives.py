@@ -78,6 +78,9 @@ class Gloo:
 
     def reduce(self, call: Collective, sources: Tensors, targets: Tensors) -> Begun:
         """The same for the root; others have no targets, and gloo may use what it is given."""
+        if self.size == 2:
+            pairs = zip(sources, targets or sources, strict=True)
+            return _together([self._bring(s, t, call.op, call.root) for s, t in pairs])
         if not targets:
             return _together([self._reduce(t.clone(), call.op, call.root) for t in sources])
         for source, target in zip(sources, targets, strict=True):
@@ -164,6 +167,17 @@ class Gloo:
         work = self._all_to_all(sent, received, counts)
         return [work], _folding(rows, op, view)
 
+    def _bring(self, source: Tensor, target: Tensor, op: str, root: int) -> Begun:
+        """Of two ranks, the root gets the other's operand and reduces both."""
+        if self.rank != root:
+            counts = [source.nbytes if rank == root else 0 for rank in range(2)]
+            return [self._all_to_all(source, source.new_empty(0), [0, 0], counts)], _nothing
+        received = torch.empty_like(source)
+        counts = [0 if rank == root else source.nbytes for rank in range(2)]
+        rows = [source if rank == root else received for rank in range(2)]
+        work = self._all_to_all(source.new_empty(0), received, counts, [0, 0])
+        return [work], _folding(rows, op, target)
+
     def _broadcast(self, view: Tensor, root: int) -> Any:
         options = dist.BroadcastOptions()
         options.rootRank = root
@@ -176,10 +190,17 @@ class Gloo:
         pieces[self.rank].copy_(source)
         return [self._broadcast(piece, rank) for rank, piece in enumerate(pieces)]
 
-    def _all_to_all(self, source: Tensor, target: Tensor, counts: Sequence[int] = ()) -> Any:
-        """Bytes by rank, the same both ways; none given: even ones."""
+    def _all_to_all(
+        self,
+        source: Tensor,
+        target: Tensor,
+        received: Sequence[int] = (),
+        sent: Sequence[int] | None = None,
+    ) -> Any:
+        """Bytes by rank, the same both ways unless both are given; without any: even ones."""
+        sent = received if sent is None else sent
         return self.backend.alltoall_base(
-            _as_bytes(target), _as_bytes(source), counts, counts, dist.AllToAllOptions()
+            _as_bytes(target), _as_bytes(source), received, sent, dist.AllToAllOptions()
         )
 
 

@@ -171,6 +171,19 @@ def pieces_by_different_ways(mine: Tensor) -> tuple[Tensor, Tensor, int]:
     return received.cpu(), later.cpu(), long.count
 
 
+def reduced_on_a_root(
+    dtype: torch.dtype, op: str, root: int, mine: Tensor
+) -> tuple[Tensor, Tensor, int]:
+    """The last rank brings columns of a matrix; what it was, and what it is then."""
+    x = mine.to("tpu", dtype)
+    if dist.get_rank() == dist.get_world_size() - 1:
+        x = torch.stack([x, x], -1)[..., 0]
+    dist.all_reduce(torch.zeros(1, device="tpu"))  # connects the ranks
+    with LongWays() as long:
+        dist.reduce(x, root, getattr(dist.ReduceOp, op))
+    return mine.to(dtype), x.cpu(), long.count
+
+
 def reduced_in_every_way(mine: Tensor) -> tuple[list[Tensor], int]:
     """What each op of gloo's makes of the rows; every second rank brings them not in a row."""
     columns, results = torch.empty(*mine.shape, 2, device="tpu"), []
