@@ -21,6 +21,7 @@ import numpy as np
 import sympy
 from jax import lax
 
+from torchtpu_compile import row_major
 from torchtpu_compile.symbols import (
     Unbounded,
     evaluate,
@@ -149,8 +150,10 @@ class Sizes:
 
     def dim(self, size: Any) -> Dim:
         """A dimension of one factor."""
-        expr = expression(size)
-        return normal([Factor(expr, int(expr) if is_static(expr) else self.padded(expr))])
+        return normal([self._factor(expression(size))])
+
+    def _factor(self, expr: sympy.Expr) -> Factor:
+        return Factor(expr, int(expr) if is_static(expr) else self.padded(expr))
 
     def static(self, array: jax.Array) -> Padded:
         """An array without padding."""
@@ -183,10 +186,14 @@ class Sizes:
 
     def reshaped(self, x: Padded, exprs: Sequence[sympy.Expr]) -> Padded:
         """`x` with dimensions of the given true sizes, in row-major order of its data."""
-        dims = _regrouped([f for dim in x.dims for f in dim], exprs)
-        if dims is not None:
-            return Padded(x.array.reshape([padded_size(d) for d in dims]), dims)
-        return self._gathered(x, exprs)
+        while True:
+            factors = [f for dim in x.dims for f in dim if f.size != 1 or f.padded]
+            dims = _regrouped(factors, exprs)
+            if dims is None:
+                return self._gathered(x, exprs)
+            if not isinstance(dims, _Cut):
+                return Padded(x.array.reshape([padded_size(d) for d in dims]), dims)
+            x = self._cut(x.array, factors, dims)
 
     def flat(self, x: Padded) -> Padded:
         """`x` with one dimension, its true data in front, in row-major order."""
@@ -195,9 +202,32 @@ class Sizes:
 
     def compact(self, x: Padded) -> Padded:
         """`x` with one factor per dimension."""
-        if all(len(dim) <= 1 for dim in x.dims):
-            return x
-        return self._gathered(x, [true_size(dim) for dim in x.dims])
+        for d, dim in enumerate(x.dims):
+            while len(dim) > 1:
+                *outer, rows, row = dim
+                whole = self._factor(rows.expr * row.expr)
+                before, behind = x.array.shape[:d], x.array.shape[d + 1 :]
+                parts = [f.size for f in dim]
+                array = row_major.joined(
+                    x.array.reshape(*before, *parts, *behind),
+                    d + len(outer),
+                    self.true(rows.expr),
+                    self.true(row.expr),
+                    whole.size,
+                )
+                dim = (*outer, whole)
+                array = array.reshape(*before, padded_size(dim), *behind)
+                x = Padded(array, (*x.dims[:d], dim, *x.dims[d + 1 :]))
+        return x
+
+    def _cut(self, array: jax.Array, factors: Sequence[Factor], cut: _Cut) -> Padded:
+        """An array with one dimension for each factor, one of them in two."""
+        i, outer, inner = cut.index, self._factor(cut.outer), self._factor(cut.inner)
+        true = self.true(outer.expr), self.true(inner.expr)
+        array = array.reshape([f.size for f in factors])
+        array = row_major.parted(array, i, *true, (outer.size, inner.size))
+        parts = (*factors[:i], outer, inner, *factors[i + 1 :])
+        return Padded(array, tuple((f,) for f in parts))
 
     def _gathered(self, x: Padded, exprs: Sequence[sympy.Expr]) -> Padded:
         """A reshape that must move data: each element looks up its source."""
@@ -216,9 +246,29 @@ class Sizes:
         return Padded(values.reshape(shape), dims)
 
 
-def _regrouped(factors: Sequence[Factor], exprs: Sequence[sympy.Expr]) -> tuple[Dim, ...] | None:
-    """The factors in groups whose true sizes multiply to `exprs`; None: data must move."""
-    queue = [f for f in factors if f.size != 1 or f.padded]
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A factor whose data must move because it becomes two.
+
+    Attributes:
+        index: of the factor, among all of a tensor.
+        outer: the true size of the outer one.
+        inner: the true size of the inner one.
+    """
+
+    index: int
+    outer: sympy.Expr
+    inner: sympy.Expr
+
+
+def _regrouped(
+    factors: Sequence[Factor], exprs: Sequence[sympy.Expr]
+) -> tuple[Dim, ...] | _Cut | None:
+    """The factors in groups whose true sizes multiply to `exprs`.
+
+    A `_Cut`: once one of them is in two, it may go on. None: each element must be looked up.
+    """
+    queue = list(factors)
     dims: list[Dim] = []
     for expr in exprs:
         group: list[Factor] = []
@@ -226,12 +276,16 @@ def _regrouped(factors: Sequence[Factor], exprs: Sequence[sympy.Expr]) -> tuple[
         while need != 1:
             if not queue:
                 return None
-            factor = queue.pop(0)
+            index, factor = len(factors) - len(queue), queue.pop(0)
             rest = quotient(need, factor.expr)
             if rest is None:
-                parts = _split(factor, need)
-                if parts is None:
+                inner = quotient(factor.expr, need)
+                if inner is None:
                     return None
+                parts = _split(factor, need, inner)
+                if parts is None:
+                    is_whole = factor is factors[index]
+                    return _Cut(index, need, inner) if is_whole else None
                 factor, remaining = parts
                 queue.insert(0, remaining)
                 rest = sympy.Integer(1)
@@ -241,10 +295,9 @@ def _regrouped(factors: Sequence[Factor], exprs: Sequence[sympy.Expr]) -> tuple[
     return None if queue else tuple(dims)
 
 
-def _split(factor: Factor, outer: sympy.Expr) -> tuple[Factor, Factor] | None:
+def _split(factor: Factor, outer: sympy.Expr, inner: sympy.Expr) -> tuple[Factor, Factor] | None:
     """A factor as an outer one of a given size and a static inner one."""
-    inner = quotient(factor.expr, outer)
-    if inner is None or not is_static(inner) or inner < 1 or factor.size % int(inner):
+    if not is_static(inner) or inner < 1 or factor.size % int(inner):
         return None
     return Factor(outer, factor.size // int(inner)), Factor(inner, int(inner))
 
