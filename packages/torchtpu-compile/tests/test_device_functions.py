@@ -78,6 +78,14 @@ def made_by_name(x):
     return x + 1, torch.arange(3, device="tpu:1") * 2
 
 
+def made_where_a_tensor_is(x):
+    y = torch.ones(2, device="tpu:1")
+    with torch.tpu.device_of(y):
+        made = torch.ones(2, device="tpu")
+        with torch.tpu.device_of(torch.ones(2)):
+            return x + 1, made, torch.zeros(3, device="tpu")
+
+
 def changed_by_nothing(x):
     with torch.tpu.device("tpu:1"), torch.tpu.device(-1):
         return x + 1, torch.rand(3, device="tpu")
@@ -90,6 +98,7 @@ def changed_by_nothing(x):
         (made_in_torchs_context, [0, 1, 0]),
         (made_by_name, [0, 1]),
         (changed_by_nothing, [0, 1]),
+        (made_where_a_tensor_is, [0, 1, 1]),
     ],
 )
 def test_a_graph_makes_tensors_on_the_device_that_is_named(function, devices):

@@ -141,11 +141,12 @@ class device:
             _C.exchange_device(self.previous)
 
 
-class device_of(device):
-    """Context manager that makes a tensor's device current; other tensors change nothing."""
+def device_of(obj: torch.Tensor) -> device:
+    """Context manager that makes a tensor's device current; other tensors change nothing.
 
-    def __init__(self, obj: torch.Tensor) -> None:
-        super().__init__(obj.get_device() if obj.device.type == "tpu" else -1)
+    It is a function, as compiled code knows contexts by class.
+    """
+    return device(obj.get_device() if obj.device.type == "tpu" else -1)
 
 
 def get_device_name(device: Device = None) -> str:
