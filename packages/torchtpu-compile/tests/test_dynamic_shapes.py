@@ -216,3 +216,25 @@ def test_training_on_targets_with_sizes_of_their_own_runs_at_padded_sizes() -> N
         loss.backward()
         torch.testing.assert_close(on_device.grad.cpu(), table.grad, rtol=1e-4, atol=1e-5)
     assert dict(bounded_program.reasons) == refused
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_product_of_open_columns_is_added_to_half_of_twice_as_many(rank: int) -> None:
+    """Half of 8 columns of 16 is padded to 8, and 4 columns of a weight to 16."""
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        half = x[..., x.shape[-1] // 2 :]
+        left = torch.ones(2, 3, device=x.device)
+        if rank == 1:
+            return torch.addmv(half[0, 0], weight.t(), left[0])
+        if rank == 2:
+            return torch.addmm(half[0], left, weight)
+        return torch.baddbmm(half, left.expand(5, 2, 3), weight.expand(5, *weight.shape))
+
+    compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
+    bounded_program.reasons.clear()
+    for n in (4, 6):
+        x, weight = torch.randn(5, 2, 2 * n), torch.randn(3, n)
+        actual = compiled(x.to("tpu"), weight.to("tpu"))
+        torch.testing.assert_close(actual.cpu(), function(x, weight))
+    assert not bounded_program.reasons

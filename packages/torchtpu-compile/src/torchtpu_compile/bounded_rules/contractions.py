@@ -61,8 +61,23 @@ def _added_product(call: Call) -> Padded:
     pairs = zip(reversed(call.args[0].dims), reversed(dims), strict=False)
     if any(own != () and is_padded(dim) and not same_dim(own, dim) for own, dim in pairs):
         call.args[:3] = [call.sizes.compact(x) for x in call.args[:3]]
-        dims = _product_dims(call, 1, 2)
+        _cut_to_what_is_added(call)
+        product = Padded(call.args[1].array, _product_dims(call, 1, 2))
+        dims = joint_dims([call.args[0], product], call.exprs())
     return Padded(call.run(), dims)
+
+
+def _cut_to_what_is_added(call: Call) -> None:
+    """Leave rows and columns of a sum as much room as the one of least room has."""
+    is_matrix = len(call.args[2].dims) > 1
+    sources = ((2, -1), (1, -2)) if is_matrix else ((1, -2),)
+    for back, (index, dim) in enumerate(sources, 1):
+        added, factor = call.args[0], call.args[index]
+        if len(added.dims) < back or added.dims[-back] == () or factor.dims[dim] == ():
+            continue
+        least = min(added.array.shape[-back], factor.array.shape[dim])
+        call.args[0] = cut(added, len(added.dims) - back, least)
+        call.args[index] = cut(factor, len(factor.dims) + dim, least)
 
 
 def _grouped_product(call: Call) -> Padded:
