@@ -86,6 +86,10 @@ def with_guard(expr: sympy.Expr, guard: sympy.Expr) -> Any:
         (FloorDiv(S, 3) + 1, sympy.Eq(Mod(S, 3), 0), FloorDiv(S, 3) + 1),
         (3 * FloorDiv(S, 3), sympy.Eq(Mod(S, 2), 0), 3 * FloorDiv(S, 3)),
         (FloorDiv(S - 1, 2), sympy.Eq(FloorDiv(S - 1, 2), 1), 1),
+        (FloorDiv(S, 4), sympy.Eq(2 * FloorDiv(S, 4) - 1, 5), 3),
+        (4 * FloorDiv(S, 4), sympy.Eq(S * T, 4 * T * FloorDiv(S, 4)), S),
+        (3 * FloorDiv(S, 3), sympy.Eq(S * T, 4 * T * FloorDiv(S, 4)), 3 * FloorDiv(S, 3)),
+        (4 * FloorDiv(S, 4), sympy.Eq(S * T, 3 * T * FloorDiv(S, 4)), 4 * FloorDiv(S, 4)),
     ],
 )
 def test_guards_simplify_quotients(expr: Any, guard: Any, expected: Any) -> None:

@@ -81,6 +81,7 @@ def _prepare_dynamo() -> None:
         meta_kernels,
         open_composites,
         open_numbers,
+        open_strides,
         recurrent_notice,
         resampling,
     )
@@ -94,6 +95,7 @@ def _prepare_dynamo() -> None:
     image_layouts.register()
     margin_losses.register()
     open_composites.register()
+    open_strides.register()
     open_numbers.register()
     resampling.register()
     recurrent_notice.register()

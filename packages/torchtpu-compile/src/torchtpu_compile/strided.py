@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import sympy
 import torch
 from jax import lax
 from torch.fx import Node
 from torchtpu_core.lowering import view_ops
 
 from torchtpu_compile.result_layout import memory_order, strides_like
-from torchtpu_compile.symbols import expression
+from torchtpu_compile.symbols import expression, same
 
 _READS = torch.ops.aten.as_strided.default
 _WRITES = torch.ops.aten.as_strided_scatter.default
@@ -40,9 +41,22 @@ def is_strided(node: Node) -> bool:
 
 def is_plain(node: Node) -> bool:
     """Whether the operand of such a node is its storage, from the first element on, in order."""
-    value = _operand(node).meta["val"]
+    operand = _operand(node)
+    value = operand.meta["val"]
     offset = value.storage_offset()
-    return isinstance(offset, int) and offset == 0 and value.is_contiguous()
+    starts = isinstance(offset, int) and offset == 0
+    return starts and value.is_contiguous() and is_whole(operand)
+
+
+def is_whole(node: Node) -> bool:
+    """Whether a tensor is no part of another one of the graph."""
+    base = base_of(node)
+    return base is None or (same(_count(base), _count(node)) and is_whole(base))
+
+
+def _count(node: Node) -> sympy.Expr:
+    value = node.meta.get("val")
+    return expression(value.numel() if isinstance(value, torch.Tensor) else -1)
 
 
 def lower(node: Node, args: Sequence[Any], env: Mapping[Node, Any]) -> jax.Array:
@@ -99,7 +113,7 @@ def _blocks(node: Node, env: Mapping[Node, Any]) -> Iterator[_Block]:
             block = _dense(value, meta)
             if block is not None:
                 yield block
-        source = _base(source)
+        source = base_of(source)
 
 
 def _dense(value: jax.Array, meta: torch.Tensor) -> _Block | None:
@@ -111,7 +125,7 @@ def _dense(value: jax.Array, meta: torch.Tensor) -> _Block | None:
     return _Block(lax.reshape(jnp.transpose(value, order), (value.size,)), start)
 
 
-def _base(node: Node) -> Node | None:
+def base_of(node: Node) -> Node | None:
     """The tensor that a node is a view of, by its schema."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:  # a piece of a list of views

@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -49,7 +49,7 @@ def _fixed(shape_env: Any) -> Callable[[sympy.Expr], sympy.Integer | None]:
     """
     count, known = _values.get(shape_env, (-1, {}))
     if count != len(shape_env.guards):
-        known = {a: b for a, b in _equations(shape_env) if is_static(b)}
+        known = dict(_solved(a, b) for a, b in _equations(shape_env) if is_static(b))
         _values[shape_env] = len(shape_env.guards), known
 
     def value(expr: sympy.Expr) -> sympy.Integer | None:
@@ -69,6 +69,14 @@ _values: weakref.WeakKeyDictionary[Any, tuple[int, dict[sympy.Expr, sympy.Intege
 )
 
 
+def _solved(left: sympy.Expr, right: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
+    """An equation without numbers beside and before its one term: ``2*(s//4) - 1 == 5``."""
+    beside, term = left.as_coeff_Add()
+    before, term = term.as_coeff_Mul()
+    value = (right - beside) / before
+    return (term, value) if is_static(value) else (left, right)
+
+
 def _equations(shape_env: Any) -> list[tuple[sympy.Expr, sympy.Expr]]:
     """The two sides of each guard that is an equation."""
     guards = (guard.expr for guard in shape_env.guards)
@@ -82,9 +90,11 @@ def _without_rests(expr: sympy.Expr, shape_env: Any) -> sympy.Expr:
     """
     count, exact = _quotients.get(shape_env, (-1, frozenset()))
     if count != len(shape_env.guards):
-        rests = [rest for rest, value in _equations(shape_env) if value == 0]
+        equations = _equations(shape_env)
+        rests = [rest for rest, value in equations if value == 0]
         rests = [rest for rest in rests if type(rest).__name__ in ("Mod", "PythonMod")]
-        exact = frozenset(rest.args for rest in rests if is_static(rest.args[1]))
+        divisions = {rest.args for rest in rests} | _whole_divisions(equations)
+        exact = frozenset(args for args in divisions if is_static(args[1]))
         _quotients[shape_env] = len(shape_env.guards), exact
 
     def is_exact(e: sympy.Expr) -> bool:
@@ -104,6 +114,24 @@ def _without_rests(expr: sympy.Expr, shape_env: Any) -> sympy.Expr:
     expr = expr.replace(is_lifted, lambda e: next(a for a in e.args if a != 1))
     plain = sympy.expand(expr.replace(is_exact, lambda e: e.args[0] / e.args[1]))
     return expr if any(not is_static(n) for n in plain.atoms(sympy.Number)) else plain
+
+
+def _whole_divisions(
+    equations: Sequence[tuple[sympy.Expr, sympy.Expr]],
+) -> set[tuple[sympy.Expr, ...]]:
+    """What is divided without a rest because both sides of an equation would differ otherwise.
+
+    Rows ``[b, s, d]`` viewed as ``[b, s // 4, 4, d]``: ``b*s*d == 4*b*d*(s//4)``.
+    """
+    found = set()
+    for left, right in equations:
+        for side, other in ((left, right), (right, left)):
+            divisions = [e for e in sympy.Mul.make_args(side) if _is_division(e)]
+            if len(divisions) == 1 and is_static(divisions[0].args[1]):
+                dividend, divisor = divisions[0].args
+                if same(side.subs(divisions[0], dividend / divisor), other):
+                    found.add((dividend, divisor))
+    return found
 
 
 _quotients: weakref.WeakKeyDictionary[Any, tuple[int, frozenset[tuple[sympy.Expr, ...]]]] = (

@@ -30,12 +30,14 @@ from torchtpu_compile.bounded_rules import (
     scattering,
     segments,
     sequences,
+    strides,
     views,
 )
 
 #: Overload name to rule. Pointwise ops need none.
 RULES: Mapping[str, Rule] = {
     **views.RULES,
+    **strides.RULES,
     **factories.RULES,
     **fft.RULES,
     **reductions.RULES,
