@@ -127,3 +127,19 @@ def test_gradient_through_the_strides_of_a_transposed_tensor_arrives(dynamic: bo
     function(x.requires_grad_()).sum().backward()
     torch.compile(function, backend="tpu", dynamic=dynamic)(y).sum().backward()
     torch.testing.assert_close(y.grad.cpu(), x.grad)
+
+
+def test_windows_side_by_side_may_be_written_in_place_with_gradients():
+    def step(w):
+        x = w * 1
+        windows = x.as_strided((x.shape[0] // 4, 4), (4, 1))
+        windows.mul_(2.0)
+        return windows.sum() + (x * x).sum()
+
+    compiled = torch.compile(step, dynamic=True)
+    for length in (16, 24):
+        reference = torch.linspace(-1.0, 1.0, length, requires_grad=True)
+        step(reference).backward()
+        weight = reference.detach().to("tpu").requires_grad_()
+        compiled(weight).backward()
+        torch.testing.assert_close(weight.grad.cpu(), reference.grad)

@@ -2,9 +2,10 @@
 """The derivative of `as_strided` with open sizes.
 
 PyTorch's own counts the elements of the memory with a plain number, so that a step with windows
-that overlap becomes one graph per size, on every backend. This one adds the gradient up by places
-in the tensor, whose sizes may be symbols. Values are those of `as_strided`, and what it is in
-eager mode, in graphs without symbols and without gradients stays PyTorch's.
+that overlap becomes one graph per size, on every backend. For such windows this one adds the
+gradient up by places in the tensor, whose sizes may be symbols. Values are those of `as_strided`,
+and what it is for other views, in eager mode, in graphs without symbols and without gradients stays
+PyTorch's.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def as_strided(
         and torch.is_grad_enabled()
         and self.requires_grad
         and self.ndim > 0
-        and len(size) > 0
+        and _overlaps(size, stride)
         and self.is_contiguous()
         and (self._base is None or guard_or_false(self._base.numel() == self.numel()))
         and all(guard_or_false(n == 0) for n in (self.storage_offset(), storage_offset or 0))
@@ -71,6 +72,16 @@ def as_strided(
     with torch._C._DisablePythonDispatcher():  # PyTorch's own, and not this again
         plain: Tensor = _as_strided(self, size, stride, storage_offset)
     return plain
+
+
+def _overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements of a row are known to lie in the next one, too.
+
+    Nothing may be written to such a view in place. To others it may, which autograd does not allow
+    with a derivative of ours.
+    """
+    inner = zip(size[1:], stride[1:], stride[:-1], strict=True)
+    return any(guard_or_false((count - 1) * step >= outer) for count, step, outer in inner)
 
 
 @functools.cache
