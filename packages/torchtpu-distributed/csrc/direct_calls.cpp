@@ -117,12 +117,14 @@ WorkPtr reduce(Direct& direct, const Tensors& tensors, const c10d::ReduceOptions
   return direct.run(request, [=, size = direct.size()](c10d::Backend& gloo, const Tensors& sources,
                                                        const Tensors& targets, End& end) {
     if (size == 2) {
-      at::Tensor received = mine ? at::empty_like(targets[0]) : at::Tensor();
-      if (mine) {
-        Tensors rows{root == 0 ? targets[0] : received, root == 0 ? received : targets[0]};
-        end = [rows, reduction, target = targets[0]] { fold(rows, reduction, target); };
+      if (!mine) {
+        return Works{bring_by_gloo(gloo, sources[0], at::Tensor(), root)};
       }
-      return Works{bring_by_gloo(gloo, mine ? at::Tensor() : sources[0], received, root, mine ? root : 1 - root)};
+      at::Tensor received = at::empty_like(targets[0]);
+      Tensors rows{targets[0]};
+      rows.insert(root == 0 ? rows.end() : rows.begin(), received);
+      end = [rows, reduction, target = targets[0]] { fold(rows, reduction, target); };
+      return Works{bring_by_gloo(gloo, at::Tensor(), received, root)};
     }
     c10d::ReduceOptions summing;
     summing.reduceOp = reduction == ReduceKind::AVG ? ReduceKind::SUM : reduction;
@@ -333,6 +335,9 @@ WorkPtr exchange_lists(c10d::Backend& gloo, const Tensors& sources, const Tensor
 // Pieces of these bytes, out of and into tensors that they fill one after another.
 WorkPtr all_to_all(Direct& direct, const Request& of, std::vector<int64_t> received, std::vector<int64_t> sent,
                    const c10d::AllToAllOptions& opts) {
+  if (sent[direct.rank()] != received[direct.rank()]) {
+    return nullptr;
+  }
   Request request = as_asked(of, opts);
   request.kind = "all_to_all of pieces";
   request.pieces = text_of_pieces(sent, received);

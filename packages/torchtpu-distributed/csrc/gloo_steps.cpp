@@ -133,12 +133,12 @@ WorkPtr exchange_lists_by_gloo(c10d::Backend& gloo, const Tensors& pieces, const
   return gloo.alltoall_base(output, input, received_bytes, sent_bytes);
 }
 
-WorkPtr bring_by_gloo(c10d::Backend& gloo, const at::Tensor& sent, const at::Tensor& received, int root, int rank) {
-  bool mine = root == rank;
+WorkPtr bring_by_gloo(c10d::Backend& gloo, const at::Tensor& sent, const at::Tensor& received, int root) {
+  bool mine = received.defined();
   int64_t nbytes = static_cast<int64_t>((mine ? received : sent).nbytes());
   std::vector<int64_t> out(2, 0);
   std::vector<int64_t> in(2, 0);
-  (mine ? out[1 - rank] : in[root]) = nbytes;
+  (mine ? out[1 - root] : in[root]) = nbytes;
   at::Tensor nothing = at::empty({0}, at::TensorOptions().dtype(at::kByte));
   at::Tensor output = mine ? as_bytes(received) : nothing;
   at::Tensor input = mine ? nothing : as_bytes(sent);

@@ -35,8 +35,8 @@ WorkPtr exchange_by_gloo(c10d::Backend& gloo, const at::Tensor& source, const at
 // own nothing is copied.
 WorkPtr exchange_lists_by_gloo(c10d::Backend& gloo, const Tensors& pieces, const at::Tensor& received,
                                const std::vector<int64_t>& bytes_received, int rank);
-// The root gets what the other one of two ranks has, in `received`; nothing else is moved.
-WorkPtr bring_by_gloo(c10d::Backend& gloo, const at::Tensor& sent, const at::Tensor& received, int root, int rank);
+// Of two ranks the root gets, in `received`, what the other one has `sent`; each has one of these.
+WorkPtr bring_by_gloo(c10d::Backend& gloo, const at::Tensor& sent, const at::Tensor& received, int root);
 // Every rank sends its operand to every other one; `end` reduces them all.
 WorkPtr reduce_by_exchange(c10d::Backend& gloo, const at::Tensor& target, ReduceKind op, int rank, int size,
                            Operation::End& end);

@@ -48,6 +48,14 @@ def test_several_tensors_of_one_rank_are_refused_and_the_group_goes_on(pair, kin
         assert after.tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("kind", ["list", "splits"])
+def test_own_piece_of_another_size_is_refused_and_the_group_goes_on(pair, kind):
+    found = pair("several_tensors.own_piece_of_another_size", kind)
+    for rank, (message, after) in enumerate(found):
+        assert f"group rank {rank} sends 4 bytes to itself and expects 12" in message
+        assert after.tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.complex64], ids=str)
 def test_all_reduce_sum_adds_operands_of_every_dtype(pair, dtype):
     each = operands(dtype, 3, 5)

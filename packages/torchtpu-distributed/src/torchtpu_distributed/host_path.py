@@ -48,7 +48,13 @@ class HostPath:
         output_splits: Sequence[int],
         input_splits: Sequence[int],
     ) -> DeviceWork:
-        """Exchange pieces of different sizes; sizes along dim 0."""
+        """Exchange pieces of different sizes; sizes along dim 0.
+
+        Raises:
+            ProcessGroupError: this rank's piece for itself has another size than it expects.
+        """
+        pieces = Pieces(sent=_sizes(operand, input_splits), received=_sizes(output, output_splits))
+        _check_own(pieces, self._group.rank)
         received = torch.empty(output.shape, dtype=output.dtype, device="cpu")
         sent = operand.detach().cpu().contiguous()
 
@@ -63,7 +69,6 @@ class HostPath:
             return [work], lambda: None
 
         call = self._runner.describe(PIECES, "", -1, [operand], [output])
-        pieces = Pieces(sent=_sizes(sent, input_splits), received=_sizes(received, output_splits))
         work = self._runner.run_host(call, begin, pieces)
         add_device_time(operand.get_device(), call.device_time_ps)
         _fill(output, received)
@@ -109,14 +114,22 @@ def check_splits(splits: Sequence[int], tensor: torch.Tensor, size: int) -> None
         )
 
 
+def _check_own(pieces: Pieces, rank: int) -> None:
+    if pieces.sent[rank] != pieces.received[rank]:
+        raise ProcessGroupError(
+            f"group rank {rank} sends {pieces.sent[rank]} bytes to itself and expects "
+            f"{pieces.received[rank]} from itself: make its own pieces equal."
+        )
+
+
 def _fill(tensor: torch.Tensor, host: torch.Tensor) -> None:
     with torch.no_grad():
         tensor.copy_(host)
 
 
-def _sizes(host: torch.Tensor, splits: Sequence[int]) -> tuple[int, ...]:
+def _sizes(tensor: torch.Tensor, splits: Sequence[int]) -> tuple[int, ...]:
     """Bytes of the pieces along dim 0."""
-    row_bytes = host.shape[1:].numel() * host.itemsize
+    row_bytes = tensor.shape[1:].numel() * tensor.itemsize
     return tuple(rows * row_bytes for rows in splits)
 
 
