@@ -236,7 +236,11 @@ class HostRunner:
         try:
             found = first_calls.read(said) if said else differences.of_pending(self._group, pending)
             if found is None:
-                raise ProcessGroupError(f"{pending.name}: what other ranks said of it is gone.")
+                raise ProcessGroupError(
+                    f"{pending.name}: another rank sends or expects pieces of other sizes than "
+                    "this one, and which is not known any more. Compare the split sizes, or the "
+                    "lists, of all ranks."
+                )
             self._group.refuse(pending, found)
         finally:
             self._group.world.ledger.give_up(pending)
