@@ -2,6 +2,7 @@
 """Every run of the tests starts with an empty cache of programs, in a directory of its own.
 
 What a test counts (compilations, hits) and sees (hooks, logs) must not depend on an earlier run.
+The processes of one run share the directory, so that each program is compiled once between them.
 """
 
 from __future__ import annotations
@@ -10,21 +11,22 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.append(str(Path(__file__).with_name("tools")))  # for `warm_python`
 
-_CACHE = tempfile.mkdtemp(prefix="torchtpu-tests-")
-os.environ["TORCH_TPU_CACHE_DIR"] = _CACHE
+_IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if not _IS_WORKER:
+    os.environ["TORCH_TPU_CACHE_DIR"] = tempfile.mkdtemp(prefix="torchtpu-tests-")
+_CACHE = os.environ["TORCH_TPU_CACHE_DIR"]  # a worker has that of the run
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _cache_of_this_run() -> Iterator[None]:
-    yield
-    shutil.rmtree(_CACHE, ignore_errors=True)
+def pytest_unconfigure() -> None:
+    """Drop the cache of this run."""
+    if not _IS_WORKER:
+        shutil.rmtree(_CACHE, ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked
