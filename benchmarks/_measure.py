@@ -170,10 +170,16 @@ def save(name: str, figures: Mapping[str, Any]) -> Path:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     record = {
-        "command": " ".join([Path(sys.executable).name, *sys.argv]),
+        "command": " ".join([*_launcher(), *sys.argv]),
         "date": time.strftime("%Y-%m-%d"),
         "environment": environment(),
         "figures": dict(figures),
     }
     path.write_text(json.dumps(record, indent=2, default=str) + "\n")
     return path
+
+
+def _launcher() -> list[str]:
+    """What this script was started with."""
+    chips = os.environ.get("LOCAL_WORLD_SIZE")
+    return ["torchtpu", "run", "--chips", chips] if chips else [Path(sys.executable).name]
