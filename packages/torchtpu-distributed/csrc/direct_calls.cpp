@@ -194,7 +194,15 @@ WorkPtr gather(Direct& direct, const TensorLists& outputs, const Tensors& inputs
   }
   Request request = as_asked({.kind = "gather", .root = root, .operands = inputs}, opts);
   request.results = mine ? at::TensorList(outputs[0]) : at::TensorList();
-  return direct.run(request, [root](c10d::Backend& gloo, const Tensors& sources, const Tensors& targets, End&) {
+  return direct.run(request, [root, size = direct.size()](c10d::Backend& gloo, const Tensors& sources,
+                                                          const Tensors& targets, End& end) {
+    if (size == 2) {  // gloo's own receives both rows elsewhere, and copies them
+      if (targets.empty()) {
+        return Works{bring_by_gloo(gloo, sources[0], at::Tensor(), root)};
+      }
+      end = [own = sources[0], target = targets[root]] { at::Tensor(target).copy_(own); };
+      return Works{bring_by_gloo(gloo, at::Tensor(), targets[1 - root], root)};
+    }
     c10d::GatherOptions rooted;
     rooted.rootRank = root;
     TensorLists rows = targets.empty() ? TensorLists() : TensorLists{as_bytes(targets)};

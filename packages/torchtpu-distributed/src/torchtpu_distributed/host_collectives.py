@@ -80,7 +80,7 @@ class Gloo:
         """The same for the root; others have no targets, and gloo may use what it is given."""
         if self.size == 2:
             pairs = zip(sources, targets or sources, strict=True)
-            return _together([self._bring(s, t, call.op, call.root) for s, t in pairs])
+            return _together([self._reduce_two(s, t, call.op, call.root) for s, t in pairs])
         if not targets:
             return _together([self._reduce(t.clone(), call.op, call.root) for t in sources])
         for source, target in zip(sources, targets, strict=True):
@@ -105,10 +105,15 @@ class Gloo:
 
     def gather(self, call: Collective, sources: Tensors, targets: Tensors) -> Begun:
         """The same for the root alone."""
+        source, root = sources[0], call.root
+        if self.size == 2:
+            if targets:
+                targets[root].copy_(source)
+            return [self._bring(source, targets[1 - root] if targets else None, root)], _nothing
         options = dist.GatherOptions()
-        options.rootRank = call.root
+        options.rootRank = root
         outputs = [[_as_bytes(t) for t in targets]] if targets else []
-        return [self.backend.gather(outputs, [_as_bytes(sources[0])], options)], _nothing
+        return [self.backend.gather(outputs, [_as_bytes(source)], options)], _nothing
 
     def scatter(self, call: Collective, sources: Tensors, targets: Tensors) -> Begun:
         """The root's one source has a piece for each rank's target."""
@@ -167,16 +172,22 @@ class Gloo:
         work = self._all_to_all(sent, received, counts)
         return [work], _folding(rows, op, view)
 
-    def _bring(self, source: Tensor, target: Tensor, op: str, root: int) -> Begun:
+    def _reduce_two(self, source: Tensor, target: Tensor, op: str, root: int) -> Begun:
         """Of two ranks, the root gets the other's operand and reduces both."""
         if self.rank != root:
-            counts = [source.nbytes if rank == root else 0 for rank in range(2)]
-            return [self._all_to_all(source, source.new_empty(0), [0, 0], counts)], _nothing
+            return [self._bring(source, None, root)], _nothing
         received = torch.empty_like(source)
-        counts = [0 if rank == root else source.nbytes for rank in range(2)]
         rows = [source if rank == root else received for rank in range(2)]
-        work = self._all_to_all(source.new_empty(0), received, counts, [0, 0])
-        return [work], _folding(rows, op, target)
+        return [self._bring(source, received, root)], _folding(rows, op, target)
+
+    def _bring(self, source: Tensor, received: Tensor | None, root: int) -> Any:
+        """Of two ranks, the root gets in `received` what the other one has for a source."""
+        nothing = source.new_empty(0)
+        if received is None:
+            sent = [source.nbytes if rank == root else 0 for rank in range(2)]
+            return self._all_to_all(source, nothing, [0, 0], sent)
+        counts = [0 if rank == root else source.nbytes for rank in range(2)]
+        return self._all_to_all(nothing, received, counts, [0, 0])
 
     def _broadcast(self, view: Tensor, root: int) -> Any:
         options = dist.BroadcastOptions()
