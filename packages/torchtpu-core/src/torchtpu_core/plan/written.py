@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torchtpu_core.plan.grouped import operands_of_groups
 from torchtpu_core.plan.images import kept_beside
+from torchtpu_core.plan.logit_gradients import summed_logit_gradients
 from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.softmax_gradients import softmax_gradients
@@ -27,7 +28,8 @@ class Written:
         normed: what is made of norms and written for products of bfloat16 (`plan.norms`).
         reordered: and for all products, as what is made beside one is (`plan.images`).
         rows: what is made in the shape of rows of products, as these compute norms within them.
-        gradients: of softmaxes, and what is made of them (`plan.softmax_gradients`).
+        gradients: of softmaxes, and what is made of them (`plan.softmax_gradients`); of logits that
+            the gradient of a bias sums (`plan.logit_gradients`).
         convolved: what convolutions of several groups, or of few images, read (`plan.grouped`,
             `plan.split_batches`), and what several convolutions do.
     """
@@ -55,7 +57,7 @@ def written_results(
         normed=written_norms(ops, blocks),
         reordered=reordered_norms(ops, blocks) | kept_beside(ops, blocks),
         rows=made_in_rows(ops, blocks),
-        gradients=softmax_gradients(ops),
+        gradients=softmax_gradients(ops) | summed_logit_gradients(ops, blocks),
         convolved=operands_of_groups(ops, blocks).keys()
         | operands_of_parts(ops, blocks)
         | _shared_images(ops),
