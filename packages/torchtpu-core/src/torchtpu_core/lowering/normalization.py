@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import dtypes, few_images
 from torchtpu_core.lowering.extrema import amax, amin
 from torchtpu_core.lowering.promotion import Operand, cast
 from torchtpu_core.lowering.table import Lowering, native
@@ -115,7 +115,7 @@ def native_group_norm(
     eps: Operand,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`(N, C, *S)` -> the same, and mean and rstd `(N, G)`."""
-    x = _compute(input).reshape((N, group, C // group, HxW))
+    x = _compute(few_images.whole(input)).reshape((N, group, C // group, HxW))
     mean, _, rstd = moments(x, (2, 3), eps)
     out = (x - mean) * rstd
     lane = (1, group, C // group, 1)
@@ -140,7 +140,8 @@ def native_group_norm_backward(
     output_mask: Sequence[bool],
 ) -> Gradients:
     lane = (N, group, C // group, HxW)
-    grad, x = _compute(grad_out).reshape(lane), _compute(input).reshape(lane)
+    grad = _compute(grad_out).reshape(lane)
+    x = _compute(few_images.whole(input)).reshape(lane)
     rstd = rstd.astype(x.dtype).reshape((N, group, 1, 1))
     hat = (x - mean.astype(x.dtype).reshape((N, group, 1, 1))) * rstd
     d_input = d_weight = d_bias = None

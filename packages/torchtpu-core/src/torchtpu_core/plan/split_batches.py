@@ -6,7 +6,10 @@ with a row that it shares with the next: more tiles are full then. As each convo
 edges of its neighbours' parts, what it convolves is written, in the order of the images and in that
 of the parts, and both are kept for the gradient of the weight; so are the gradients. For that of
 the weight the image is written once for each place along the kernel's row, features along the
-lanes, but not what is joined of several images. Not modelled: how late weights' gradients are made.
+lanes, but not what is joined of several images. A group norm has its images put together
+(`lowering.few_images`), in the dtype in which it reads them: these are kept, rows of pixels along
+the lanes, and what convolutions read of them is made for each. Not modelled: how late weights'
+gradients are made.
 """
 
 from __future__ import annotations
@@ -14,16 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torchtpu_core.plan.paddings import image_padding
-from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.lowering.few_images import PARTS, is_split
+from torchtpu_core.plan.paddings import image_padding, tile_padding
+from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.vmem import Life
 from torchtpu_core.units import ceil_div
 
-#: Parts of the split dimension, and images from which none is split: libtpu split 7, and not 8.
-PARTS = 8
-#: Dimensions of images and of volumes.
-_RANKS = (4, 5)
 _COPIES = frozenset({"_to_copy", "clone"})
+_NORM = "native_group_norm"
+_REPEATS = ("upsample_", "_upsample_")
 #: What a convolution reads and makes.
 _ENDS = ("result or its gradient", "image", "weight")
 
@@ -36,15 +38,6 @@ class _Convolution:
     operand: int
     gradient: int | None
     taps: int
-
-
-def is_split(shape: Sequence[int]) -> bool:
-    """Whether a batch of feature maps ``[N, C, ..., W]`` is split.
-
-    >>> is_split((4, 64, 128, 128)), is_split((8, 64, 128, 128)), is_split((4, 64, 128, 8))
-    (True, False, False)
-    """
-    return len(shape) in _RANKS and shape[0] < PARTS < shape[-1]
 
 
 def part_padding(shape: Sequence[int]) -> float:
@@ -65,7 +58,19 @@ def operands_of_parts(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
         ops: the operators of a step.
         blocks: storages by identifier.
     """
-    return {one.operand for one in _convolutions(ops, blocks)}
+    return {one.operand for one in _convolutions(ops, blocks)} - _made_whole(ops, blocks)
+
+
+def whole_images(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, float]:
+    """Padded over plain elements of what group norms have put together, by storage.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+    """
+    read = {op.reads[0] for op in ops if op.name == _NORM and op.reads} & blocks.keys()
+    shapes = {s: blocks[s].shape for s in read if is_split(blocks[s].shape)}
+    return {s: tile_padding(shape[-2], shape[1]) for s, shape in shapes.items()}
 
 
 def lives_in_parts(
@@ -79,18 +84,31 @@ def lives_in_parts(
         size_of: bytes of a storage.
     """
     read: dict[int, list[int]] = {}
-    joined = joined_images(ops)
+    joined, whole = joined_images(ops), _made_whole(ops, blocks)
     found = []
     for one in _convolutions(ops, blocks):
         read.setdefault(one.operand, []).append(one.index)
         if one.gradient is None:
             continue
         found.append(Life(one.gradient, size_of(one.gradient), (one.index,), one.index + 1))
-        if one.operand not in joined:
+        if one.operand not in joined and one.operand not in whole:
             size = one.taps * _bytes_by_features(blocks[one.operand])
             found.append(Life(one.operand, size, (one.index,), one.index + 1))
     for operand, at in read.items():
-        found.append(Life(operand, size_of(operand), tuple(at), at[-1] + 1))
+        for points in [(index,) for index in at] if operand in whole else [tuple(at)]:
+            found.append(Life(operand, size_of(operand), points, points[-1] + 1))
+    return found
+
+
+def _made_whole(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
+    """What is made of few images put together, and what elementwise work makes of that alone."""
+    found: set[int] = set()
+    for op in ops:
+        fused = op.work is Work.ELEMENTWISE or op.name in _COPIES
+        whole = op.name == _NORM or op.name.startswith(_REPEATS)
+        maps = [s for s in op.reads if s in blocks and is_split(blocks[s].shape)]
+        if whole or (fused and maps and found.issuperset(maps)):
+            found.update(op.writes)
     return found
 
 

@@ -23,7 +23,7 @@ from torchtpu_core.plan.images import images_of
 from torchtpu_core.plan.joined_images import joined_paddings
 from torchtpu_core.plan.paddings import image_padding, matrix_padding, row_padding
 from torchtpu_core.plan.records import Block, Op, Work
-from torchtpu_core.plan.split_batches import part_padding
+from torchtpu_core.plan.split_batches import part_padding, whole_images
 from torchtpu_core.simulator.rates import LANES
 
 _FEATURE_NORMS = frozenset(("native_layer_norm", "_fused_rms_norm"))
@@ -46,6 +46,7 @@ def padded_sizes(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, int]:
         if image.is_map and paddings.get(storage, 1.0) == 1.0:
             paddings[storage] = image_padding((image.batch, image.features))
     paddings.update(operands_of_groups(ops, blocks))
+    paddings.update(whole_images(ops, blocks))
     return {
         storage: round(blocks[storage].size_bytes * factor)
         for storage, factor in paddings.items()

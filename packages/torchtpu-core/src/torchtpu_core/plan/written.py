@@ -16,7 +16,7 @@ from torchtpu_core.plan.logit_gradients import summed_logit_gradients
 from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.softmax_gradients import softmax_gradients
-from torchtpu_core.plan.split_batches import operands_of_parts
+from torchtpu_core.plan.split_batches import operands_of_parts, whole_images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Written:
         gradients: of softmaxes, and what is made of them (`plan.softmax_gradients`); of logits that
             the gradient of a bias sums (`plan.logit_gradients`).
         convolved: what convolutions of several groups, or of few images, read (`plan.grouped`,
-            `plan.split_batches`), and what several convolutions do.
+            `plan.split_batches`) or group norms of these, and what several convolutions do.
     """
 
     ends: Mapping[int, int]
@@ -60,6 +60,7 @@ def written_results(
         gradients=softmax_gradients(ops) | summed_logit_gradients(ops, blocks),
         convolved=operands_of_groups(ops, blocks).keys()
         | operands_of_parts(ops, blocks)
+        | whole_images(ops, blocks).keys()
         | _shared_images(ops),
     )
 
