@@ -192,3 +192,22 @@ def test_convolutions_that_are_read_otherwise_are_kept_as_sums(reader, shape, ke
     made = _recording(ops, {1: IMAGE, 2: shape})
     sizes = {one.storage: one for one in lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives}
     assert sizes[1].size_bytes == kept
+
+
+@pytest.mark.parametrize(("made_by", "written"), [("upsample_bilinear2d", True), ("relu", False)])
+def test_an_interpolated_image_is_written_as_it_is_joined_for_a_convolution(
+    made_by, written
+) -> None:
+    products = ((1, 4096, 256, 128),)
+    ops = [
+        op("convolution", Work.MATMUL, (0,), (1,), products=products),
+        op(made_by, Work.ELEMENTWISE, (1,), (2,)),
+        op("cat", Work.MOVE, (2, 1), (3,)),
+        op("_to_copy", Work.MOVE, (3,), (4,)),
+        op("convolution", Work.MATMUL, (4, 9), (5,), products=products),
+        op("convolution_backward", Work.MATMUL, (5, 4, 9), (6,), BACK, products=products),
+    ]
+    made = _recording(ops, dict.fromkeys((1, 2, 3, 4, 5), IMAGE))
+    found = {one.storage for one in lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives}
+    assert (4 in found) == written
+    assert found.isdisjoint((2, 3))

@@ -264,12 +264,22 @@ def _written_for_product(ops: Sequence[Op], uses: Uses, op: Op, readers: Sequenc
     It neither pads its operand, as the gradient of a slice is, nor repeats rows of an image.
     What is padded is written before.
     """
-    if op.name.startswith(_REPEATS) and any(takes_fused(ops[i]) for i in readers):
+    if any(takes_fused(ops[i]) for i in readers) and _repeats(ops, uses, op):
         return True
     if _pads(ops, uses, op) and feeds_product(ops, readers):
         return True
     padded = (storage for i in readers if _pads(ops, uses, ops[i]) for storage in ops[i].writes)
     return any(feeds_product(ops, uses.readers[storage]) for storage in padded)
+
+
+def _repeats(ops: Sequence[Op], uses: Uses, op: Op) -> bool:
+    """Whether an operator interpolates an image, or copies or joins one that is interpolated."""
+    if op.name not in COPIES:
+        return op.name.startswith(_REPEATS)
+    made = (uses.writers.get(storage, []) for storage in op.reads)
+    return any(
+        len(by) == 1 and ops[by[0]] is not op and _repeats(ops, uses, ops[by[0]]) for by in made
+    )
 
 
 def _pads(ops: Sequence[Op], uses: Uses, op: Op) -> bool:
