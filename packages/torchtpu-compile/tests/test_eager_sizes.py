@@ -185,9 +185,11 @@ def test_a_decoding_loop_with_a_growing_cache_compiles_few_programs(
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("most_sites", [8192, 64])  # each call of an endless stream has a new one
 def test_a_loop_that_never_stops_for_the_host_compiles_few_programs_too(
-    compiles: Callable[[], int],
+    compiles: Callable[[], int], monkeypatch: pytest.MonkeyPatch, most_sites: int
 ) -> None:
+    monkeypatch.setattr(varying, "_MOST_SITES", most_sites)
     x = torch.rand(1, 4)
 
     def grown(device: str) -> Tensor:

@@ -17,7 +17,7 @@ import itertools
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from torchtpu_core.lowering.table import operator
 from torchtpu_core.runtime import tables
@@ -29,10 +29,12 @@ Sizes: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 #: Sizes of one site that get programs of their own: training and the last batch of an epoch.
 _OWN_PROGRAMS = 2
-_MOST_SITES = 8192  # remembered; then all are forgotten
+_MOST_SITES = 8192  # remembered: an endless stream has a new one with each call
 _MOST_SIZES = 16  # remembered of a site
 _MANY_SIZES = 8  # of a site: others of its line will not stay at one size either
 _SIZE_ARGUMENT = re.compile(r"\bSymInt(?:\[\d*\])?\??\s+(\w+)")
+_Key = TypeVar("_Key")
+_Seen = TypeVar("_Seen")
 _lock = threading.Lock()
 _sites: dict[tuple[object, ...], list[Sizes]] = {}
 #: Of each line and op, the sizes of sites that had many, by those that do not vary.
@@ -104,9 +106,6 @@ def _sizes_seen(node: Mapping[str, Any]) -> Sequence[Sizes]:
     sizes = sizes_of(node)
     form = tuple(tuple(n if n < 2 else None for n in part) for pair in sizes for part in pair)
     with _lock:
-        if len(_sites) > _MOST_SITES:
-            _sites.clear()
-            _varied.clear()
         line = (node["line"], node["name"], form)
         at_site = _noted((node["site"], form), sizes)
         recently = _noted((node["recent"], form), sizes)
@@ -150,7 +149,7 @@ def _alike(at_site: Sequence[Sizes], at_line: Sequence[Sizes]) -> Sequence[Sizes
 def _note_varied(line: tuple[object, ...], at_site: Sequence[Sizes]) -> None:
     if len(at_site) < _MANY_SIZES:
         return
-    known = _varied.setdefault(line, {})
+    known = _remembered(_varied, line, {})
     columns = zip(*map(_flat, at_site), strict=True)
     fixed = tuple(column[0] if len(set(column)) == 1 else None for column in columns)
     if fixed in known or len(known) < _MOST_SIZES:
@@ -182,13 +181,21 @@ def forget() -> None:
 
 def _noted(key: tuple[object, ...], sizes: Sizes) -> Sequence[Sizes]:
     """The different sizes of a place, these last."""
-    seen = _sites.setdefault(key, [])
+    seen = _remembered(_sites, key, [])
     if sizes in seen:
         seen.remove(sizes)
     seen.append(sizes)
     if len(seen) > _MOST_SIZES:
         del seen[0]
     return tuple(seen)
+
+
+def _remembered(table: dict[_Key, _Seen], key: _Key, new: _Seen) -> _Seen:
+    """What is known of a key, now the latest of a table that forgets those longest unseen."""
+    table[key] = known = table.pop(key, new)
+    if len(table) > _MOST_SITES:
+        del table[next(iter(table))]
+    return known
 
 
 def _grows_steadily(seen: Sequence[Sizes]) -> bool:
