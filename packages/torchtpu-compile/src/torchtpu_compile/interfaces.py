@@ -50,6 +50,7 @@ def hook_compiler() -> None:
 #: What to do as soon as a module of torch is there.
 _AFTER_IMPORT: Mapping[str, Callable[[ModuleType], None]] = {
     "torch._inductor.codegen.common": lambda module: _prepare_inductor(module),
+    "torch._inductor.fx_passes.joint_graph": lambda module: _prepare_patterns(module),
     "torch._dynamo": lambda module: _prepare_dynamo(),
 }
 
@@ -66,6 +67,12 @@ def _prepare_inductor(registry: ModuleType) -> None:
     from torchtpu_compile import inductor
 
     inductor.register(registry)
+
+
+def _prepare_patterns(joint_graph: ModuleType) -> None:
+    from torchtpu_compile import scaled_sums
+
+    scaled_sums.register(joint_graph)
 
 
 def _prepare_dynamo() -> None:
