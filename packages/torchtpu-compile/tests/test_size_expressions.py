@@ -17,6 +17,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from torchtpu_compile.size_sources import sources_of, standing_alone, true_sizes
 from torchtpu_compile.symbols import (
     Unbounded,
+    _whole_divisions,
     evaluate,
     expression,
     grows,
@@ -147,3 +148,12 @@ def test_a_size_stands_before_the_stride_of_a_tensor_that_kept_its_padding() -> 
     padded = torch.empty(3, 8)[:, :5]
     known = standing_alone(interface, [padded], [])
     assert list(known.values()) == [5]
+
+
+def test_division_that_also_divides_within_another_factor_is_compared() -> None:
+    """Chunks of a padded length: their count, and the length by their count."""
+    length = S + Mod(4 - Mod(S, 4), 4)
+    chunks = FloorDiv(length, 4)
+    chunk = Max(1, FloorDiv(length, chunks))
+    assert _whole_divisions([(chunks * chunk, length)]) == set()
+    assert _whole_divisions([(4 * chunks, length), (T * chunks * chunk, S)]) == {(length, 4)}

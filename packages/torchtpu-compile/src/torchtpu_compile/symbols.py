@@ -129,7 +129,9 @@ def _whole_divisions(
             divisions = [e for e in sympy.Mul.make_args(side) if _is_division(e)]
             if len(divisions) == 1 and is_static(divisions[0].args[1]):
                 dividend, divisor = divisions[0].args
-                if same(side.subs(divisions[0], dividend / divisor), other):
+                others = (e for e in sympy.Mul.make_args(side) if e != divisions[0])
+                # Only the factor: within another one, ``s // (s // 4)``, a share is no size.
+                if same(sympy.Mul(dividend / divisor, *others), other):
                     found.add((dividend, divisor))
     return found
 
