@@ -24,7 +24,7 @@ def fresh_compiler() -> Iterator[None]:
 
 @pytest.fixture
 def compiles() -> Iterator[Callable[[], int]]:
-    """Fused Eager without sizes or programs of before; what is called counts what it compiled."""
+    """Fused Eager without sizes, streams or programs of before; what is called counts compiles."""
 
     def count() -> int:
         torch.tpu.synchronize()
@@ -36,6 +36,7 @@ def compiles() -> Iterator[Callable[[], int]]:
     torch.tpu.wait_for_compiles()
     varying.forget()
     eager_sizes.forget()
+    _C.forget_streams()
     _C.clear_programs()
     with torch.tpu.set_eager_mode("fused"):
         yield count
