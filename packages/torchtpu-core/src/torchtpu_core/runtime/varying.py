@@ -117,7 +117,10 @@ def _sizes_seen(node: Mapping[str, Any]) -> Sequence[Sizes]:
             return alike
         if known := _known_to_vary(line, sizes):
             return known
-    return recently if _grows_steadily(recently[-_OWN_PROGRAMS - 1 :]) else ()
+        if not _grows_steadily(recently[-_OWN_PROGRAMS - 1 :]):
+            return ()
+        _note_varied(line, recently)  # sizes that are left out would end what grows steadily
+    return recently
 
 
 def _seen_by_call(node: Mapping[str, Any]) -> Sequence[Sizes]:
@@ -146,14 +149,14 @@ def _alike(at_site: Sequence[Sizes], at_line: Sequence[Sizes]) -> Sequence[Sizes
     )
 
 
-def _note_varied(line: tuple[object, ...], at_site: Sequence[Sizes]) -> None:
-    if len(at_site) < _MANY_SIZES:
+def _note_varied(line: tuple[object, ...], seen: Sequence[Sizes]) -> None:
+    if len(seen) < _MANY_SIZES:
         return
     known = _remembered(_varied, line, {})
-    columns = zip(*map(_flat, at_site), strict=True)
+    columns = zip(*map(_flat, seen), strict=True)
     fixed = tuple(column[0] if len(set(column)) == 1 else None for column in columns)
     if fixed in known or len(known) < _MOST_SIZES:
-        known[fixed] = at_site
+        known[fixed] = seen
 
 
 def _known_to_vary(line: tuple[object, ...], sizes: Sizes) -> Sequence[Sizes]:
