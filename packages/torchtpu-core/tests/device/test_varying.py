@@ -50,6 +50,11 @@ def test_sizes_that_leave_some_out_early_are_not_open() -> None:
     assert _open([3, 4, 6, 7]) == [False] * 4
 
 
+def test_parameters_of_which_three_grow_teach_their_line_nothing() -> None:
+    seen = _open([9, 4, 30, 12, 50, 7, 61, 3, 8, 24, 40, 5, 77])
+    assert seen == [False] * 10 + [True, False, False]
+
+
 def test_growing_sizes_say_nothing_of_another_line() -> None:
     _open(range(3, 20))
     assert _open([30, 40], "other.py:7") == [False] * 2

@@ -119,7 +119,8 @@ def _sizes_seen(node: Mapping[str, Any]) -> Sequence[Sizes]:
             return known
         if not _grows_steadily(recently[-_OWN_PROGRAMS - 1 :]):
             return ()
-        _note_varied(line, recently)  # sizes that are left out would end what grows steadily
+        if _grows_steadily(recently[-_MANY_SIZES:]):  # what is left out would end this
+            _note_varied(line, recently)
     return recently
 
 
