@@ -414,3 +414,51 @@ def test_view_of_an_input_that_begins_elsewhere_each_time(
                 results.append((whole.cpu(), turned.storage_offset(), turned.stride()))
         for expected, actual in zip(*results, strict=True):
             torch.testing.assert_close(actual, expected)
+
+
+@BACKENDS
+@pytest.mark.parametrize("with_gradients", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.add_(1)[x.shape[0] // 2 :],
+        lambda x: (x.add_(1)[:, 1:].t(), x * 2),
+        lambda x: (x.mul_(2)[1:].add_(1)[1:, : x.shape[1] - 2], x),
+        lambda x: x.add_(1).t()[x.shape[1] // 2 :],
+    ],
+)
+def test_view_of_a_written_part_lies_in_that_part(
+    function: Any, with_gradients: bool, backend: str
+) -> None:
+    """Parts with gaps, which begin elsewhere in their storage than the value that replaces them."""
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for n in (8, 12):
+        for part in (lambda p: p[3:], lambda p: p[1:, 2:], lambda p: p.t()[2:, 1:]):
+            found = []
+            for place, call in (("cpu", function), ("tpu", compiled)):
+                leaf = torch.arange(2.0 * n * n).view(n, 2 * n).to(place)
+                leaf.requires_grad_(with_gradients)
+                whole = leaf * 1
+                results = tree_leaves((call(part(whole)),))
+                results[0].detach().add_(100)  # seen in the whole
+                if with_gradients:
+                    sum((r * r).sum() for r in results).backward()
+                found.append([whole, *results, *([leaf.grad] if with_gradients else [])])
+            for a, e in zip(*reversed(found), strict=True):
+                torch.testing.assert_close(a.detach().cpu(), e.detach())
+                assert a.stride() == e.stride() and a.storage_offset() == e.storage_offset()
+
+
+@BACKENDS
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_result_of_an_input_that_another_one_overlaps(dynamic: bool, backend: str) -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        y.add_(1)
+        return x
+
+    compiled = torch.compile(function, backend=backend, dynamic=dynamic)
+    whole, on_tpu = torch.ones(10), torch.ones(10, device="tpu")
+    result, expected = compiled(on_tpu[1:], on_tpu[1:]), function(whole[1:], whole[1:])
+    assert torch.equal(result.cpu(), expected) and result.storage_offset() == 1
+    assert torch.equal(on_tpu.cpu(), whole)

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, Max, Mod, ToFloat, TruncToInt
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
-from torchtpu_compile.size_sources import sources_of, standing_alone, true_sizes
+from torchtpu_compile.size_sources import readers, sources_of, true_sizes
 from torchtpu_compile.symbols import (
     Unbounded,
     _whole_divisions,
@@ -144,10 +144,8 @@ def test_a_size_stands_before_the_stride_of_a_tensor_that_kept_its_padding() -> 
     mode = torch._subclasses.FakeTensorMode(shape_env=ShapeEnv())
     context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC, DimDynamic.DYNAMIC])
     value = mode.from_tensor(torch.empty(3, 5), symbolic_context=context)
-    interface = SimpleNamespace(numbers=(), tensors=(SimpleNamespace(meta={"val": value}),))
     padded = torch.empty(3, 8)[:, :5]
-    known = standing_alone(interface, [padded], [])
-    assert list(known.values()) == [5]
+    assert [read([padded]) for read in readers([value]).values()] == [5]
 
 
 def test_division_that_also_divides_within_another_factor_is_compared() -> None:

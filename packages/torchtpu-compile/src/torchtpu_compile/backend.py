@@ -21,7 +21,6 @@ from torchtpu_core.tpu import init
 from torchtpu_compile import (
     inductor_ops,
     optimizer_steps,
-    output_views,
     records,
     saved_images,
     shortcut,
@@ -122,8 +121,6 @@ def compile_graph(
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional graph as a function that takes a list and empties it (boxed)."""
     with _disable_current_modes():  # AOTAutograd calls this under its fake mode
-        if aliases:
-            output_views.keep_values(module)
         rows = {**inductor_ops.ROWS, **tables.current()}
         executable = Executable(name, module, rows, options.policy, aliases)
 

@@ -31,10 +31,9 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_compile import numbers
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
-from torchtpu_compile.output_views import has_open_place, is_piece, is_view_of_input
 from torchtpu_compile.padded import Padded, Sizes
 from torchtpu_compile.result_layout import Layout, dense_strides
-from torchtpu_compile.size_sources import sources_of, standing_alone, true_sizes
+from torchtpu_compile.size_sources import sources_of, true_sizes
 from torchtpu_compile.symbols import Unbounded, expression, is_static, largest_that_holds
 
 log = logging.getLogger("torchtpu")
@@ -110,8 +109,7 @@ class BoundedProgram:
         self.policy = policy
         self.random_ops = random_ops
         self._shapes = [_exprs(n) for n in interface.tensors]
-        inside = set(interpreter.nodes)
-        self.layouts = [_layout(n, interface, inside) for n in interface.outputs]
+        self.layouts = [_layout(n, interface) for n in interface.outputs]
         self._sources = sources_of(_symbols(interface), interface, self._shapes)
         self.symbols = [source.symbol for source in self._sources]
         self._upper = tuple(_upper(s, interface) for s in self.symbols)
@@ -123,7 +121,6 @@ class BoundedProgram:
         self._results = (*interface.outputs, *(node for _, node in self._late))
         late = [Layout.of(_exprs(n), dense_strides(_exprs(n))) for _, n in self._late]
         self.layouts += late
-        self._views = any(x is not None and x.offset is not None for x in self.layouts)
 
     def __call__(
         self,
@@ -148,8 +145,6 @@ class BoundedProgram:
         ]
         written = [index for index, _ in self._written]
         results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
-        if self._views:
-            known = standing_alone(self.interface, tensors, values) | known
         cut = [
             result if layout is None else layout.cut(result, known)
             for result, layout in zip(results, self.layouts, strict=True)
@@ -271,39 +266,13 @@ def _exprs(node: Node) -> list[sympy.Expr]:
     return [expression(s) for s in node.meta["val"].shape]
 
 
-def _layout(node: Node, interface: Any, inside: set[Node]) -> Layout | None:
+def _layout(node: Node, interface: Any) -> Layout | None:
     exprs = _exprs(node)
     if all(map(is_static, exprs)):
-        is_open = node not in interface.saved and has_open_place(node.meta["val"])
-        return _layout_in_input(node, interface, inside) if is_open else None
+        return None
     if node in interface.saved:
         return Layout.with_padding(exprs)
-    strides = [expression(s) for s in node.meta["val"].stride()]
-    return _layout_in_input(node, interface, inside) or Layout.of(exprs, strides)
-
-
-def _layout_in_input(node: Node, interface: Any, inside: set[Node]) -> Layout | None:
-    """The layout of a result that AOTAutograd will make anew, as a view of an input."""
-    if interface.is_captured or any(u.op != "output" and u not in inside for u in node.users):
-        return None
-    if not is_view_of_input(node):
-        return None
-    value, exprs = node.meta["val"], _exprs(node)
-    strides = [expression(s) for s in value.stride()]
-    offset = expression(value.storage_offset())
-    has_values = interface.is_tracked and is_piece(node)
-    return Layout(exprs, strides, range(len(exprs)), offset, has_values)
-
-
-def views_of_inputs(interface: Any, nodes: Sequence[Node]) -> dict[int, Layout]:
-    """Results that are views of inputs, of open size or in an open place, by their index."""
-    inside, found = set(nodes), {}
-    for index, node in enumerate(interface.outputs):
-        if not has_open_place(node.meta["val"]) or node in interface.saved:
-            continue
-        if (layout := _layout_in_input(node, interface, inside)) is not None:
-            found[index] = layout
-    return found
+    return Layout.of(exprs, [expression(s) for s in node.meta["val"].stride()])
 
 
 def _symbols(interface: Any) -> set[sympy.Symbol]:

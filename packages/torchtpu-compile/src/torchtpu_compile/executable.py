@@ -77,7 +77,6 @@ class Executable:
         factory_devices.annotate(module.graph)
         flex_attention.expand(module)
         seen = module.meta.get(USER_OUTPUTS)
-        output_views.save_apart(module, seen)
         self.views = output_views.share(module, seen) if aliases else None
         late_waits.postpone(module.graph)
         self.module = module
@@ -277,8 +276,6 @@ class _Builder:
             outputs=tuple(n for n in step.nodes if self._leaves(n, step)),
             writes=writes,
             saved=self.owner.saved,
-            is_tracked=USER_OUTPUTS in self.owner.module.meta,
-            is_captured=CAPTURED in self.owner.module.meta,
         )
 
     def _sources(self, step: Step, inside: set[Node]) -> Iterable[Node]:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 
-from torchtpu_compile import apart, optimizer_steps, output_views, written_inputs
+from torchtpu_compile import apart, optimizer_steps, written_inputs
 
 #: Graphs by the number in the op that stands for them.
 _modules: dict[int, GraphModule] = {}
@@ -100,8 +100,6 @@ def _keep(module: GraphModule) -> int:
     undo_lowering_patterns(graph)
     copied = GraphModule(module, graph)
     apart.take_apart(copied)
-    if _part(graph) != "backward":
-        output_views.keep_values(copied)
     count = _user_outputs(graph)
     if count is not None:
         copied.meta[USER_OUTPUTS] = count

@@ -15,7 +15,6 @@ but no ``_base``: nobody else sees its memory.
 from __future__ import annotations
 
 import enum
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +30,8 @@ from torch.fx import GraphModule, Node
 from torchtpu_compile import numbers
 from torchtpu_compile.placement import is_input_write, viewed
 from torchtpu_compile.result_layout import memory_order, sharing
+from torchtpu_compile.size_sources import Reader, readers
 from torchtpu_compile.symbols import evaluate, expression
-
-#: Where the value of a symbol is: an argument, and which of its sizes; None: itself.
-Source = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +75,11 @@ class OutputView:
         return size, stride, evaluate(self.offset, known)
 
     @property
+    def symbols(self) -> set[sympy.Symbol]:
+        """What its place depends on."""
+        return set().union(*(e.free_symbols for e in (*self.size, *self.stride, self.offset)))
+
+    @property
     def is_own_memory(self) -> bool:
         """Whether its elements fill the memory between its first and its last one."""
         if not self.is_open:
@@ -92,13 +94,13 @@ class OutputViews:
 
     Attributes:
         views: by the index of the result.
-        sources: where the symbols of open ones are among the arguments.
+        readers: of the symbols of open ones.
         with_gradients: whether autograd is to track the results. Of a view it would ask for
             its base; these share memory only.
     """
 
     views: Mapping[int, OutputView]
-    sources: Mapping[sympy.Symbol, Source]
+    readers: Mapping[sympy.Symbol, Reader]
     with_gradients: bool
 
     def restoring(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
@@ -107,10 +109,7 @@ class OutputViews:
         make = sharing if self.with_gradients else torch.as_strided
 
         def restored(arguments: list[Any]) -> list[Any]:
-            known = {
-                symbol: arguments[i] if dim is None else arguments[i].shape[dim]
-                for symbol, (i, dim) in self.sources.items()
-            }
+            known = {symbol: read(arguments) for symbol, read in self.readers.items()}
             results = list(run(arguments))
             with torch.no_grad():
                 for index, view in self.views.items():
@@ -157,12 +156,13 @@ def share(module: GraphModule, count: int | None = None) -> OutputViews | None:
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     if not isinstance(output.args[0], (list, tuple)):
         return None
-    sources = _sources(module)
+    known = _readers(module)
     results = list(output.args[0])
-    views = _views_of_arguments(results, sources)
-    for index in views:
-        results[index] = _origin(results[index])
-    roots = [_root(node, sources) for node in results[:count]]
+    in_arguments = _views_of_arguments(results, known)
+    views: dict[int, OutputView] = {}
+    for index, (argument, view) in in_arguments.items():
+        results[index], views[index] = argument, view
+    roots = [_root(node, known) for node in results[:count]]
     groups: dict[Node, set[Node]] = {}
     for node, root in zip(results, roots, strict=False):
         if root is not None:
@@ -177,27 +177,61 @@ def share(module: GraphModule, count: int | None = None) -> OutputViews | None:
     if not views:
         return None
     output.args = (results,)
-    is_open = any(view.is_open for view in views.values())
-    return OutputViews(views, sources if is_open else {}, count is not None)
+    needed = {symbol: known[symbol] for view in views.values() for symbol in view.symbols}
+    return OutputViews(views, needed, count is not None)
 
 
 def _views_of_arguments(
-    results: Sequence[Any], sources: Mapping[sympy.Symbol, Source]
-) -> dict[int, OutputView]:
-    """The results that lie in an argument, which AOTAutograd neither makes anew nor copies."""
-    found: dict[int, OutputView] = {}
-    for index, kind in _kinds(results).items():
+    results: Sequence[Any], known: Mapping[sympy.Symbol, Reader]
+) -> dict[int, tuple[Node, OutputView]]:
+    """The results that lie in an argument: that argument, and where in it they lie.
+
+    Of those that AOTAutograd makes anew it asks for their place only; the others it neither
+    makes nor copies.
+    """
+    found: dict[int, tuple[Node, OutputView]] = {}
+    for index, (kind, argument) in _kinds(results).items():
         node = results[index]
-        if kind is not _Kind.IN_ARGUMENT or not isinstance(node, Node):
+        if kind is _Kind.OTHER or not isinstance(node, Node) or node.op == "placeholder":
             continue
-        origin = _origin(node)
-        if origin.op != "placeholder" or any(is_input_write(user) for user in origin.users):
+        if kind is _Kind.IN_ARGUMENT:
+            argument = _origin(node)
+            if argument.op != "placeholder" or any(is_input_write(user) for user in argument.users):
+                continue
+        if argument is None or not _is_known(node, known) or not _is_known(argument, known):
             continue
-        if _is_known(node, sources) and _is_known(origin, sources):
-            view = OutputView.of(node.meta["val"], origin.meta["val"], is_argument=True)
-            if view.dtype is None and not view.is_conj and not view.is_neg:
-                found[index] = view
+        view = _view_in(argument, node)
+        if view is not None and view.dtype is None and not view.is_conj and not view.is_neg:
+            found[index] = argument, view
     return found
+
+
+def _view_in(argument: Node, node: Node) -> OutputView | None:
+    """A view of an argument, or of the value that replaces an argument's, as one of the argument.
+
+    That value has no gaps in the graph where the argument has some: the tracer is asked again.
+    """
+    origin = _origin(node)
+    place, ours, theirs = (n.meta["val"] for n in (node, argument, origin))
+    if ours.shape != theirs.shape or ours.dtype is not theirs.dtype:
+        return None
+    if list(map(expression, ours.stride())) == list(map(expression, theirs.stride())):
+        return OutputView.of(place, theirs, is_argument=True)
+    try:
+        place = _viewed_again(node, origin, ours)
+    except RuntimeError:  # no view of memory with gaps: AOTAutograd took a copy for one
+        return None
+    return OutputView.of(place, ours, is_argument=True)
+
+
+def _viewed_again(node: Node, origin: Node, value: torch.Tensor) -> Any:
+    """What the views between `origin` and `node` make of another value."""
+    if node is origin:
+        return value
+    assert isinstance(node.args[0], Node)
+    source = _viewed_again(node.args[0], origin, value)
+    args, keywords = torch.fx.map_arg((node.args[1:], node.kwargs), lambda n: n.meta["val"])
+    return node.target(source, *args, **keywords)  # type: ignore[operator]
 
 
 class _Kind(enum.Enum):
@@ -210,15 +244,32 @@ class _Kind(enum.Enum):
     OTHER = enum.auto()
 
 
-def _kinds(results: Sequence[Any]) -> dict[int, _Kind]:
-    """What AOTAutograd found out of the results of the forward graph that it compiles now."""
+def _kinds(results: Sequence[Any]) -> dict[int, tuple[_Kind, Node | None]]:
+    """What AOTAutograd found out of the results of the forward graph that it compiles now.
+
+    Of those that it makes anew, too, the argument that it makes them of.
+    """
     context = torch._guards.TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     if metadata is None:
         return {}
+    arguments = _arguments(results, len(metadata.tokens))
     first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
-    infos = enumerate(metadata.output_info[: len(results) - first], first)
-    return {index: _kind(results[index], info) for index, info in infos}
+    found: dict[int, tuple[_Kind, Node | None]] = {}
+    for index, info in enumerate(metadata.output_info[: len(results) - first], first):
+        kind, base = _kind(results[index], info), info.base_idx
+        is_anew = kind is _Kind.MADE_ANEW and base is not None and base < len(arguments)
+        found[index] = kind, arguments[base] if is_anew else None
+    return found
+
+
+def _arguments(results: Sequence[Any], tokens: int) -> list[Node]:
+    """The arguments by the number that AOTAutograd gives them; none if there are subclasses."""
+    node = next((r for r in results if isinstance(r, Node)), None)
+    inputs = [] if node is None else [n for n in node.graph.nodes if n.op == "placeholder"]
+    if any(isinstance(n.meta.get("desc"), SubclassGetAttrAOTInput) for n in inputs):
+        return []
+    return inputs[tokens:]
 
 
 def _kind(node: Any, info: Any) -> _Kind:
@@ -251,79 +302,16 @@ def _origin(node: Node) -> Node:
     return node
 
 
-def save_apart(module: GraphModule, count: int | None) -> None:
-    """Give the backward graph a value of its own where the user gets a view of an input.
-
-    AOTAutograd makes such a result of open size anew by its geometry, without its values.
-
-    Args:
-        module: the graph; its output node is changed.
-        count: how many of its results the user sees; None: all.
-    """
-    output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
-    if count is None or not isinstance(output.args[0], (list, tuple)):
-        return
-    results = list(output.args[0])
-    seen = {n for n in results[:count] if isinstance(n, Node) and _is_open_view(n)}
-    for index, node in enumerate(results):
-        if index >= count and node in seen:
-            with module.graph.inserting_before(output):
-                results[index] = module.graph.call_function(torch.ops.aten.alias.default, (node,))
-            results[index].meta = dict(node.meta)
-    output.args = (results,)
+def _readers(module: GraphModule) -> dict[sympy.Symbol, Reader]:
+    return readers([n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"])
 
 
-def keep_values(module: GraphModule) -> None:
-    """Make results of open size tensors of their own where only this graph takes them for views.
-
-    What AOTAutograd takes for a view of an input it makes anew, and needs no values for. An
-    operator that it took for one (``channel_shuffle``) may become views when it is taken apart.
-
-    Args:
-        module: a forward or inference graph that AOTAutograd compiles now; its output node is
-            changed.
-    """
-    output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
-    if not isinstance(output.args[0], (list, tuple)):
-        return
-    results = list(output.args[0])
-    kinds = _kinds(results)
-    if not kinds:
-        return
-    in_arguments = _views_of_arguments(results, _sources(module))
-    bases = torch._guards.TracingContext.get().fw_metadata.num_intermediate_bases
-    for index in range(min(kinds), min(max(kinds) + 1 + bases, len(results))):
-        node = results[index]
-        if kinds.get(index) is _Kind.MADE_ANEW or index in in_arguments:
-            continue
-        if not isinstance(node, Node) or not _is_open_view(node) or is_piece(node):
-            continue
-        with module.graph.inserting_before(output):
-            results[index] = module.graph.call_function(torch.ops.aten.clone.default, (node,))
-        results[index].meta = dict(node.meta)
-    output.args = (results,)
-
-
-def _sources(module: GraphModule) -> dict[sympy.Symbol, Source]:
-    """Where each symbol is among the arguments."""
-    found: dict[sympy.Symbol, Source] = {}
-    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
-    for index, node in enumerate(inputs):
-        value = node.meta.get("val")
-        if isinstance(value, torch.SymInt):
-            found[expression(value)] = index, None
-        elif isinstance(value, torch.Tensor):
-            for dim, size in enumerate(value.shape):
-                found.setdefault(expression(size), (index, dim))
-    return {symbol: place for symbol, place in found.items() if isinstance(symbol, sympy.Symbol)}
-
-
-def _root(node: Any, sources: Mapping[sympy.Symbol, Source]) -> Node | None:
+def _root(node: Any, known: Mapping[sympy.Symbol, Reader]) -> Node | None:
     """The tensor of the graph that a result is a view of; None: not ours to restore."""
-    if not isinstance(node, Node) or not _is_known(node, sources):
+    if not isinstance(node, Node) or not _is_known(node, known):
         return None
     node = _origin(node)
-    if node.op != "call_function" or not _is_known(node, sources):
+    if node.op != "call_function" or not _is_known(node, known):
         return None
     value = node.meta["val"]
     view = OutputView.of(value, value)
@@ -331,36 +319,7 @@ def _root(node: Any, sources: Mapping[sympy.Symbol, Source]) -> Node | None:
     return node if view.offset == 0 and view.is_own_memory and not is_flagged else None
 
 
-def is_piece(node: Node) -> bool:
-    """Whether it is a view of one of several that an op made (``split``, ``unbind``)."""
-    chain: Node | None = node
-    while chain is not None and chain.target is not operator.getitem:
-        chain = viewed(chain)
-    return chain is not None
-
-
-def is_view_of_input(node: Node) -> bool:
-    """Whether AOTAutograd will make this result anew, as a view of an input; not of gradients."""
-    inputs = (n.name for n in node.graph.nodes if n.op == "placeholder")
-    if any(name.startswith("tangents") for name in inputs):
-        return False
-    return _origin(node).op == "placeholder"
-
-
-def _is_open_view(node: Node) -> bool:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or not has_open_place(value):
-        return False
-    return node.op != "placeholder" and is_view_of_input(node)
-
-
-def has_open_place(value: torch.Tensor) -> bool:
-    """Whether a size, a stride or the offset of a tensor is open."""
-    place = (*value.shape, *value.stride(), value.storage_offset())
-    return not all(isinstance(n, int) for n in place)
-
-
-def _is_known(node: Node, sources: Mapping[sympy.Symbol, Source]) -> bool:
+def _is_known(node: Node, known: Mapping[sympy.Symbol, Reader]) -> bool:
     """Whether a node is a tensor of the device whose place in memory a call can tell."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.device.type != "tpu":
@@ -368,4 +327,4 @@ def _is_known(node: Node, sources: Mapping[sympy.Symbol, Source]) -> bool:
     numbers_ = (*value.shape, *value.stride(), value.storage_offset())
     if all(isinstance(n, int) for n in numbers_):
         return True
-    return all(symbol in sources for n in numbers_ for symbol in expression(n).free_symbols)
+    return all(symbol in known for n in numbers_ for symbol in expression(n).free_symbols)

@@ -32,7 +32,7 @@ from torchtpu_core.runtime import cpu_errors
 
 from torchtpu_compile import control_flow, numbers, rng_states, strided
 from torchtpu_compile.bounded import BoundedInterpreter
-from torchtpu_compile.bounded_program import BoundedProgram, reasons, views_of_inputs
+from torchtpu_compile.bounded_program import BoundedProgram, reasons
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.equal_scalars import EqualScalars, spread
 from torchtpu_compile.errors import (
@@ -46,7 +46,6 @@ from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
 from torchtpu_compile.placement import ASSERTIONS, is_subgraph
 from torchtpu_compile.recomputed import Barriers
 from torchtpu_compile.result_layout import strides_like
-from torchtpu_compile.size_sources import standing_alone
 from torchtpu_compile.step_key import step_key
 from torchtpu_compile.symbols import Unbounded
 
@@ -65,8 +64,6 @@ class Interface:
         outputs: nodes whose values leave the step.
         writes: (index in `tensors`, node with the new value) of inputs it replaces.
         saved: outputs that only a backward graph will see.
-        is_tracked: whether autograd tracks the outputs: a backward graph belongs to this one.
-        is_captured: whether the graph is of `torch.export`: nobody makes views of inputs anew.
     """
 
     tensors: tuple[Node, ...]
@@ -76,8 +73,6 @@ class Interface:
     outputs: tuple[Node, ...]
     writes: tuple[tuple[int, Node], ...]
     saved: frozenset[Node] = frozenset()
-    is_tracked: bool = False
-    is_captured: bool = False
 
 
 class Program:
@@ -108,7 +103,6 @@ class Program:
         self.random_ops = sum(_draws(node, tables) for node in nodes)
         self._written = [index for index, _ in interface.writes]
         self._static_specs = _static_specs(interface.outputs)
-        self._views = views_of_inputs(interface, nodes)
         self._calls: dict[tuple[Any, ...], DeviceCall] = {}
         self.unbounded = ""
         self._equal = EqualScalars([n.meta["val"].dtype for n in interface.scalars])
@@ -128,12 +122,7 @@ class Program:
                 self._give_up_bounds(error)
         specs = self._specs_of(tensors, values)
         operands = self._equal.operands_of(scalars)
-        results = self._call_for(values)(tensors, operands, self._written, specs)
-        if self._views:
-            known = standing_alone(self.interface, tensors, values)
-            for index, layout in self._views.items():
-                results[index] = layout.cut(results[index], known)
-        return results
+        return self._call_for(values)(tensors, operands, self._written, specs)
 
     def draws(self, node: Node) -> int:
         """How many random ops a node stands for."""
@@ -150,7 +139,7 @@ class Program:
             boxed: take the arguments as a list, and empty it.
         """
         interface = self.interface
-        if self._static_specs is None or self._views or self.bounded is not None:
+        if self._static_specs is None or self.bounded is not None:
             return None
         if interface.scalars or interface.numbers:
             return None

@@ -89,16 +89,11 @@ class Layout:
         exprs: its true sizes.
         strides: its strides; None: those of the padded tensor.
         order: its dimensions from outermost to innermost in memory.
-        offset: of a view of an input, which AOTAutograd makes anew by its geometry; else None.
-        has_values: whether such a view holds values too: pieces that one op made of an input are
-            not made anew where autograd tracks them.
     """
 
     exprs: Sequence[sympy.Expr]
     strides: Sequence[sympy.Expr] | None
     order: Sequence[int]
-    offset: sympy.Expr | None = None
-    has_values: bool = False
 
     @classmethod
     def of(cls, exprs: Sequence[sympy.Expr], strides: Sequence[sympy.Expr]) -> Layout:
@@ -133,14 +128,4 @@ class Layout:
             tensor.stride() if self.strides is None else [evaluate(e, known) for e in self.strides]
         )
         with torch.no_grad():
-            if self.offset is None:
-                return sharing(tensor, true, strides)
-            offset = evaluate(self.offset, known)
-            last = offset + sum((n - 1) * step for n, step in zip(true, strides, strict=True))
-            room = torch.empty(last + 1, dtype=tensor.dtype, device=tensor.device)
-            part = sharing(room, true, strides, offset)
-            if not self.has_values:
-                return part
-            is_cut = list(tensor.shape) == true
-            dense = torch.empty(true, device="meta").stride()
-            return part.copy_(tensor if is_cut else sharing(tensor, true, dense))
+            return sharing(tensor, true, strides)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sympy
@@ -32,6 +33,8 @@ class Source:
     plus: int = 0
 
 
+#: Reads a symbol's value from the arguments of a call.
+Reader = Callable[[Sequence[Any]], int]
 #: A number of the operands: its expression, index and dim as in `Source`.
 _Place = tuple[sympy.Expr, int, int | None]
 
@@ -74,29 +77,40 @@ def true_sizes(
     return known
 
 
-def standing_alone(
-    interface: Any, tensors: Sequence[torch.Tensor], numbers: Sequence[Any]
-) -> dict[sympy.Symbol, int]:
-    """Symbols that are a number, or a tensor's size, stride or place in its storage, by themselves.
+def readers(values: Sequence[Any]) -> dict[sympy.Symbol, Reader]:
+    """How a call tells each symbol that stands alone among what the tracer saw of its arguments.
 
-    No other operand tells where a view of an input begins if its input is one as well. Sizes and
-    numbers stand before what is in memory: a tensor that kept its padding has the strides of that.
+    That is a number, or a tensor's size, stride or place in its storage: no size tells where a
+    view of an argument begins if the argument is one as well. Sizes and numbers stand before
+    what is in memory: a tensor that kept its padding has the strides of that.
     """
-    pairs: list[tuple[Any, Any]] = []
-    for of in (_in_memory, _sizes):
-        for node, tensor in zip(interface.tensors, tensors, strict=True):
-            pairs += zip(of(node.meta["val"]), of(tensor), strict=True)
-    pairs += zip((n.meta["val"] for n in interface.numbers), numbers, strict=True)
-    named = ((expression(e), n) for e, n in pairs if isinstance(e, torch.SymInt))
-    return {e: n for e, n in named if isinstance(e, sympy.Symbol)}
+    found: dict[sympy.Symbol, Reader] = {}
+    tensors = [(i, v) for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
+    numbers = [(i, v) for i, v in enumerate(values) if isinstance(v, torch.SymInt)]
+    places: list[tuple[Any, Reader]] = [(v, partial(_number, i)) for i, v in numbers]
+    places += [(n, partial(_size, i, d)) for i, v in tensors for d, n in enumerate(v.shape)]
+    places += [(n, partial(_stride, i, d)) for i, v in tensors for d, n in enumerate(v.stride())]
+    places += [(v.storage_offset(), partial(_offset, i)) for i, v in tensors]
+    for value, reader in places:
+        if isinstance(symbol := expression(value), sympy.Symbol):
+            found.setdefault(symbol, reader)
+    return found
 
 
-def _sizes(tensor: torch.Tensor) -> Sequence[Any]:
-    return tensor.shape
+def _number(index: int, arguments: Sequence[Any]) -> Any:
+    return arguments[index]
 
 
-def _in_memory(tensor: torch.Tensor) -> Sequence[Any]:
-    return (*tensor.stride(), tensor.storage_offset())
+def _size(index: int, dim: int, arguments: Sequence[Any]) -> Any:
+    return arguments[index].shape[dim]
+
+
+def _stride(index: int, dim: int, arguments: Sequence[Any]) -> Any:
+    return arguments[index].stride(dim)
+
+
+def _offset(index: int, arguments: Sequence[Any]) -> Any:
+    return arguments[index].storage_offset()
 
 
 def _places(interface: Any, shapes: Sequence[Sequence[sympy.Expr]]) -> list[_Place]:
