@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -46,3 +47,21 @@ def test_two_parts_of_a_storage_beside_a_number_and_a_written_part(
         torch.testing.assert_close(actual.cpu(), expected)
         torch.testing.assert_close(into.cpu(), y)
     assert compiled <= 3
+
+
+def test_dynamo_stays_out_of_calls_of_parts_between_two_graphs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def function(shape: tuple[int, int]) -> Tensor:
+        t = torch.randn(shape, dtype=torch.complex64, device="tpu")
+        t = torch.where(t.abs() > 1, t, 0)
+        print(t)  # breaks the graph; the ops of its text run between two graphs
+        return t
+
+    compiled = torch.compile(function, backend="tpu")
+    for columns in (3, 4, 5, 6):
+        found = []
+        for call in (compiled, function):
+            torch.manual_seed(columns)
+            found.append((call((columns, 4)).cpu(), capsys.readouterr().out))
+        assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]

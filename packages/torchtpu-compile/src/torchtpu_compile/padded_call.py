@@ -17,7 +17,6 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.storage_views import Geometry, Plan
 from torchtpu_core.runtime import background, host_views, programs, transfers
 from torchtpu_core.runtime.trace_lowering import Description
-from torchtpu_core.runtime.untraced import untraced
 
 from torchtpu_compile.buckets import fine
 from torchtpu_compile.open_op import Executable, OpenOps
@@ -164,9 +163,6 @@ class PaddedCall:
         for i, (output, span) in enumerate(zip(self._outputs, self._starts_out, strict=True)):
             results[i] = output.cut(results[i], arrays, starts[span], self._device)
         return results
-
-
-untraced(PaddedCall.__call__)  # C++ enters it where an op runs between two graphs
 
 
 def starts_of_views(

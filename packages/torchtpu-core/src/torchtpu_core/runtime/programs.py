@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 
 import jax
 
@@ -34,6 +35,7 @@ from torchtpu_core.runtime import (
 )
 from torchtpu_core.runtime.trace_key import trace_key
 from torchtpu_core.runtime.trace_lowering import Check, Description, trace_function
+from torchtpu_core.runtime.untraced import untraced
 
 #: Where the errors of checks may come from.
 _ERROR_PACKAGES = frozenset(
@@ -61,6 +63,11 @@ class Program:
     device_time_ps: int
     new_bytes: int
     compiled: bool = True
+
+    def __post_init__(self) -> None:
+        entry = vars(type(self.call)).get("__call__")
+        if isinstance(entry, FunctionType):
+            untraced(entry)  # C++ enters it where an op runs between two graphs
 
     @property
     def has_checks(self) -> bool:
