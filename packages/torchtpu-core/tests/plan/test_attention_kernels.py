@@ -77,9 +77,21 @@ def test_kernel_of_gradients_that_nobody_wants_is_not_priced() -> None:
         return _gradient(_qkv(), None, [*wanted, False])
 
     both, queries, keys = work(True, True, True), work(True, False, False), work(False, True, True)
-    assert [w.scores / both.scores for w in (queries, keys)] == [0.6, 0.8]
+    assert queries.scores + keys.scores == pytest.approx(both.scores)
+    assert queries.scores / keys.scores == pytest.approx(3 / 4)
     once = 2 * 2 * 4 * 512 * 128 * (2 + 4)  # operands of both, and their statistics
     assert queries.hbm_bytes + keys.hbm_bytes - both.hbm_bytes == once
+
+
+def test_kernels_of_a_gradient_compute_scores_and_their_gradients_twice() -> None:
+    # One kernel for queries (scores, their gradients, the result), one for keys and values (with
+    # two results): seven products for the four that differ from the forward pass's two.
+    forward, gradient = _work(_qkv()), _gradient(_qkv(), None)
+    assert gradient.scores * 5 == pytest.approx(7 * forward.scores)
+    assert gradient.scores * 5 * (1 - gradient.again) == pytest.approx(2 * 2 * forward.scores)
+    written = _gradient(_qkv(200), None)
+    assert written.scores * 5 * (1 - written.again) == pytest.approx(4 * _work(_qkv(200)).scores)
+    assert forward.again == 0
 
 
 def test_keys_are_read_for_each_block_of_queries() -> None:

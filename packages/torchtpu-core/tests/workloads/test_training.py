@@ -126,6 +126,28 @@ def test_head_of_64_costs_as_much_as_one_of_256_on_a_wide_matrix_unit() -> None:
     )
 
 
+def test_two_kernels_for_the_gradients_of_attention_compute_seven_products() -> None:
+    rates = Rates.of(chips().get("v5p"))
+
+    def seconds(scores, **how) -> float:
+        return rates.attention_s(scores, 128, 128, **how)
+
+    product = 2 * 1e9 * 128 / (459e12 * rates.fill)
+    one, two = (seconds(1e9, backward=True, fused=fused) for fused in (True, False))
+    assert two - one == pytest.approx(2 * product)
+    apart = replace(SPEC, train=replace(SPEC.train, fused_attention_backward=False))
+    assert predict_step(apart).step_s > predict_step(SPEC).step_s
+    assert predict_step(apart).hardware_flops > predict_step(SPEC).hardware_flops
+
+
+@pytest.mark.parametrize(("name", "slots"), [("v3", 2), ("v4", 2), ("v5e", 4), ("tpu7x", 4)])
+def test_vector_unit_starts_what_the_chips_bundles_hold(name, slots) -> None:
+    chip = chips().get(name)
+    rates, clock = Rates.of(chip, per_core=True), chip.figure("clock_hz")
+    assert rates.vector_ops_per_s == pytest.approx(slots * 8 * 128 * clock)
+    assert rates.stores_per_s == pytest.approx(8 * 128 * clock)
+
+
 @given(st.permutations([4, 4, 8]), st.sampled_from([1, 2, 4, 8, 16, 32]))
 def test_placed_axes_hold_as_many_chips_as_asked(shape, tensor) -> None:
     torus = Torus(shape=tuple(shape), wrap=(True, True, True))

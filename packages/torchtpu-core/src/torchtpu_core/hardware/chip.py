@@ -44,6 +44,7 @@ class Chip:
         sparse_core_tile_bytes: memory of a tile.
         mxu_per_core: matrix units of a TensorCore.
         mxu_side: rows, and columns, of a matrix unit.
+        vector_slots: operations on registers that a TensorCore starts in one cycle.
         clock_hz: TensorCore clock.
         peak_bf16_flops_per_s: per chip, dense, operands in bfloat16.
         peak_int8_ops_per_s: per chip, dense, operands in int8.
@@ -88,6 +89,7 @@ class Chip:
     sparse_core_tile_bytes: Sourced[int] | None = None
     mxu_per_core: int | None = None
     mxu_side: int | None = None
+    vector_slots: Sourced[int] | None = None
     clock_hz: Sourced[float] | None = None
     peak_bf16_flops_per_s: Sourced[float] | None = None
     peak_int8_ops_per_s: Sourced[float] | None = None

@@ -36,6 +36,10 @@ def _usable(gib: float) -> Sourced[int]:
     return Sourced(round(gib * GIB), _COMPILER, Status.MEASURED)
 
 
+def _slots(value: int) -> Sourced[int]:
+    return Sourced(value, "compiler: what one bundle of its schedules holds", Status.MEASURED)
+
+
 def _per_core(value: int) -> Sourced[int]:
     return Sourced(value, "jax tpu_info.py")
 
@@ -53,6 +57,7 @@ V2 = Chip(
     sparse_cores_per_chip=0,
     mxu_per_core=1,
     mxu_side=128,
+    vector_slots=_slots(2),
     clock_hz=_assumed(0.70 * _GHZ, "background; agrees with a profile in the book to 1.5 %"),
     peak_bf16_flops_per_s=Sourced(46 * TERA, "jax tpu_info.py"),
     hbm_bytes=Sourced(16 * GIB, "jax tpu_info.py: 16e9; the compiler allows 2 x 7.48 GiB"),
@@ -80,6 +85,7 @@ V3 = Chip(
     sparse_cores_per_chip=2,
     mxu_per_core=2,
     mxu_side=128,
+    vector_slots=_slots(2),
     clock_hz=_assumed(0.94 * _GHZ, "ISCA23"),
     peak_bf16_flops_per_s=Sourced(123 * TERA, "v3 docs; jax and the book have 140"),
     power_mean_w=_assumed(220.0, "ISCA23"),
@@ -114,6 +120,7 @@ V4 = Chip(
     sparse_core_lanes=8,
     mxu_per_core=4,
     mxu_side=128,
+    vector_slots=_slots(2),
     clock_hz=_assumed(1.05 * _GHZ, "ISCA23"),
     peak_bf16_flops_per_s=Sourced(275 * TERA, "v4 docs"),
     peak_int8_ops_per_s=Sourced(275 * TERA, "v4 docs"),
@@ -153,6 +160,7 @@ V5E = Chip(
     sparse_cores_per_chip=0,
     mxu_per_core=4,
     mxu_side=128,
+    vector_slots=_slots(4),
     clock_hz=_assumed(1.5 * _GHZ, "book"),
     peak_bf16_flops_per_s=Sourced(197 * TERA, "v5e docs"),
     peak_int8_ops_per_s=Sourced(393 * TERA, "v5e docs; jax has 394"),
@@ -190,6 +198,7 @@ V5P = Chip(
     sparse_core_tile_bytes=Sourced(512 * KIB, "jax tpu_info.py"),
     mxu_per_core=4,
     mxu_side=128,
+    vector_slots=_slots(4),
     clock_hz=_assumed(1.75 * _GHZ, "inferred: peak over the width of its matrix units"),
     peak_bf16_flops_per_s=Sourced(459 * TERA, "v5p docs"),
     peak_int8_ops_per_s=Sourced(918 * TERA, "jax tpu_info.py and book"),
@@ -229,6 +238,7 @@ V6E = Chip(
     sparse_core_tile_bytes=Sourced(256 * KIB, "jax tpu_info.py"),
     mxu_per_core=2,
     mxu_side=256,
+    vector_slots=_slots(4),
     clock_hz=_assumed(1.75 * _GHZ, "inferred: peak over the width of its matrix units"),
     peak_bf16_flops_per_s=Sourced(918 * TERA, "v6e docs"),
     peak_int8_ops_per_s=Sourced(1836 * TERA, "v6e docs"),
@@ -269,6 +279,7 @@ TPU7X = Chip(
     sparse_core_tile_bytes=Sourced(512 * KIB, "jax tpu_info.py"),
     mxu_per_core=2,
     mxu_side=256,
+    vector_slots=_slots(4),
     clock_hz=_assumed(2.2 * _GHZ, "inferred from the peak; a third-party model has the same"),
     peak_bf16_flops_per_s=Sourced(2307 * TERA, "tpu7x docs"),
     peak_fp8_flops_per_s=Sourced(4614 * TERA, "tpu7x docs"),

@@ -29,9 +29,17 @@ _STATISTIC_BYTES = LANES * 4
 STATISTICS_MOVED = 4
 
 
-#: Products of the gradient's kernels, by whether queries and whether keys or values want theirs:
-#: each computes the scores and their gradients, and one product for each result.
-_PRODUCTS = {(True, True): 5, (True, False): 3, (False, True): 4, (False, False): 0}
+#: Products of the gradient's kernels, by whether queries and whether keys or values want theirs,
+#: and those of them that were, or are, also computed elsewhere: a kernel for queries, and one for
+#: keys and values, each compute the scores and their gradients, and then their results.
+_PRODUCTS = {
+    (True, True): (7, 3),
+    (True, False): (3, 1),
+    (False, True): (4, 1),
+    (False, False): (0, 0),
+}
+#: The same where all gradients come of one computation.
+_AT_ONCE = (5, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +47,9 @@ class AttentionWork:
     """What one call of attention, or of its gradient, does.
 
     Attributes:
-        scores: pairs of query and key that are computed, over all heads; of a gradient that not all
-            operands want, the part of them that its products are of all five.
+        scores: pairs of query and key that are computed, over all heads; of a gradient, times its
+            products over five.
+        again: of a gradient, the part of its products that were, or are, also computed elsewhere.
         head_dims: widths of keys and of values.
         gradient: whether it is the gradient.
         flash: whether the kernels compute it.
@@ -49,6 +58,7 @@ class AttentionWork:
     """
 
     scores: float
+    again: float
     head_dims: tuple[int, int]
     gradient: bool
     flash: bool
@@ -68,18 +78,21 @@ def attention_of(name: str, args: Sequence[Any]) -> AttentionWork | None:
     drops = any(isinstance(argument, float) and argument > 0.0 for argument in rest)
     flash = not drops and _is_flash(query, key, value, rest)
     pairs = float(math.prod(query.shape[:-1]) * lengths[1])
+    products, again = _AT_ONCE
     if flash:
         pairs *= math.prod(map(whole, lengths)) / math.prod(lengths)
         share = _share(lengths, min(1024, lengths[0])) if causal else 1.0
         wanted = _wanted(rest) if gradient else (True, True)
         moved = _kernel_bytes(query, key, causal=causal, gradient=gradient, wanted=wanted)
-        pairs *= share * _PRODUCTS[wanted] / 5
+        products, again = _PRODUCTS[wanted] if gradient else _AT_ONCE
+        pairs *= share * products / 5
     else:
         per_score = cal.SCORE_BYTES_BACKWARD if gradient else cal.SCORE_BYTES_FORWARD
         moved = pairs * per_score.value
     widths = int(query.shape[-1]), int(value.shape[-1])
     return AttentionWork(
         scores=pairs,
+        again=again / products if gradient and products else 0.0,
         head_dims=widths,
         gradient=gradient,
         flash=flash,

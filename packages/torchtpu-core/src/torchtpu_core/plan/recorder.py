@@ -336,8 +336,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if attention is not None:
             op.work = Work.ATTENTION
             op.scores, op.head_dims = attention.scores, attention.head_dims
-            op.gradient, op.kernel_bytes = attention.gradient, attention.hbm_bytes
-            op.flash, op.drawn = attention.flash, attention.drawn
+            op.gradient, op.again, op.flash = attention.gradient, attention.again, attention.flash
+            op.kernel_bytes, op.drawn = attention.hbm_bytes, attention.drawn
             op.dtype = op_work.dtype_of(on_device[0])
             return
         products = op_work.products_of(name, args, results[0] if results else None)

@@ -88,6 +88,7 @@ class Op:
         scores: pairs of query and key of attention, over all heads.
         head_dims: widths of keys and of values.
         gradient: of attention, whether it is the backward kernel.
+        again: of attention's gradient, the part of its products that compute scores again.
         flash: of attention, whether kernels compute it without its scores in HBM.
         kernel_bytes: of attention, what its kernels, or its scores, move through HBM.
         drawn: random numbers that it draws.
@@ -118,6 +119,7 @@ class Op:
     scores: float = 0.0
     head_dims: tuple[int, int] = (0, 0)
     gradient: bool = False
+    again: float = 0.0
     flash: bool = False
     approximate: bool = False
     kernel_bytes: float = 0.0

@@ -198,9 +198,13 @@ class Plan:
             return 0.0
         return max(p.samples_per_rank * p.data_parallel for p in self.all_roles) / self.step_s
 
-    def flops(self, *phases: Phase) -> float:
-        """Matrix operations of one device in some phases."""
-        return sum(item.flops for item in self.schedule.placed if item.op.phase in phases)
+    def flops(self, *, again: bool) -> float:
+        """Matrix operations of one device, with or without those that are computed again."""
+        return sum(
+            item.flops if again else item.flops * (1 - item.op.again)
+            for item in self.schedule.placed
+            if again or item.op.phase is not Phase.RECOMPUTE
+        )
 
     @property
     def peak_flops_per_s(self) -> float:
@@ -211,19 +215,19 @@ class Plan:
     @property
     def mfu(self) -> float:
         """Model operations, recomputed ones left out, over the peak's."""
-        return self._part_of_peak(*(phase for phase in Phase if phase is not Phase.RECOMPUTE))
+        return self._part_of_peak(again=False)
 
     @property
     def hfu(self) -> float:
         """All operations over the peak's."""
-        return self._part_of_peak(*Phase)
+        return self._part_of_peak(again=True)
 
-    def _part_of_peak(self, *phases: Phase) -> float:
+    def _part_of_peak(self, *, again: bool) -> float:
         """Matrix operations of all ranks over what they could do in the step."""
         if not self.step_s:
             return 0.0
         ranks = [len(role.ranks) for role in self.roles] or [1]
-        done = sum(n * p.flops(*phases) for n, p in zip(ranks, self.all_roles, strict=True))
+        done = sum(n * p.flops(again=again) for n, p in zip(ranks, self.all_roles, strict=True))
         return done / (sum(ranks) * self.step_s * self.peak_flops_per_s)
 
     def by_work(self) -> dict[str, float]:

@@ -69,6 +69,12 @@ MULTISLICE_LOSS = Sourced(
     "tables from 1 to 32 slices",
     Status.ASSUMED,
 )
+VECTOR_SLOTS = Sourced(
+    4,
+    "operations on registers in one cycle of chips whose record has none: as the compiler's "
+    "bundles for v5e to tpu7x hold; those for v2 to v4 hold two",
+    Status.ASSUMED,
+)
 SOFTMAX_OPS_FORWARD = Sourced(
     2.5, "vector operations per score that matrix work does not hide, forward", Status.ASSUMED
 )

@@ -20,6 +20,7 @@ from torchtpu_core.ici.slices import Slice
 from torchtpu_core.simulator.calibration import ICI_HIDDEN
 from torchtpu_core.simulator.collective_pricing import collective_s
 from torchtpu_core.simulator.cost import MatmulClass, Precision, ProgramCost
+from torchtpu_core.simulator.rates import vector_slots
 from torchtpu_core.units import seconds_to_ps
 
 HBM_ACHIEVABLE_FRACTION = Sourced(
@@ -33,11 +34,8 @@ LAUNCH_OVERHEAD_S = Sourced(
     Status.ASSUMED,
 )
 VECTOR_LANES = Sourced(8 * 128, "jax tpu_info.py: 8 sublanes of 128 lanes", Status.DATASHEET)
-VECTOR_SLOTS = Sourced(
-    4, "compiler: v5e's bundles hold 4 vector operations; other chips assumed alike", Status.ASSUMED
-)
 TRANSCENDENTAL_SLOTS = Sourced(
-    1, "compiler: v5e's bundles hold 1 of them; other chips assumed alike", Status.ASSUMED
+    1, "compiler: bundles for v2 to tpu7x hold 1 of them", Status.MEASURED
 )
 # The matrix unit multiplies bfloat16; float32 products are sums of products of parts.
 F32_PASSES = {
@@ -148,7 +146,7 @@ def vector_s(cost: ProgramCost, chip: Chip) -> float:
     cores = (chip.cores_per_chip or 1) / (chip.devices_per_chip or 1)
     lanes_per_s = VECTOR_LANES.value * cores * chip.figure("clock_hz")
     return max(
-        cost.elementwise_flops / (VECTOR_SLOTS.value * lanes_per_s),
+        cost.elementwise_flops / (vector_slots(chip) * lanes_per_s),
         cost.transcendentals / (TRANSCENDENTAL_SLOTS.value * lanes_per_s),
     )
 

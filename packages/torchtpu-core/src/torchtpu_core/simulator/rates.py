@@ -21,8 +21,12 @@ from torchtpu_core.units import ceil_div
 
 SUBLANES = 8
 LANES = 128
-VECTOR_SLOTS = 4
 WORD_BYTES = 4
+
+
+def vector_slots(chip: Chip) -> int:
+    """Operations on whole registers that one core starts in a cycle."""
+    return (chip.vector_slots or cal.VECTOR_SLOTS).value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class Rates:
         mxu_side: S.
         hbm_bytes_per_s: reads and writes together.
         vector_ops_per_s: element operations of all lanes and slots.
+        stores_per_s: elements that leave the vector unit, one slot of a bundle.
         cores: TensorCores that the work is spread over.
     """
 
@@ -41,12 +46,8 @@ class Rates:
     mxu_side: int
     hbm_bytes_per_s: float
     vector_ops_per_s: float
+    stores_per_s: float
     cores: int
-
-    @property
-    def stores_per_s(self) -> float:
-        """Elements per second that leave the vector unit: one slot of its four."""
-        return self.vector_ops_per_s / VECTOR_SLOTS
 
     @classmethod
     def of(cls, chip: Chip, *, per_core: bool = False) -> Rates:
@@ -57,12 +58,13 @@ class Rates:
         int8 = chip.peak_int8_ops_per_s.value if chip.peak_int8_ops_per_s else bf16
         fp8 = chip.peak_fp8_flops_per_s.value if chip.peak_fp8_flops_per_s else bf16
         peaks = {"bf16": bf16, "f32": bf16, "f64": bf16, "int8": int8, "fp8": max(fp8, bf16)}
-        lanes_per_s = SUBLANES * LANES * VECTOR_SLOTS * chip.figure("clock_hz") * cores
+        lanes_per_s = SUBLANES * LANES * chip.figure("clock_hz") * cores
         return cls(
             flops_per_s={dtype: peak * share for dtype, peak in peaks.items()},
             mxu_side=chip.mxu_side or LANES,
             hbm_bytes_per_s=chip.figure("hbm_bytes_per_s") * share,
-            vector_ops_per_s=lanes_per_s * share,
+            vector_ops_per_s=lanes_per_s * vector_slots(chip) * share,
+            stores_per_s=lanes_per_s * share,
             cores=1 if per_core else cores,
         )
 
@@ -122,17 +124,27 @@ class Rates:
         return 1 / (1 + self.mxu_side / cal.MATRIX_FILL_ROWS.value)
 
     def attention_s(
-        self, scores: float, head_dim: int, value_dim: int, *, backward: bool, passes: int = 1
+        self,
+        scores: float,
+        head_dim: int,
+        value_dim: int,
+        *,
+        backward: bool,
+        fused: bool = True,
+        passes: int = 1,
     ) -> float:
         """Seconds of attention over `scores` pairs of query and key, of all heads.
 
         Forward two products, backward five, each of so many passes over the matrix unit, of which
-        it uses ``dim / S``.
+        it uses ``dim / S``. If the gradients of queries and those of keys and values have a kernel
+        each (not `fused`), both compute the scores and their gradients: seven.
         """
         side = self.mxu_side
         pad_k = ceil_div(head_dim, side) * side
         pad_v = ceil_div(value_dim, side) * side
-        products = (3 * pad_k + 2 * pad_v) if backward else (pad_k + pad_v)
+        products = pad_k + pad_v
+        if backward:
+            products += 2 * pad_k + pad_v if fused else 3 * pad_k + 2 * pad_v
         ops = cal.SOFTMAX_OPS_BACKWARD.value if backward else cal.SOFTMAX_OPS_FORWARD.value
         matrix = 2.0 * scores * products * passes / (self.flops_per_s["bf16"] * self.fill)
         return matrix + scores * ops / self.vector_ops_per_s

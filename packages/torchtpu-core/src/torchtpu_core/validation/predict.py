@@ -153,7 +153,9 @@ def _attention(chip: Chip, run: AttentionRun) -> tuple[float, float]:
     heads = 2 * run.heads + 2 * (run.kv_heads or run.heads)
     tensors = 2 * heads if run.backward else heads
     moved = 2 * tensors * run.batch * run.sequence * run.head_dim
-    core = rates.attention_s(scores, run.head_dim, run.head_dim, backward=run.backward)
+    core = rates.attention_s(
+        scores, run.head_dim, run.head_dim, backward=run.backward, fused=run.fused
+    )
     return start.value + max(core, rates.hbm_s(moved)), moved
 
 

@@ -140,6 +140,7 @@ class AttentionRun:
         causal: a token attends to earlier ones only.
         window: tokens that a token attends to; 0 if all.
         backward: the gradients' kernel, not the forward one.
+        fused: one kernel makes all gradients, not one those of queries and one the others.
         per_core: one core of the chip computes.
         host_timed: the time includes starting the program from the host.
     """
@@ -152,6 +153,7 @@ class AttentionRun:
     causal: bool = True
     window: int = 0
     backward: bool = False
+    fused: bool = True
     per_core: bool = False
     host_timed: bool = False
 

@@ -240,6 +240,8 @@ class Train:
         grad_bytes: bytes per gradient element where gradients are exchanged over DCN.
         flash_attention: a kernel keeps the scores in VMEM; without one, all pairs of queries
             and keys, masked ones too, go through HBM.
+        fused_attention_backward: one kernel makes all gradients of attention; of two, one for
+            queries and one for keys and values, each computes the scores again.
         one_hot_embedding: the look-up is a product with a one-hot matrix.
         backward: whether there is a backward pass and an update.
     """
@@ -258,6 +260,7 @@ class Train:
     weight_bytes: int = 4
     grad_bytes: int = 4
     flash_attention: bool = True
+    fused_attention_backward: bool = True
     one_hot_embedding: bool = False
     backward: bool = True
 

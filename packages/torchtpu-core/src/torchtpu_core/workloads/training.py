@@ -193,8 +193,11 @@ class _Step:
         total = runs * forward
         products = runs * 2
         if self.train.backward:
-            total += self.rates.attention_s(scores, layer.head_dim, layer.value_dim, backward=True)
-            products += 5
+            fused = self.train.fused_attention_backward or not self.train.flash_attention
+            total += self.rates.attention_s(
+                scores, layer.head_dim, layer.value_dim, backward=True, fused=fused
+            )
+            products += 5 if fused else 7
         if not self.train.flash_attention:
             moved = runs * cal.SCORE_BYTES_FORWARD.value
             moved += cal.SCORE_BYTES_BACKWARD.value if self.train.backward else 0
