@@ -134,3 +134,20 @@ def test_product_is_kept_as_its_elementwise_end_rounds_it(rounded, also_read, si
     memory = memory_of(found.ops, found.blocks, (0, len(ops)), 1 << 40, Vmem(0))
     alive = sum(memory.curves[category][3] for category in Category) - memory.holes_bytes
     assert alive == 2 * MIB + size  # 5 and 6 are there throughout
+
+
+def test_gradients_that_no_optimizer_reads_are_summed_in_place() -> None:
+    # The sum reads what it writes, and nobody else does: rules that follow readers end there.
+    ops = [
+        _mm(1, 2),
+        _mm(1, 3),
+        op("add_", Work.ELEMENTWISE, (2, 3), (2,)),
+        op("relu", Work.ELEMENTWISE, (1,), (4,)),
+    ]
+    found = recording(ops, {2: 4, 3: 3})
+    for storage in (2, 3):
+        found.blocks[storage].shape = (512, 512)
+    uses = uses_of(found.ops, found.blocks, 0)
+    assert [one.name for one in uses.readers_alone(found.ops, 3)] == ["add_"]
+    memory = memory_of(found.ops, found.blocks, (0, len(ops)), 1 << 40, Vmem(0))
+    assert memory.peak_bytes > 0

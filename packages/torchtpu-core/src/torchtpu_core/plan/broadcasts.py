@@ -79,8 +79,7 @@ def broadcast_lives(broadcasts: Sequence[Broadcast]) -> list[Life]:
 def _ends(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, storage: int) -> Iterator[int]:
     """Elementwise results made of a product's that nobody else reads."""
     count = math.prod(blocks[storage].shape) if storage in blocks else 0
-    while len(readers := uses.readers.get(storage, [])) == 1:
-        op = ops[readers[0]]
+    for op in uses.readers_alone(ops, storage):
         if not is_elementwise(op) or reduces(op) or op.writes[0] not in blocks:
             return
         storage = op.writes[0]

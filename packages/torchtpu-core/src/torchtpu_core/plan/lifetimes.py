@@ -9,6 +9,7 @@ them, whatever Python still refers to. What is computed again for its readers
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -159,9 +160,8 @@ def _rounded_bytes(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, stor
     """
     if ops[uses.writers[storage][0]].work is not Work.MATMUL:
         return 0
-    made, count = storage, math.prod(blocks[storage].shape)
-    while len(readers := uses.readers.get(made, [])) == 1 and is_elementwise(ops[readers[0]]):
-        op = ops[readers[0]]
+    count = math.prod(blocks[storage].shape)
+    for op in itertools.takewhile(is_elementwise, uses.readers_alone(ops, storage)):
         made = op.writes[0]
         if made not in blocks or math.prod(blocks[made].shape) != count:
             return 0
@@ -212,12 +212,8 @@ def _keeps_sums(
 
 def _is_for_softmax(ops: Sequence[Op], uses: Uses, storage: int) -> bool:
     """Whether a product's result is multiplied by a softmax, at its end, for its gradient."""
-    while len(readers := uses.readers[storage]) == 1 and is_elementwise(ops[readers[0]]):
-        op = ops[readers[0]]
-        if op.name == GRADIENT:
-            return True
-        storage = op.writes[0]
-    return False
+    alone = itertools.takewhile(is_elementwise, uses.readers_alone(ops, storage))
+    return any(op.name == GRADIENT for op in alone)
 
 
 def _takes_float32(op: Op, ops: Sequence[Op], uses: Uses) -> bool:

@@ -14,6 +14,7 @@ fill lanes are kept as they are moved for batched products.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -154,7 +155,7 @@ def _summed_product(
     for made in op.reads if op.name == "add" and len(op.reads) > 1 else ():
         while made in found and len(uses.readers[made]) == 1:
             before = ops[uses.writers[made][-1]]
-            if not is_elementwise(before) or reduces(before) or not before.reads:
+            if not is_elementwise(before) or reduces(before) or before.reads[:1] in ((), (made,)):
                 break
             made = before.reads[0]
         if made in found or made in uses.fixed or len(uses.readers.get(made, ())) != 1:
@@ -182,8 +183,7 @@ def ends_of_products(
     for index, op in enumerate(ops):
         for storage in op.writes if takes_fused(op) else ():
             made = storage
-            while len(readers := uses.readers.get(made, [])) == 1:
-                reader = ops[readers[0]]
+            for reader in uses.readers_alone(ops, storage):
                 if not is_elementwise(reader) or reduces(reader):
                     break
                 count = math.prod(blocks[made].shape)
@@ -225,8 +225,7 @@ def _gradient_in_part(ops: Sequence[Op], uses: Uses, readers: Sequence[int]) -> 
     """
     made = [s for i in readers if ops[i].name.endswith("backward_data") for s in ops[i].writes]
     for storage in made:
-        while len(users := uses.readers.get(storage, [])) == 1 and is_elementwise(ops[users[0]]):
-            op = ops[users[0]]
+        for op in itertools.takewhile(is_elementwise, uses.readers_alone(ops, storage)):
             whole = ops[uses.writers[storage][-1]].write_bytes[0]
             if 2 * sum(op.read_bytes) <= whole:
                 return True

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torchtpu_core.plan.records import Block, Op
@@ -32,6 +32,19 @@ class Uses:
         """Storages that only the step uses, in the order in which they are written."""
         found = [storage for storage in self.writers if storage not in self.fixed]
         return sorted(found, key=lambda storage: self.writers[storage][0])
+
+    def readers_alone(self, ops: Sequence[Op], storage: int) -> Iterator[Op]:
+        """Operators each of which alone reads what the one before it makes, in their order.
+
+        One that changes its operand in place also reads what it makes, and is there once.
+        """
+        past = -1
+        while len(readers := self.readers.get(storage, [])) == 1 and readers[0] > past:
+            past = readers[0]
+            yield ops[past]
+            if not ops[past].writes:
+                return
+            storage = ops[past].writes[0]
 
 
 def uses_of(ops: Sequence[Op], blocks: dict[int, Block], start: int) -> Uses:
