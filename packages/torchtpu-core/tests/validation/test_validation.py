@@ -12,7 +12,7 @@ from torchtpu_core.cli.app import make_app
 from torchtpu_core.errors import SpecError
 from torchtpu_core.validation import compare, read_rows
 from torchtpu_core.validation.compare import Summary, by_configuration, by_row
-from torchtpu_core.validation.predict import predict
+from torchtpu_core.validation.predict import NotModelledError, predict
 from torchtpu_core.workloads import Spec, read_specs
 from torchtpu_core.workloads.fields import build
 from typer.testing import CliRunner
@@ -29,6 +29,16 @@ def small(tmp_path: Path) -> tuple[Path, Path]:
     (tmp_path / "specs" / "copy.toml").write_text(COPY)
     (tmp_path / "rows.csv").write_text(ROWS)
     return tmp_path / "rows.csv", tmp_path / "specs"
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [("tokens_per_s", "%"), ("tflops_per_chip", "GFLOP/s/chip"), ("tokens_per_s_per_chip", "s")],
+)
+def test_rate_in_a_unit_that_is_not_its_own_is_refused(metric, unit) -> None:
+    spec = read_specs(PUBLISHED / "specs")["R001"]
+    with pytest.raises(NotModelledError, match=f"{metric} is in '{unit}'; known units: "):
+        predict(spec, metric, unit)
 
 
 def test_public_rows_are_predicted_within_the_promised_errors() -> None:

@@ -206,8 +206,13 @@ def possible_shapes(chip: Chip) -> tuple[Shape, ...]:
 
 
 def nearest_shapes(chip: Chip, shape: Shape, count: int = 2) -> list[Shape]:
-    """The possible shapes most like `shape`: first in chips, then in side lengths."""
-    wanted = sorted(shape, reverse=True)
+    """The possible shapes most like `shape`: first in chips, then in side lengths.
+
+    A number of chips alone is like the most compact shape of so many.
+    """
+    side = math.prod(shape) ** (1 / max(chip.ici_axes, 1))
+    compact = [round(side)] * chip.ici_axes
+    wanted = compact if len(shape) == 1 else sorted(shape, reverse=True)
 
     def unlikeness(candidate: Shape) -> tuple[float, int]:
         sides = itertools.zip_longest(wanted, sorted(candidate, reverse=True), fillvalue=1)

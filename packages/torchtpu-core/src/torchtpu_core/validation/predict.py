@@ -44,6 +44,22 @@ METRICS = (
 )
 
 
+def _check_unit(metric: str, unit: str) -> None:
+    """Refuses a unit that a rate of a training step, which is shown as it is, cannot have.
+
+    Raises:
+        NotModelledError: it has no word of that rate's units.
+    """
+    words, known = {
+        "tflops_per_chip": (("tflop", "tf/", "top"), "TFLOP/s/chip"),
+        "tflops": (("tflop", "tf/", "top"), "TFLOP/s"),
+        "tokens_per_s": (("tok",), "tokens/s"),
+        "tokens_per_s_per_chip": (("tok",), "tokens/s/chip"),
+    }.get(metric, (("",), ""))
+    if not unit.lower().startswith(words):
+        raise NotModelledError(f"{metric} is in {unit!r}; known units: {known}")
+
+
 def _unknown(metric: str) -> NotModelledError:
     """The reason of a metric that is none, or that this kind of spec does not have."""
     if metric in METRICS:
@@ -61,6 +77,7 @@ def predict(spec: Spec, metric: str, unit: str) -> float:
     """
     if spec.unmodelled:
         raise NotModelledError(spec.unmodelled)
+    _check_unit(metric, unit)
     if spec.train is not None:
         return _training(spec, metric, unit)
     if metric == "speedup" and spec.compare_topology:
