@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from torchtpu_core.cli import script_sweep
 from torchtpu_core.plan.script_sweep import Tried, try_all, without_effect
 
 SCRIPT = """
@@ -52,3 +53,17 @@ def test_option_that_the_script_ignores_is_told() -> None:
     assert without_effect(every[:1]) == []
     failed = Tried(options=("--a=3",), plan={}, failure="no")
     assert without_effect([every[0], failed]) == []
+
+
+def test_choice_that_is_over_is_told_while_others_are_planned(monkeypatch, capsys) -> None:
+    hbm = {"peak_bytes": 1, "fits": True}
+    plan = {"tokens_per_s": 0, "samples_per_s": 0, "step_s": 1.0, "hbm": hbm}
+
+    def planned(command, sweeps):
+        yield Tried(options=("--a=1",), plan=plan)
+        assert capsys.readouterr().err == "1 of 2 choices are over: --a=1\n"
+        yield Tried(options=("--a=2",), plan=plan)
+
+    monkeypatch.setattr(script_sweep, "try_all", planned)
+    script_sweep.show(["train.py"], ["--a=1,2"], None, None, "")
+    assert "--a=2" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import typer
 from torchtpu_core.cli.console import print_table
 from torchtpu_core.cli.failure import DOES_NOT_FIT
 from torchtpu_core.errors import PlanError
-from torchtpu_core.plan.script_sweep import Tried, front, try_all, without_effect
+from torchtpu_core.plan.script_sweep import Tried, front, options_of, try_all, without_effect
 from torchtpu_core.reports import choices
 from torchtpu_core.units import format_bytes, format_seconds
 
@@ -37,7 +37,11 @@ def show(
         PlanError: none of the choices could be planned.
         typer.Exit: with 3, as a plan's, if none of them fits.
     """
-    tried = list(try_all(command, sweeps))
+    tried: list[Tried] = []
+    count = len(options_of(sweeps))
+    for choice in try_all(command, sweeps):
+        tried.append(choice)
+        typer.echo(f"{len(tried)} of {count} choices are over: {choice.name}", err=True)
     best = front(tried)
     rows = []
     for choice in tried:
