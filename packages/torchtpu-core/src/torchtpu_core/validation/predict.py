@@ -56,7 +56,7 @@ def _check_unit(metric: str, unit: str) -> None:
         "tokens_per_s": (("tok",), "tokens/s"),
         "tokens_per_s_per_chip": (("tok",), "tokens/s/chip"),
     }.get(metric, (("",), ""))
-    if not unit.lower().startswith(words):
+    if unit and not any(word in unit.lower() for word in words):
         raise NotModelledError(f"{metric} is in {unit!r}; known units: {known}")
 
 
