@@ -19,6 +19,7 @@ from torchtpu_core.lowering.table import Lowering
 from torchtpu_core.runtime import clients
 
 from torchtpu_compile import (
+    asserted,
     carried_numbers,
     factory_devices,
     flex_attention,
@@ -75,6 +76,7 @@ class Executable:
         carried_numbers.make_tensors(module)
         rng_states.annotate(module)
         factory_devices.annotate(module.graph)
+        asserted.own_conditions(module.graph)
         flex_attention.expand(module)
         seen = module.meta.get(USER_OUTPUTS)
         self.views = output_views.share(module, seen) if aliases else None
@@ -268,12 +270,13 @@ class _Builder:
                 tensors[source] = None
         writes = self._writes(step, tensors)
         values.update(dict.fromkeys(self._symbols_of((*tensors, *values))))
+        outputs = tuple(n for n in step.nodes if self._leaves(n, step))
         return Interface(
             tensors=tuple(tensors),
             scalars=tuple(scalars),
             numbers=tuple(values),
             constants=constants,
-            outputs=tuple(n for n in step.nodes if self._leaves(n, step)),
+            outputs=outputs if outputs or writes else asserted.conditions(step.nodes),
             writes=writes,
             saved=self.owner.saved,
         )
