@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, Max, Mod, ToFloat, TruncToInt
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
+from torchtpu_compile.guard_equations import largest_that_holds
 from torchtpu_compile.size_sources import readers, sources_of, true_sizes
 from torchtpu_compile.symbols import (
     Unbounded,
@@ -22,10 +23,9 @@ from torchtpu_compile.symbols import (
     expression,
     grows,
     largest,
-    largest_that_holds,
 )
 
-S, T, U = sympy.symbols("s0 s1 s2", positive=True, integer=True)
+S, T, U, K, L = sympy.symbols("s0 s1 s2 s3 s4", positive=True, integer=True)
 
 
 @pytest.mark.parametrize("most", [1, 3, 8, 40])
@@ -74,7 +74,7 @@ def test_rounded_quotient_of_a_fraction_stays_whole() -> None:
 def with_guard(expr: sympy.Expr, guard: sympy.Expr) -> Any:
     """A symbolic size of a tracer that has one guard."""
     shape_env = ShapeEnv()
-    shape_env.var_to_range[S] = ValueRanges(2, int_oo)
+    shape_env.var_to_range |= dict.fromkeys((S, T, U, K, L), ValueRanges(2, int_oo))
     shape_env.guards.append(SimpleNamespace(expr=guard))
     return torch.SymInt(SymNode(expr, shape_env, int, None))
 
@@ -95,6 +95,24 @@ def with_guard(expr: sympy.Expr, guard: sympy.Expr) -> Any:
 )
 def test_guards_simplify_quotients(expr: Any, guard: Any, expected: Any) -> None:
     assert expression(with_guard(expr, guard)) == expected
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        (K * L, S * T),
+        (3 * K * L, 3 * S * T),
+        (FloorDiv(K * L, S), T),
+        (FloorDiv(S * T, K), L),
+        (FloorDiv(3 * S * T, K), 3 * L),
+        (FloorDiv(K * L, 2 * S), FloorDiv(T, 2)),
+        (FloorDiv(K * L, U), FloorDiv(K * L, U)),
+        (FloorDiv(S * U, K), FloorDiv(S * U, K)),
+    ],
+)
+def test_shares_of_equal_products_are_sizes(expr: Any, expected: Any) -> None:
+    """The pixels of two images, all compared: ``[H*W, 8] @ [8, K*L]`` viewed as ``[H*W, H, W]``."""
+    assert expression(with_guard(expr, sympy.Eq(8 * K * L, 8 * S * T))) == expected
 
 
 @pytest.mark.parametrize(

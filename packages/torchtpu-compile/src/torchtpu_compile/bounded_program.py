@@ -31,10 +31,11 @@ from torchtpu_core.lowering.rng import Rng
 from torchtpu_compile import numbers
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
+from torchtpu_compile.guard_equations import largest_that_holds
 from torchtpu_compile.padded import Padded, Sizes
 from torchtpu_compile.result_layout import Layout, dense_strides
 from torchtpu_compile.size_sources import sources_of, true_sizes
-from torchtpu_compile.symbols import Unbounded, expression, is_static, largest_that_holds
+from torchtpu_compile.symbols import Unbounded, expression, is_static
 
 log = logging.getLogger("torchtpu")
 

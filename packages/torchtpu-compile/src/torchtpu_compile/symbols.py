@@ -21,6 +21,8 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
+from torchtpu_compile.guard_equations import equal_products, equations
+
 
 class Unbounded(Exception):
     """Why a graph cannot run at a larger size than the true one."""
@@ -31,12 +33,14 @@ def expression(size: Any) -> sympy.Expr:
     is_symbolic = isinstance(size, (torch.SymInt, torch.SymFloat))
     expr = size.node.expr if is_symbolic else sympy.sympify(size)
     if is_symbolic and expr.is_Mul:
-        expr = _equal_products(size.node.shape_env).get(expr, expr)
+        expr = equal_products(size.node.shape_env).of(expr)
     if not expr.has(sympy.Function):
         return expr
     if is_symbolic:
         known = _fixed(size.node.shape_env)
         expr = expr.replace(lambda e: known(e) is not None, known)
+        products = equal_products(size.node.shape_env)
+        expr = expr.replace(_is_division, lambda e: _share(products.all_of(e.args[0]), e))
         expr = _without_rests(expr, size.node.shape_env)
     return expr.replace(_is_rounded, _unrounded).replace(_is_division, lambda e: _whole(*e.args))
 
@@ -49,7 +53,7 @@ def _fixed(shape_env: Any) -> Callable[[sympy.Expr], sympy.Integer | None]:
     """
     count, known = _values.get(shape_env, (-1, {}))
     if count != len(shape_env.guards):
-        known = dict(_solved(a, b) for a, b in _equations(shape_env) if is_static(b))
+        known = dict(_solved(a, b) for a, b in equations(shape_env) if is_static(b))
         _values[shape_env] = len(shape_env.guards), known
 
     def value(expr: sympy.Expr) -> sympy.Integer | None:
@@ -77,12 +81,6 @@ def _solved(left: sympy.Expr, right: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr
     return (term, value) if is_static(value) else (left, right)
 
 
-def _equations(shape_env: Any) -> list[tuple[sympy.Expr, sympy.Expr]]:
-    """The two sides of each guard that is an equation."""
-    guards = (guard.expr for guard in shape_env.guards)
-    return [guard.args for guard in guards if isinstance(guard, sympy.Eq)]
-
-
 def _without_rests(expr: sympy.Expr, shape_env: Any) -> sympy.Expr:
     """An expression without the divisions that guards say leave no rest, if all of them cancel.
 
@@ -90,10 +88,10 @@ def _without_rests(expr: sympy.Expr, shape_env: Any) -> sympy.Expr:
     """
     count, exact = _quotients.get(shape_env, (-1, frozenset()))
     if count != len(shape_env.guards):
-        equations = _equations(shape_env)
-        rests = [rest for rest, value in equations if value == 0]
+        stated = equations(shape_env)
+        rests = [rest for rest, value in stated if value == 0]
         rests = [rest for rest in rests if type(rest).__name__ in ("Mod", "PythonMod")]
-        divisions = {rest.args for rest in rests} | _whole_divisions(equations)
+        divisions = {rest.args for rest in rests} | _whole_divisions(stated)
         exact = frozenset(args for args in divisions if is_static(args[1]))
         _quotients[shape_env] = len(shape_env.guards), exact
 
@@ -117,14 +115,14 @@ def _without_rests(expr: sympy.Expr, shape_env: Any) -> sympy.Expr:
 
 
 def _whole_divisions(
-    equations: Sequence[tuple[sympy.Expr, sympy.Expr]],
+    stated: Sequence[tuple[sympy.Expr, sympy.Expr]],
 ) -> set[tuple[sympy.Expr, ...]]:
     """What is divided without a rest because both sides of an equation would differ otherwise.
 
     Rows ``[b, s, d]`` viewed as ``[b, s // 4, 4, d]``: ``b*s*d == 4*b*d*(s//4)``.
     """
     found = set()
-    for left, right in equations:
+    for left, right in stated:
         for side, other in ((left, right), (right, left)):
             divisions = [e for e in sympy.Mul.make_args(side) if _is_division(e)]
             if len(divisions) == 1 and is_static(divisions[0].args[1]):
@@ -140,56 +138,11 @@ _quotients: weakref.WeakKeyDictionary[Any, tuple[int, frozenset[tuple[sympy.Expr
     weakref.WeakKeyDictionary()
 )
 
-_products: weakref.WeakKeyDictionary[Any, tuple[int, dict[sympy.Expr, sympy.Expr]]] = (
-    weakref.WeakKeyDictionary()
-)
 
-
-def _equal_products(shape_env: Any) -> dict[sympy.Expr, sympy.Expr]:
-    """Products of sizes and what a guard says they equal: one of older symbols, or a number.
-
-    Tokens ``[B, T]`` and targets ``[C, U]`` have symbols of their own; a loss over both, flat,
-    guards ``B*T == C*U``, which no symbol can be solved for. Heads and their width, joined for
-    a layer of 32 inputs, guard ``H*D == 32``.
-    """
-    count, found = _products.get(shape_env, (-1, {}))
-    if count == len(shape_env.guards):
-        return found
-    age = {symbol: i for i, symbol in enumerate(shape_env.var_to_range)}
-    found = {}
-    for sides in _equations(shape_env):
-        if all(side.is_Mul or is_static(side) for side in sides):
-            older, newer = sorted(sides, key=lambda e: _age(e, age))
-            found[newer] = older
-    _products[shape_env] = len(shape_env.guards), found
-    return found
-
-
-#: Larger sizes that are tried, one by one.
-_TRIED = 64
-
-
-def largest_that_holds(symbol: sympy.Symbol, shape_env: Any) -> int | None:
-    """The largest size at which all equations of guards over it alone hold; None: there is none.
-
-    Halves of ``s`` columns, one of which goes into a layer of 2 inputs, guard ``(s + 1)//2 == 2``:
-    at a padded ``s`` they would not fit. What comes again, as ``s % 8 == 0``, is no bound.
-    """
-    guards = (guard.expr for guard in shape_env.guards if isinstance(guard.expr, sympy.Eq))
-    equations = [equation for equation in guards if equation.free_symbols == {symbol}]
-    traced = shape_env.backed_var_to_val.get(symbol)
-    if not equations or traced is None:
-        return None
-    traced = int(traced)
-    far = (k * traced + more for k in (2, 4) for more in (0, 1))
-    values = [*range(traced, traced + _TRIED + 1), *far]
-    held = [n for n in values if all(e.subs(symbol, n) == sympy.true for e in equations)]
-    return max(held) if held and max(held) <= traced + _TRIED // 2 else None
-
-
-def _age(expr: sympy.Expr, age: Mapping[sympy.Symbol, int]) -> int:
-    """When the last symbol of an expression was made; a number is older than all."""
-    return max((age.get(symbol, len(age)) for symbol in expr.free_symbols), default=-1)
+def _share(dividends: Sequence[sympy.Expr], division: sympy.Expr) -> sympy.Expr:
+    """A division of the one among equal `dividends` of which it is a size that grows."""
+    shares = (_whole(dividend, division.args[1]) for dividend in dividends)
+    return next((share for share in shares if grows(share)), division)
 
 
 def _is_division(expr: sympy.Expr) -> bool:
