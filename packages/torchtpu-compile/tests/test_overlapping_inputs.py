@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that are inputs which overlap others and are written: AOTAutograd joins such inputs."""
+"""Written inputs that overlap others, which AOTAutograd joins, or that change places."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ def test_returned_inputs_lie_where_they_lay(backend: str, dynamic: bool) -> None
         for written in (actual[1], expected[1]):
             written.zero_()
         torch.testing.assert_close(on_device.cpu(), base)
+
+
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+def test_inputs_change_places(backend: str) -> None:
+    def swap(a: Tensor, b: Tensor) -> Tensor:
+        before = a.clone()
+        a.copy_(b)
+        b.copy_(before)
+        return a - b
+
+    ones, zeros = torch.ones(2, device="tpu"), torch.zeros(2, device="tpu")
+    difference = torch.compile(swap, backend=backend)(ones, zeros)
+    assert [t.tolist() for t in (difference, ones, zeros)] == [[-1, -1], [0, 0], [1, 1]]

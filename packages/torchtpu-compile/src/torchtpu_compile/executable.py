@@ -28,6 +28,7 @@ from torchtpu_compile import (
     output_views,
     recomputed,
     rng_states,
+    written_inputs,
 )
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.factory_devices import named_device
@@ -77,6 +78,7 @@ class Executable:
         rng_states.annotate(module)
         factory_devices.annotate(module.graph)
         asserted.own_conditions(module.graph)
+        written_inputs.read_first(module.graph)
         flex_attention.expand(module)
         seen = module.meta.get(USER_OUTPUTS)
         self.views = output_views.share(module, seen) if aliases else None

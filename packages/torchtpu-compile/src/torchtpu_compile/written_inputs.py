@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a backward graph reads of an input that its forward graph writes.
+"""What is read of an input that its graph writes, by the backward graph or by another write.
 
 The partitioner takes an input for unchanged. It may hand the input itself to the backward graph,
 or let that compute again what was made of it; either would read what was written.
@@ -8,7 +8,7 @@ or let that compute again what was made of it; either would read what was writte
 from __future__ import annotations
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torchtpu_compile.placement import is_input_write
@@ -45,3 +45,20 @@ def save_values(forward: GraphModule, count: int) -> None:
                 results[index] = forward.graph.call_function(torch.ops.aten.clone.default, (node,))
             results[index].meta = dict(node.meta)
     output.args = (results,)
+
+
+def read_first(graph: Graph) -> None:
+    """Give a written input the value that another one has before it is written itself.
+
+    Inputs that change places: Inductor takes the copy between the two writes out, and they would
+    run one after the other.
+    """
+    writes = [node for node in graph.nodes if is_input_write(node)]
+    written = {node.args[0] for node in writes}
+    for node in writes:
+        value = node.args[1]
+        if isinstance(value, Node) and value in written:
+            with graph.inserting_before(writes[0]):
+                own = graph.call_function(torch.ops.aten.clone.default, (value,))
+            own.meta = dict(value.meta)
+            node.update_arg(1, own)
