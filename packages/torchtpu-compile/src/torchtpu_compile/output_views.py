@@ -163,7 +163,6 @@ def share(module: GraphModule, count: int | None = None) -> OutputViews | None:
     for index, (argument, view) in in_arguments.items():
         results[index], views[index] = argument, view
     roots = [_root(node, known) for node in results[:count]]
-    placed = _told_by_place(results)
     groups: dict[Node, set[Node]] = {}
     for node, root in zip(results, roots, strict=False):
         if root is not None:
@@ -172,8 +171,7 @@ def share(module: GraphModule, count: int | None = None) -> OutputViews | None:
         if root is None or root is node:
             continue
         view = OutputView.of(node.meta["val"], root.meta["val"])
-        is_placed = index in placed and view.offset != 0
-        if len(groups[root]) > 1 or not view.is_own_memory or is_placed:
+        if len(groups[root]) > 1 or not view.is_own_memory:
             views[index] = view
             results[index] = root
     if not views:
@@ -263,24 +261,6 @@ def _kinds(results: Sequence[Any]) -> dict[int, tuple[_Kind, Node | None]]:
         is_anew = kind is _Kind.MADE_ANEW and base is not None and base < len(arguments)
         found[index] = kind, arguments[base] if is_anew else None
     return found
-
-
-def _told_by_place(results: Sequence[Any]) -> set[int]:
-    """The results that AOTAutograd makes anew where the graph's own lie in their storage.
-
-    Inputs that overlap and are written become one, of which no view functions lead to them.
-    """
-    context = torch._guards.TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    if metadata is None:
-        return set()
-    first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
-    infos = enumerate(metadata.output_info[: len(results) - first], first)
-    return {
-        index
-        for index, info in infos
-        if info.view_meta_sequence is None and _kind(results[index], info) is _Kind.MADE_ANEW
-    }
 
 
 def _arguments(results: Sequence[Any], tokens: int) -> list[Node]:
