@@ -28,6 +28,7 @@ from torchtpu_compile import (
     output_views,
     recomputed,
     rng_states,
+    transformed_numbers,
     written_inputs,
 )
 from torchtpu_compile.buckets import BucketPolicy
@@ -75,6 +76,7 @@ class Executable:
         aliases: bool = False,
     ) -> None:
         carried_numbers.make_tensors(module)
+        transformed_numbers.make_tensors(module.graph)
         rng_states.annotate(module)
         factory_devices.annotate(module.graph)
         asserted.own_conditions(module.graph)

@@ -91,6 +91,7 @@ def _prepare_dynamo() -> None:
         open_strides,
         recurrent_notice,
         resampling,
+        transformed_numbers,
     )
 
     register()
@@ -106,6 +107,7 @@ def _prepare_dynamo() -> None:
     open_numbers.register()
     resampling.register()
     recurrent_notice.register()
+    transformed_numbers.register()
     for package in _KERNELS:
         trace_rules.add(package)
 
