@@ -191,3 +191,20 @@ def test_a_rounded_quotient_of_numbers_alone(mode: str | None) -> None:
     )
     for a, b in ((1024, 100), (7, -2), (9, 3)):
         torch.testing.assert_close(compiled(a, b), div(a, b * 1.0, rounding_mode=mode))
+
+
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_range_that_counts_down_by_an_open_step(dynamic: bool | None, backend: str) -> None:
+    def function(step: int, device: str) -> tuple[Tensor, Tensor]:
+        places = torch.arange(100, -100, step, device=device)
+        return places, places.sum() + step
+
+    compiled = torch.compile(function, backend=backend, dynamic=dynamic)
+    for step in (-1, -3, -2, -7, -200):
+        for actual, expected in zip(compiled(step, "tpu"), function(step, "cpu"), strict=True):
+            assert torch.equal(actual.cpu(), expected)
+    rolled = torch.compile(lambda x, by: x.roll(by) * by, backend=backend, dynamic=dynamic)
+    x = torch.arange(9)
+    for by in (-2, 3, -5, 4, -20):
+        assert torch.equal(rolled(x.to("tpu"), by).cpu(), x.roll(by) * by)

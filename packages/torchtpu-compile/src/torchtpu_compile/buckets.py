@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 
 #: Buckets of small sizes; above the last, powers of two.
 _SMALL = (16, 64)
+#: The bucket of all numbers below zero, such as the step of a range that counts down: no size is
+#: bounded by what one of them is padded to.
+BELOW_ZERO = -1
 #: A size this often seen gets a finer bucket.
 _USES_BEFORE_FINE = 8
 #: Combinations of sizes that are remembered; then all are forgotten.
@@ -49,7 +52,9 @@ class BucketPolicy:
             self.chosen.clear()
         self.counts[true] += 1
         if self.multiple is not None:
-            found = tuple(-(-n // self.multiple) * self.multiple for n in true)
+            found = tuple(
+                BELOW_ZERO if n < 0 else -(-n // self.multiple) * self.multiple for n in true
+            )
         elif not self.is_frequent(true) and true in self.chosen:
             return self.chosen[true]
         else:
@@ -75,6 +80,8 @@ class BucketPolicy:
 
 def coarse(size: int) -> int:
     """The coarse bucket of a size."""
+    if size < 0:
+        return BELOW_ZERO
     for bucket in _SMALL:
         if size <= bucket:
             return bucket
@@ -83,5 +90,7 @@ def coarse(size: int) -> int:
 
 def fine(size: int) -> int:
     """The smallest bucket that holds a size: eight to a power of two, at most 12.5 % larger."""
+    if size < 0:
+        return BELOW_ZERO
     step = max(1 << max((size - 1).bit_length() - 4, 0), 1)
     return -(-size // step) * step

@@ -134,7 +134,7 @@ class Sizes:
             symbols = [s for s in factor.free_symbols if s in self.padded_values]
             if factor.is_number and factor >= 0:
                 product *= int(factor)
-            elif len(symbols) == 1 and (most := self.padded_values[symbols[0]]) <= _SEARCHED:
+            elif len(symbols) == 1 and 0 <= (most := self.padded_values[symbols[0]]) <= _SEARCHED:
                 product *= largest(factor, most)
             else:
                 return None
