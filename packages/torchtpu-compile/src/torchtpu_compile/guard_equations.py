@@ -72,7 +72,8 @@ def equal_products(shape_env: Any) -> EqualProducts:
             number, product = newer.as_coeff_Mul()
             before, rest = older.as_coeff_Mul()
             common = sympy.gcd(number, before)
-            if number.is_Integer and number > 0 and product != 1:
+            # A symbol by itself is one that Dynamo has solved for: it stands for it elsewhere.
+            if number.is_Integer and number > 0 and product != 1 and not product.is_Symbol:
                 found[product] = number // common, rest * (before // common)
     known = EqualProducts(found)
     _products[shape_env] = len(shape_env.guards), known
