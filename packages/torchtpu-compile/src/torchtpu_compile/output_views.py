@@ -4,12 +4,13 @@
 A program's results are arrays of their own. Where several results are views of one
 tensor of the graph, or the elements of one do not fill its memory (``y[:, 0]``, an
 expanded tensor), the program returns that tensor once and the views are made of it after
-each call. Results that are views of inputs are AOTAutograd's business, which makes them
-anew itself; those that it hides from autograd (the parts of ``unbind``, what a custom
-function returns as it came) and those of tensor subclasses, whose parts it does not look at,
-are made of the arguments here. A single view whose elements
-do fill its memory (``y.t()``, ``y[1:]``) is a tensor of its own with the strides of eager,
-but no ``_base``: nobody else sees its memory.
+each call. A single view whose elements do fill its memory (``y.t()``, ``y[1:]``) is a tensor
+of its own with the strides of eager, but no ``_base``: nobody else sees its memory.
+
+Results that are views of inputs are made of the arguments. AOTAutograd makes most of them
+anew, by the place of what the graph returns. Those that it hides from autograd (the parts of
+``unbind``, what a custom function returns as it came) and those of tensor subclasses, whose
+parts it does not look at, the caller gets as they are.
 """
 
 from __future__ import annotations
