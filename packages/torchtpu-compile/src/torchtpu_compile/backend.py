@@ -21,6 +21,7 @@ from torchtpu_core.tpu import init
 from torchtpu_compile import (
     inductor_ops,
     optimizer_steps,
+    random_ops,
     records,
     saved_images,
     shortcut,
@@ -121,7 +122,7 @@ def compile_graph(
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional graph as a function that takes a list and empties it (boxed)."""
     with _disable_current_modes():  # AOTAutograd calls this under its fake mode
-        rows = {**inductor_ops.ROWS, **tables.current()}
+        rows = {**inductor_ops.ROWS, **random_ops.ROWS, **tables.current()}
         executable = Executable(name, module, rows, options.policy, aliases)
 
     run = executable.entry()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -50,22 +50,16 @@ class BoundedInterpreter:
     Args:
         nodes: in order.
         tables: lowering tables.
-        draws: how many random ops a node stands for.
-        rng_step: how far the generator advances for one.
     """
 
     def __init__(
         self,
         nodes: Sequence[Node],
         tables: Mapping[str, Lowering],
-        draws: Callable[[Node], int],
-        rng_step: int,
     ) -> None:
         self.nodes = nodes
         self.barriers = Barriers(nodes)
         self.tables = tables
-        self.draws = draws
-        self.rng_step = rng_step
 
     def run(self, env: dict[Node, Any], sizes: Sizes, rng: Rng | None) -> None:
         """Add the value of each node to `env`.
@@ -76,11 +70,11 @@ class BoundedInterpreter:
         drawn = 0
         for node in self.nodes:
             self.barriers.hold_back(node, env)
-            own, count = None, self.draws(node)
-            if rng is not None and count:
-                own = _TrueRng(rng.seed, rng.offset + np.uint64(self.rng_step * drawn))
+            own = None
+            if rng is not None and rng_states.is_random(node, self.tables):
+                own = TrueRng(rng.seed, rng.offset + np.uint64(rng_states.RNG_STEP * drawn))
                 own.place(node, sizes)
-                drawn += count
+                drawn += 1
             env[node] = self.run_node(node, env, sizes, own)
 
     def run_node(self, node: Node, env: Mapping[Node, Any], sizes: Sizes, rng: Rng | None) -> Any:
@@ -202,7 +196,7 @@ def _checked(call: Call, value: Any, expected: Any) -> Any:
 _WORD = np.dtype(np.uint32)
 
 
-class _TrueRng(Rng):
+class TrueRng(Rng):
     """A stream whose bits depend on the place in the true tensor, not in the padded one."""
 
     __slots__ = ("_exprs", "_sizes")

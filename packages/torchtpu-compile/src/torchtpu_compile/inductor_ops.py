@@ -1,59 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows for the ops that Inductor's passes put into graphs.
-
-Random ops arrive as seeds and draws: `inductor_seeds` takes as many steps of the
-generator as the ops it stands for, and a seed is the 64-bit key of one op's stream, so
-the numbers are those of eager mode.
-"""
+"""Rows for the ops that Inductor's passes put into graphs; random ones are in `random_ops`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 from jax import lax
 from torch.fx import Graph, Node
 from torchtpu_core.lowering import dtypes, promotion
-from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, decomposition, native
-
-#: How far the generator's offset advances for one random op.
-RNG_STEP = 4
-
-
-class _Keyed(Rng):
-    """A stream given by its key."""
-
-    def key(self) -> jax.Array:
-        """The key itself, kept in place of the seed."""
-        return self.seed
-
-
-def _seeds(count: int, *, rng: Rng) -> jax.Array:
-    keys = [Rng(rng.seed, rng.offset + np.uint64(RNG_STEP * i)).key() for i in range(count)]
-    return lax.bitcast_convert_type(jnp.stack(keys), np.int64)
-
-
-def _seed(*, rng: Rng) -> jax.Array:
-    return _seeds(1, rng=rng)[0]
-
-
-def _stream(seed: jax.Array) -> Rng:
-    return _Keyed(lax.bitcast_convert_type(seed, np.uint64), jnp.uint64(0))
-
-
-def _random(size: Sequence[int], seed: jax.Array, mode: str, *, align_dtype: Any = None) -> Any:
-    draw = _stream(seed).uniform if mode == "rand" else _stream(seed).normal
-    return draw(tuple(size), np.dtype(np.float32))
-
-
-def _randint(low: int, high: int, size: Sequence[int], seed: jax.Array) -> jax.Array:
-    bits = _stream(seed).bits(tuple(size), np.dtype(np.uint64)) % np.uint64(high - low)
-    return lax.bitcast_convert_type(bits, np.int64) + np.int64(low)
 
 
 def _iota(
@@ -85,11 +44,6 @@ _TABLE = (
     native("aten::reshape", jnp.reshape),
     _by_aten("_low_memory_max_pool_with_offsets"),
     _by_aten("_low_memory_max_pool_offsets_to_indices"),
-    native("prims::inductor_seeds", _seeds, random=True),
-    native("prims::inductor_seed", _seed, random=True),
-    native("prims::inductor_lookup_seed", lambda seeds, index: seeds[index]),
-    native("prims::inductor_random", _random),
-    native("prims::inductor_randint", _randint),
     native("prims::inductor_force_stride_order", lambda input, stride: input),
     native("prims::fma", lambda a, b, c: a * b + c),
     native("prims::prepare_softmax_online", _prepare_softmax),
@@ -98,11 +52,6 @@ _TABLE = (
 )
 #: The rows by overload name.
 ROWS: Mapping[str, Lowering] = {row.overload: row for row in _TABLE}
-
-
-def draws_of(target: Any, args: Sequence[Any]) -> int:
-    """How many random ops a random node stands for."""
-    return int(args[0]) if target is torch.ops.prims.inductor_seeds.default else 1
 
 
 def undo_lowering_patterns(graph: Graph) -> None:

@@ -51,6 +51,7 @@ def hook_compiler() -> None:
 _AFTER_IMPORT: Mapping[str, Callable[[ModuleType], None]] = {
     "torch._inductor.codegen.common": lambda module: _prepare_inductor(module),
     "torch._inductor.fx_passes.joint_graph": lambda module: _prepare_patterns(module),
+    "torch._inductor.fx_passes.replace_random": lambda module: _prepare_draws(module),
     "torch._dynamo": lambda module: _prepare_dynamo(),
 }
 
@@ -73,6 +74,12 @@ def _prepare_patterns(joint_graph: ModuleType) -> None:
     from torchtpu_compile import scaled_sums
 
     scaled_sums.register(joint_graph)
+
+
+def _prepare_draws(replace_random: ModuleType) -> None:
+    from torchtpu_compile import random_ops
+
+    random_ops.register(replace_random)
 
 
 def _prepare_dynamo() -> None:

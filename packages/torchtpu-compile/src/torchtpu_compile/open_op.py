@@ -29,7 +29,6 @@ from torchtpu_core.runtime.trace_words import Words
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import describe
-from torchtpu_compile.inductor_ops import RNG_STEP
 from torchtpu_compile.op_graph import read_inputs, results_of, scalar_dtype
 from torchtpu_compile.open_graph import OpenGraph, Pattern, arranged
 from torchtpu_compile.padded import Padded, Sizes, padded_size
@@ -313,7 +312,7 @@ class OpenOps:
             env[placeholder] = scalar if op.is_whole else Padded(scalar.to(of_part), ())
         env.update({number: expression(number.meta["val"]) for number in op.numbers})
         rng = words.rng(scalars) if node["random"] else None
-        BoundedInterpreter(op.nodes, tables.current(), lambda _: 1, RNG_STEP).run(env, sizes, rng)
+        BoundedInterpreter(op.nodes, tables.current()).run(env, sizes, rng)
         value = torch.fx.node.map_arg(op.returned, env.__getitem__)
         specs = [spec for _, specs in node["outs"] for spec in specs] + list(node["written"])
         return [

@@ -42,7 +42,6 @@ from torchtpu_compile.errors import (
     require_true,
     scope_of,
 )
-from torchtpu_compile.inductor_ops import RNG_STEP, draws_of
 from torchtpu_compile.placement import ASSERTIONS, is_subgraph
 from torchtpu_compile.recomputed import Barriers
 from torchtpu_compile.result_layout import strides_like
@@ -100,7 +99,7 @@ class Program:
         self._barriers = Barriers(nodes)
         self.interface = interface
         self.tables = tables
-        self.random_ops = sum(_draws(node, tables) for node in nodes)
+        self.random_ops = sum(rng_states.is_random(node, tables) for node in nodes)
         self._written = [index for index, _ in interface.writes]
         self._static_specs = _static_specs(interface.outputs)
         self._calls: dict[tuple[Any, ...], DeviceCall] = {}
@@ -124,9 +123,9 @@ class Program:
         operands = self._equal.operands_of(scalars)
         return self._call_for(values)(tensors, operands, self._written, specs)
 
-    def draws(self, node: Node) -> int:
-        """How many random ops a node stands for."""
-        return _draws(node, self.tables)
+    def draws(self, node: Node) -> bool:
+        """Whether a node is a random op."""
+        return rng_states.is_random(node, self.tables)
 
     def bind(
         self, operands: Sequence[int], returns: Sequence[tuple[bool, int | None]], *, boxed: bool
@@ -162,9 +161,7 @@ class Program:
     def _bounded_form(self, policy: BucketPolicy | None) -> BoundedProgram | None:
         if policy is None or not _has_open_sizes(self.interface):
             return None
-        interpreter = BoundedInterpreter(
-            self.nodes, self.tables, lambda node: _draws(node, self.tables), RNG_STEP
-        )
+        interpreter = BoundedInterpreter(self.nodes, self.tables)
         try:
             return BoundedProgram(self.name, self.interface, interpreter, policy, self.random_ops)
         except Unbounded as error:
@@ -200,9 +197,9 @@ class Program:
         for node in self.nodes:
             self._barriers.hold_back(node, env)
             own = None
-            if rng is not None and _is_random(node, self.tables):
-                own = Rng(rng.seed, rng.offset + np.uint64(RNG_STEP * drawn))
-                drawn += _draws(node, self.tables)
+            if rng is not None and self.draws(node):
+                own = Rng(rng.seed, rng.offset + np.uint64(rng_states.RNG_STEP * drawn))
+                drawn += 1
             env[node] = run_node(node, env, self.tables, own)
         written = [_like_operand(env[v], arrays[i]) for i, v in interface.writes]
         return (*(env[node] for node in interface.outputs), *written)
@@ -329,19 +326,6 @@ def _conformed(node: Node, value: Any, expected: Any) -> Any:
 
 def _like_operand(value: jax.Array, operand: jax.Array) -> jax.Array:
     return jnp.broadcast_to(cast(value, operand.dtype), operand.shape)
-
-
-def _is_random(node: Node, tables: Mapping[str, Lowering]) -> bool:
-    op = rng_states.random_op(node)
-    if not isinstance(op, torch._ops.OpOverload) or node.target is rng_states.RESTORES:
-        return False
-    row = tables.get(overload_name(op))
-    return row is not None and row.random
-
-
-def _draws(node: Node, tables: Mapping[str, Lowering]) -> int:
-    """How many random ops a node stands for."""
-    return draws_of(node.target, node.args) if _is_random(node, tables) else 0
 
 
 def _kind(node: Node) -> type:

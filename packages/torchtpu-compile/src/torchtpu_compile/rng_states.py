@@ -9,6 +9,7 @@ state never leaves the device here: it is a `(16,)` uint8 tensor, seed and offse
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,11 +19,16 @@ import torch
 from jax import lax
 from torch._prims import rng_prims
 from torch.fx import GraphModule, Node
+from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.rng import Rng
+from torchtpu_core.lowering.table import Lowering
 
 SAVES = rng_prims.run_and_save_rng_state
 RESTORES = rng_prims.run_with_rng_state
-_STATE_BYTES = 16
+#: Bytes of a packed state.
+STATE_BYTES = 16
+#: How far the generator's offset advances for one random op.
+RNG_STEP = 4
 
 
 def random_op(node: Node) -> Any:
@@ -30,6 +36,15 @@ def random_op(node: Node) -> Any:
     if node.target is SAVES:
         return node.args[0]
     return node.args[1] if node.target is RESTORES else node.target
+
+
+def is_random(node: Node, tables: Mapping[str, Lowering]) -> bool:
+    """Whether a node takes a step of the generator."""
+    op = random_op(node)
+    if not isinstance(op, torch._ops.OpOverload) or node.target is RESTORES:
+        return False
+    row = tables.get(overload_name(op))
+    return row is not None and row.random
 
 
 def annotate(module: GraphModule) -> None:
@@ -47,7 +62,7 @@ def annotate(module: GraphModule) -> None:
         with mode:
             value = random_op(node)(*args, **kwargs)
             device = jax.tree.leaves(value)[0].device
-            state = torch.empty(_STATE_BYTES, dtype=torch.uint8, device=device)
+            state = torch.empty(STATE_BYTES, dtype=torch.uint8, device=device)
         if device.type != "tpu":
             continue
         if node.target is RESTORES:
@@ -67,7 +82,7 @@ def _fake_mode(args: Any) -> Any:
 def pack(rng: Rng) -> jax.Array:
     """A state as bytes, `(16,)` uint8."""
     words = jnp.stack([rng.seed, rng.offset]).astype(np.uint64)
-    return lax.bitcast_convert_type(words, np.uint8).reshape(_STATE_BYTES)
+    return lax.bitcast_convert_type(words, np.uint8).reshape(STATE_BYTES)
 
 
 def unpack(state: jax.Array) -> Rng:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from torchtpu_core.lowering import dtypes
 
+from torchtpu_compile import rng_states
 from torchtpu_compile.bounded_call import Call, Number, Rule
 from torchtpu_compile.padded import Padded, padded_size
 from torchtpu_compile.symbols import expression, is_static
@@ -110,9 +111,21 @@ def _same_draws(call: Call) -> object:
     return Padded(values, x.dims)
 
 
+def _drawn(call: Call) -> Padded:
+    """A draw from a state, by places in the true tensor."""
+    from torchtpu_compile.bounded import TrueRng
+
+    at = rng_states.unpack(call.sizes.compact(call.args[0]).array)
+    rng = TrueRng(at.seed, at.offset)
+    rng.place(call.node, call.sizes)
+    call.args[0] = rng
+    return _filled(call)
+
+
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys((f"aten::{name}" for name in _FILLED), _filled),
     **dict.fromkeys(_COUNTED, _arange),
+    **dict.fromkeys(("torchtpu_inductor::draw", "torchtpu_inductor::draw_whole"), _drawn),
     **dict.fromkeys((f"aten::{name}" for name in _DRAWN_LIKE), _same_draws),
     "aten::scalar_tensor": lambda call: Padded(jnp.asarray(call.run()), ()),
 }

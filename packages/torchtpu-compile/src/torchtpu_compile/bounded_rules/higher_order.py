@@ -24,7 +24,7 @@ class _Subgraph(control_flow.Subgraph):
     """A subgraph of padded arrays; on the outside they are plain ones."""
 
     def __init__(self, node: Node, call: Call) -> None:
-        interpreter = BoundedInterpreter((), call.tables, lambda node: 0, 0)
+        interpreter = BoundedInterpreter((), call.tables)
         super().__init__(
             control_flow.module_of(node),
             lambda node, env: interpreter.run_node(node, env, call.sizes, None),

@@ -106,18 +106,19 @@ def _log_normal(self: jax.Array, mean: Operand = 1.0, std: Operand = 2.0, *, rng
 
 
 def _exponential(self: jax.Array, lambd: Operand = 1.0, *, rng: Rng) -> jax.Array:
-    compute = compute_dtype(self.dtype)
-    rate = promotion.cast(lambd, compute)
+    rate = promotion.cast(lambd, _F64)
     checks.require(rate > 0, RuntimeError, "exponential_ expects lambda > 0.0")
-    return -jnp.log(open_unit(rng, self.shape, compute)) / rate
+    compute = compute_dtype(self.dtype)
+    scale = (_F64.type(-1) / rate).astype(compute)
+    return jnp.log(open_unit(rng, self.shape, compute)) * scale
 
 
 def _geometric(self: jax.Array, p: Operand, *, rng: Rng) -> jax.Array:
-    compute = compute_dtype(self.dtype)
-    chance = promotion.cast(p, compute)
+    chance = promotion.cast(p, _F64)
     checks.require((chance > 0) & (chance < 1), RuntimeError, "geometric_ expects p in (0, 1)")
-    u = open_unit(rng, self.shape, compute)
-    return jnp.maximum(jnp.ceil(jnp.log(u) / jnp.log1p(-chance)), compute.type(1))
+    compute = compute_dtype(self.dtype)
+    failures = jnp.log1p(-open_unit(rng, self.shape, compute)) / jnp.log1p(-chance).astype(compute)
+    return jnp.floor(failures) + compute.type(1)
 
 
 def _cauchy(self: jax.Array, median: Operand = 0.0, sigma: Operand = 1.0, *, rng: Rng) -> jax.Array:
@@ -145,7 +146,7 @@ def _bernoulli(self: jax.Array, *, rng: Rng) -> jax.Array:
 
 
 def _bernoulli_p(self: jax.Array, p: Operand = 0.5, *, rng: Rng) -> jax.Array:
-    compute = compute_dtype(p.dtype) if isinstance(p, jax.Array) else compute_dtype(self.dtype)
+    compute = compute_dtype(p.dtype) if isinstance(p, jax.Array) else _F32
     return _coins(promotion.cast(p, compute), self.shape, rng).astype(self.dtype)
 
 
@@ -225,12 +226,12 @@ def _random_from(self: jax.Array, from_: Operand, to: Operand | None, *, rng: Rn
     return _whole(rng, self.shape, from_, span).astype(self.dtype)
 
 
-def _rand(size: Sequence[int], *, dtype: torch.dtype | None = None, rng: Rng) -> jax.Array:
+def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, rng: Rng) -> jax.Array:
     target = _target(dtype, dtypes.default_float())
     return _unit(rng, tuple(size), target).astype(target)
 
 
-def _randn(size: Sequence[int], *, dtype: torch.dtype | None = None, rng: Rng) -> jax.Array:
+def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, rng: Rng) -> jax.Array:
     target = _target(dtype, dtypes.default_float())
     return _normals(rng, tuple(size), target).astype(target)
 
@@ -249,7 +250,7 @@ def _normal_sized(
     return scaled.astype(target)
 
 
-def _randint_low(
+def randint_low(
     low: Operand,
     high: Operand,
     size: Sequence[int],
@@ -264,7 +265,7 @@ def _randint_low(
 def _randint(
     high: Operand, size: Sequence[int], *, dtype: torch.dtype | None = None, rng: Rng
 ) -> jax.Array:
-    return _randint_low(0, high, size, dtype=dtype, rng=rng)
+    return randint_low(0, high, size, dtype=dtype, rng=rng)
 
 
 def _rand_like(self: jax.Array, *, dtype: torch.dtype | None = None, rng: Rng) -> jax.Array:
@@ -337,18 +338,18 @@ _RANDOM: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("random", _random, ()),
     ("random.to", _random_to, ("to",)),
     ("random.from", _random_from, ("from", "to")),
-    ("rand", _rand, ()),
-    ("rand.generator", _rand, ()),
+    ("rand", rand, ()),
+    ("rand.generator", rand, ()),
     ("rand_like", _rand_like, ()),
     ("rand_like.generator", _rand_like, ()),
-    ("randn", _randn, ()),
-    ("randn.generator", _randn, ()),
+    ("randn", randn, ()),
+    ("randn.generator", randn, ()),
     ("randn_like", _randn_like, ()),
     ("randn_like.generator", _randn_like, ()),
     ("randint", _randint, ("high",)),
     ("randint.generator", _randint, ("high",)),
-    ("randint.low", _randint_low, ("low", "high")),
-    ("randint.low_generator", _randint_low, ("low", "high")),
+    ("randint.low", randint_low, ("low", "high")),
+    ("randint.low_generator", randint_low, ("low", "high")),
     ("randint_like", _randint_like, ("high",)),
     ("randint_like.generator", _randint_like, ("high",)),
     ("randint_like.low_dtype", _randint_like_low, ("low", "high")),

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random ops under plain `torch.compile`: the numbers of eager mode, in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+
+def _empty(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty_like(x, dtype=dtype)
+
+
+#: What a user draws, by name; each draws the same numbers compiled.
+DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "exponential": lambda x: _empty(x).exponential_(0.37),
+    "exponential of doubles": lambda x: _empty(x, torch.float64).exponential_(3.0),
+    "cauchy": lambda x: _empty(x).cauchy_(1.5, 0.7),
+    "geometric": lambda x: _empty(x).geometric_(0.3),
+    "geometric of whole numbers": lambda x: _empty(x, torch.int64).geometric_(0.1),
+    "uniform doubles": lambda x: torch.rand(7, dtype=torch.float64, device=x.device),
+    "normal of a size": lambda x: torch.normal(2.0, 3.0, (4, 5), device=x.device),
+    "normal of means": lambda x: torch.normal(x, 1.0),
+    "normal of deviations": lambda x: torch.normal(0.0, x.abs()),
+    "gumbel": lambda x: F.gumbel_softmax(x, hard=True),
+    "alpha dropout": lambda x: F.alpha_dropout(x, 0.3, True),
+    "dropout of bfloat16": lambda x: F.dropout(x.bfloat16(), 0.4),
+    "coins of doubles": lambda x: _empty(x, torch.float64).bernoulli_(0.4),
+    "whole numbers": lambda x: torch.randint_like(x, 3, 9),
+    "random_": lambda x: _empty(x).random_(9),
+}
+_VALUES = torch.linspace(-3, 3, 2000).reshape(40, 50)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_an_op_draws_the_numbers_of_eager_mode(name: str) -> None:
+    _assert_draws_alike(DRAWS[name])
+
+
+def test_draws_of_many_kinds_keep_their_order() -> None:
+    def mixed(x: Tensor) -> tuple[Tensor, ...]:
+        tokens = torch.multinomial(x.softmax(-1), 2)
+        order = torch.randperm(10, device=x.device)
+        coins = torch.bernoulli(x.sigmoid())
+        noise = torch.rand_like(x)
+        waits = _empty(x).exponential_()
+        more = torch.multinomial(x.softmax(-1), 2)
+        return tokens, order, coins, noise, waits, more, torch.randn_like(x), torch.rand_like(x)
+
+    _assert_draws_alike(mixed)
+
+
+def test_equal_draws_stay_apart() -> None:
+    def twice(x: Tensor) -> tuple[Tensor, ...]:
+        first, second = (torch.rand(40, 50, device=x.device) for _ in range(2))
+        one, two = (torch.randint(0, 99, (40,), device=x.device) for _ in range(2))
+        return first - second, one - two
+
+    results = _assert_draws_alike(twice)
+    assert all(bool((r != 0).any()) for r in results)
+
+
+@pytest.mark.parametrize("option", ["fallback_random", "pattern_matcher"])
+def test_options_of_inductor_change_no_numbers(option: str) -> None:
+    changed = option == "fallback_random"
+
+    def mixed(x: Tensor) -> tuple[Tensor, ...]:
+        return torch.rand_like(x), _empty(x).exponential_(), F.dropout(x, 0.4), torch.randn_like(x)
+
+    _assert_draws_alike(mixed, options={option: changed})
+
+
+def test_a_sampler_in_inference_mode_draws_the_tokens_of_eager_mode() -> None:
+    def sample(logits: Tensor) -> Tensor:
+        waits = torch.empty_like(logits).exponential_(1)
+        return torch.argmax(logits.softmax(-1) / waits, dim=-1)
+
+    with torch.inference_mode():
+        _assert_draws_alike(sample)
+
+
+def test_training_with_a_recomputed_region_draws_its_masks_once() -> None:
+    weight = torch.linspace(-1, 1, 64).reshape(8, 8)
+
+    def block(x: Tensor, w: Tensor) -> Tensor:
+        return F.dropout(torch.tanh(x @ w), 0.4) * torch.empty_like(x).exponential_()
+
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        inner = checkpoint(block, x, w, use_reentrant=False)
+        return (inner + F.dropout(x, 0.5) * torch.rand_like(x)).square().sum()
+
+    gradients = []
+    for function in (loss, torch.compile(loss)):
+        w = weight.to("tpu").requires_grad_()
+        torch.manual_seed(5)
+        function(torch.ones(4, 8, device="tpu"), w).backward()
+        gradients.append(w.grad.cpu())
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_draws_of_open_sizes_are_one_program() -> None:
+    def noisy(x: Tensor) -> Tensor:
+        whole = torch.randint(0, 9, x.shape, device=x.device)
+        return F.dropout(x, 0.3) + torch.rand_like(x) + _empty(x).exponential_() + whole
+
+    compiled = torch.compile(noisy, dynamic=True)
+    programs = []
+    for length in (70, 71, 72, 75):  # of one bucket
+        x = torch.ones(length, 5, device="tpu")
+        torch.manual_seed(3)
+        expected = noisy(x).cpu()
+        torch.manual_seed(3)
+        before = torch.tpu.counters()["programs"]
+        actual = compiled(x).cpu()
+        programs.append(torch.tpu.counters()["programs"] - before)
+        torch.testing.assert_close(actual, expected)
+    assert programs[1:] == [0, 0, 0]
+
+
+def test_graphs_of_the_cpu_keep_inductors_draws() -> None:
+    from torch._inductor.fx_passes import replace_random
+    from torch._inductor.virtualized import V
+
+    graph = torch.fx.Graph()
+    node = graph.call_function(
+        torch.ops.aten.rand.default, ([3],), {"device": torch.device("cpu"), "dtype": torch.float32}
+    )
+    node.meta["val"] = torch.empty(3)
+    graph.output(node)
+    module = torch.fx.GraphModule({}, graph)
+    with V.set_fake_mode(torch._subclasses.FakeTensorMode()):
+        replace_random.replace_random_passes(module)
+    targets = {str(n.target) for n in module.graph.nodes}
+    assert not any("torchtpu" in t for t in targets)
+    assert any("inductor_random" in t for t in targets)
+
+
+def _assert_draws_alike(
+    function: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
+    options: dict[str, bool] | None = None,
+) -> tuple[Tensor, ...]:
+    """Compare two calls in a row, and the state of the generator after them."""
+    torch.compiler.reset()
+    x = _VALUES.to("tpu")
+    drawn, states = [], []
+    for run in (function, torch.compile(function, options=options)):
+        torch.manual_seed(3)
+        results = [run(x), run(x)]
+        drawn.append([t for r in results for t in (r if isinstance(r, tuple) else (r,))])
+        states.append(torch.tpu.get_rng_state())
+    for actual, expected in zip(drawn[1], drawn[0], strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
+    assert torch.equal(states[0], states[1])
+    return tuple(drawn[1])
