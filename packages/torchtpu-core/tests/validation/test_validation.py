@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 from torchtpu_core.cli.app import make_app
 from torchtpu_core.errors import SpecError
-from torchtpu_core.validation import compare, read_rows
+from torchtpu_core.validation import Row, compare, read_rows
 from torchtpu_core.validation.compare import Summary, by_configuration, by_row
 from torchtpu_core.validation.predict import NotModelledError, predict
 from torchtpu_core.workloads import Spec, read_specs
@@ -63,6 +64,7 @@ def test_spec_with_a_mistake_is_the_reason_of_its_rows(small) -> None:
     good, _, wrong = compare(read_rows(rows), read_specs(specs))
     assert good.predicted is not None
     assert "no key 'copi'" in wrong.reason
+    assert wrong.mistake
 
 
 def _collective(topology: str, text: str, slices: int = 1) -> float:
@@ -143,20 +145,110 @@ def test_summary_of_errors_takes_magnitudes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text", ["id,metric\n", "id,m\0etric,value,unit\n", "", ROWS.replace(",", ";")]
+)
+def test_table_without_its_columns_raises(tmp_path, text) -> None:
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(SpecError, match="lacks the columns"):
+        read_rows(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
     [
-        ("id,metric\n", "lacks the columns"),
-        (ROWS + "A,time,1,s\n", "occurs twice"),
-        (ROWS + "D,time\n", "row 'D' has no value and no unit"),
-        (ROWS + "D,time,0,s\n", "give a number above 0"),
-        (ROWS + "D,time,nan,s\n", "give a number above 0"),
-        ("id,m\0etric,value,unit\n", "lacks the columns"),
+        ("A,time,1,s", "A occurs twice, first in .*rows.csv:2: give another"),
+        ("D,time", "rows.csv:5: row 'D' has no value and no unit"),
+        (",time,1,s", "row '' has no id"),
+        ("D,time,0,s", "row 'D', value = '0': .* give a number above 0"),
+        ("D,time,nan,s", "give a number above 0"),
+        ("D,time,-3,s", "Nearest: 3"),
+        ("D,time,10 s,s", "Nearest: 10"),
+        ('D,time,"1,234.5",s', "Nearest: 1234.5"),
+        ("D,time,1,s,v6e,more", "2 more fields than the header has columns: quote"),
+        ('D,time,"1,s', "has no unit"),
+        ("A2,time,1,sec,,A", "row 'A2', time is in 'sec'; known units: s, ms"),
+        ("A2,tme,1,s,,A", "Did you mean 'time'"),
+        ("A2,bandwidth,1,GBs,,A", "Did you mean 'GB/s'"),
     ],
 )
-def test_wrong_table_of_rows_raises(tmp_path, text, message) -> None:
-    (tmp_path / "rows.csv").write_text(text)
-    with pytest.raises(SpecError, match=message):
-        read_rows(tmp_path / "rows.csv")
+def test_row_with_a_mistake_is_listed_with_its_reason_and_stops_no_other(
+    small, line, message
+) -> None:
+    rows, specs = small
+    head = ROWS if line.count(",") < 5 or "more" in line else ROWS.replace("unit", "unit,x,spec")
+    rows.write_text(head + line + "\nE,time,1,s\n")
+    found = compare(read_rows(rows), read_specs(specs))
+    assert found[0].predicted is not None
+    assert [item.row.id for item in found[:3]] == ["A", "B", "C"]
+    assert found[-1].row.id == "E"
+    assert [item.mistake for item in found] == [False, False, False, True, False]
+    assert re.search(message, found[3].reason)
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "value", "message"),
+    [
+        ("mfu", "fraction", 57.0, "more than all. Nearest: the unit %, 57 %"),
+        ("hfu", "%", 570.0, "570 in '%' is more than all"),
+        ("mfu", "parts", 0.5, "known units: %, percent, fraction, 1"),
+        ("tokens_per_s", "tokens/s/chip", 100.0, "use tokens_per_s_per_chip"),
+    ],
+)
+def test_figure_that_its_unit_cannot_have_is_a_mistake(metric, unit, value, message) -> None:
+    row = Row(id="R001", metric=metric, value=value, unit=unit, spec="R001")
+    (found,) = compare([row], read_specs(PUBLISHED / "specs"))
+    assert found.mistake
+    assert message in found.reason
+
+
+def test_rate_of_a_device_is_its_part_of_the_chips() -> None:
+    spec = read_specs(PUBLISHED / "specs")["X44"]
+    chip, device = (
+        predict(spec, "tflops_per_chip", f"TFLOP/s/{what}") for what in ("chip", "device")
+    )
+    assert chip == 2 * device
+
+
+def test_numbers_beyond_computing_are_a_mistake(small) -> None:
+    rows, specs = small
+    matmul = (
+        f"rows = ['C']\n[hardware]\nchip = 'v6e'\n[matmul]\nm = {10**200}\nk = {10**200}\nn=1\n"
+    )
+    (specs / "c.toml").write_text(matmul)
+    good, _, wrong = compare(read_rows(rows), read_specs(specs))
+    assert good.predicted is not None
+    assert wrong.mistake
+    assert "beyond what can be computed" in wrong.reason
+
+
+@pytest.mark.parametrize("name", ["c.toml", "c.json", "c.yaml"])
+def test_rows_of_a_file_that_cannot_be_parsed_are_read_from_its_text(small, name) -> None:
+    rows, specs = small
+    text = {
+        "c.toml": "rows = ['C']\n[hardware\n",
+        "c.json": '{"rows": ["C"], "hardware": }',
+        "c.yaml": "rows: [C]\nhardware: [\n",
+    }
+    (specs / name).write_text(text[name])
+    wrong = compare(read_rows(rows), read_specs(specs))[2]
+    assert wrong.mistake
+    assert f"{name} cannot be read as a spec" in wrong.reason
+
+
+def test_command_lists_mistakes_evaluates_the_rest_and_exits_with_1(small, tmp_path) -> None:
+    rows, specs = small
+    rows.write_text(ROWS + "D,time,1 s,s\n")
+    (specs / "lost.toml").write_text("= 3")
+    out = tmp_path / "out.json"
+    args = ["validate", "--rows", str(rows), "--specs", str(specs), "--json", str(out)]
+    done = CliRunner().invoke(make_app(), args)
+    assert done.exit_code == 1
+    assert "1 rows: median error" in done.output
+    assert "1 rows with a mistake:" in done.output
+    assert "lost.toml cannot be read as a spec" in done.output
+    written = json.loads(out.read_text())["rows"]
+    assert [row["mistake"] for row in written] == [False, False, False, True]
+    assert written[3]["published"] is None
 
 
 def test_command_writes_every_row_and_says_simulated(small, tmp_path) -> None:

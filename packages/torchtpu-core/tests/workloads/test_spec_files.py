@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from torchtpu_core.errors import SpecError
 from torchtpu_core.workloads import read_spec, read_specs
+from torchtpu_core.workloads.spec_files import MistakenSpec
 
 GOOD = """
 [hardware]
@@ -104,6 +105,7 @@ GATHER = "[hardware]\nchip='v5e'\ntopology='4x4'\n[collective]\nkind='all_gather
         ),
         (TRAINED.replace("= 8", "= 8\nkv_heads = 3"), r"a.toml.model: kv_heads = 3 .*Nearest: 2"),
         (TRAINED.replace("= 8", "= 8\nglobal_every = 0"), r"a.toml.model: global_every = 0"),
+        (TRAINED.replace("layers = 2", "layers = 1000000000"), "layers = 1000000000: use 100000"),
         (TRAINED.replace("mlp = 4096", ""), r"a.toml.model: mlp is missing"),
         (TRAINED + "[model.experts]\ncount=4\nper_token=2\nmlp=8\nevery=0", "experts: every = 0"),
         (TRAINED + "[model.experts]\ncount=4\nper_token=8\nmlp=8", "per_token = 8 of .*1 to 4"),
@@ -181,8 +183,11 @@ def test_specs_of_a_folder_are_found_by_row_and_by_name(tmp_path) -> None:
     assert sorted(read_specs(tmp_path)) == ["A", "B", "one"]
 
 
-def test_two_specs_of_one_row_raise(tmp_path) -> None:
+def test_row_of_two_specs_is_a_mistake_and_the_others_are_read(tmp_path) -> None:
     for name in ("a.toml", "b.toml"):
-        _write(tmp_path / name, "rows = ['A']\n" + GOOD)
-    with pytest.raises(SpecError, match="keep one"):
-        read_specs(tmp_path)
+        _write(tmp_path / name, f"rows = ['A', '{name}']\n" + GOOD)
+    found = read_specs(tmp_path)
+    assert isinstance(found["A"], MistakenSpec)
+    assert "a.toml and by" in found["A"].unmodelled
+    assert "keep one" in found["A"].unmodelled
+    assert not isinstance(found["a.toml"], MistakenSpec)

@@ -36,9 +36,10 @@ def validate(
     """Predict published measurements from their configuration, and compare.
 
     Every figure is simulated. A row without a spec, or beyond the model, is listed with
-    the reason.
+    the reason; so is one with a mistake, in itself or its spec, which ends the command with 1
+    after all others are evaluated.
     """
-    from torchtpu_core.validation import compare, read_rows, table
+    from torchtpu_core.validation import compare, lost_specs, read_rows, table
     from torchtpu_core.workloads import read_specs, spec_reference
 
     if keys:
@@ -46,13 +47,25 @@ def validate(
         return
     if rows is None or specs is None:
         raise SpecError("give --rows ROWS.csv and --specs FOLDER, or --keys.")
-    found = compare(read_rows(rows), read_specs(specs))
+    read, known = read_rows(rows), read_specs(specs)
+    found = compare(read, known)
     print_table(table.HEAD, [table.cells(item) for item in found if item.predicted is not None])
     for line in table.summary_lines(found):
         typer.echo(line)
+    lost = lost_specs(read, known)
+    if lost:
+        typer.echo(f"{len(lost)} spec files with a mistake that no row is known to be served by:")
+    for spec in lost:
+        typer.echo(f"  {spec.unmodelled}")
     if json_ is not None:
         json_.write_text(json.dumps(table.as_json(found), indent=1) + "\n", encoding="utf-8")
     if markdown is not None:
         markdown.write_text(table.markdown(found), encoding="utf-8")
     if all(item.predicted is None for item in found):
         raise SpecError("none of the rows is modelled; the reasons are above.")
+    wrong = sum(item.mistake for item in found)
+    if wrong or lost:
+        raise SpecError(
+            f"{wrong} rows and {len(lost)} further spec files have a mistake; the reasons are "
+            "above, and all other rows are evaluated."
+        )

@@ -8,14 +8,17 @@ so the figures are given by row and by configuration.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchtpu_core.errors import TorchTPUError
+from torchtpu_core.errors import TorchTPUError, did_you_mean
+from torchtpu_core.validation.metrics import NotModelledError, RowError, check_size
 from torchtpu_core.validation.predict import predict
 from torchtpu_core.validation.rows import Row
 from torchtpu_core.workloads.spec import Spec
+from torchtpu_core.workloads.spec_files import MistakenSpec
 
 CLOSE = 0.25
 
@@ -28,12 +31,14 @@ class Comparison:
         row: what was published.
         predicted: the simulated value in the row's unit, None if not modelled.
         reason: why there is none.
+        mistake: the reason is one of the row or its spec, not that the model lacks something.
         configuration: rows with the same one share a spec.
     """
 
     row: Row
     predicted: float | None = None
     reason: str = ""
+    mistake: bool = False
     configuration: str = ""
 
     @property
@@ -78,17 +83,44 @@ def compare(rows: Sequence[Row], specs: Mapping[str, Spec]) -> list[Comparison]:
     found = []
     for row in rows:
         spec = specs.get(row.spec)
-        if spec is None:
-            found.append(Comparison(row=row, reason="no spec file lists this row"))
-            continue
-        configuration = names.setdefault(id(spec), row.id)
-        try:
-            value = predict(spec, row.metric, row.unit)
-        except TorchTPUError as error:
-            found.append(Comparison(row=row, reason=str(error), configuration=configuration))
-            continue
-        found.append(Comparison(row=row, predicted=value, configuration=configuration))
+        if row.mistake:
+            reason = f"{row.place}: {row.mistake}"
+            found.append(Comparison(row=row, reason=reason, mistake=True))
+        elif spec is None:
+            reason = f"no spec file lists this row.{did_you_mean(row.spec, specs)}"
+            found.append(Comparison(row=row, reason=reason))
+        else:
+            found.append(_compared(row, spec, names.setdefault(id(spec), row.id)))
     return found
+
+
+def _compared(row: Row, spec: Spec, configuration: str) -> Comparison:
+    """A row beside the prediction of its spec, or the reason why there is none."""
+    mistake = isinstance(spec, MistakenSpec)
+    try:
+        value = predict(spec, row.metric, row.unit)
+        check_size(row.metric, row.unit, row.value)
+        if not math.isfinite(value):
+            raise OverflowError(f"a prediction of {value}")
+    except RowError as error:
+        reason, mistake = f"{row.place}: row {row.id!r}, {error}", True
+    except NotModelledError as error:
+        reason = str(error)
+    except TorchTPUError as error:
+        reason, mistake = str(error), True
+    except ArithmeticError as error:
+        reason = f"the numbers of its spec are beyond what can be computed: {error}"
+        mistake = True
+    else:
+        return Comparison(row=row, predicted=value, configuration=configuration)
+    return Comparison(row=row, reason=reason, mistake=mistake, configuration=configuration)
+
+
+def lost_specs(rows: Sequence[Row], specs: Mapping[str, Spec]) -> list[MistakenSpec]:
+    """Files with a mistake that serve none of the rows, as far as can be read."""
+    asked = {id(specs[row.spec]) for row in rows if row.spec in specs}
+    wrong = {id(s): s for s in specs.values() if isinstance(s, MistakenSpec)}
+    return [spec for key, spec in wrong.items() if key not in asked]
 
 
 def by_row(found: Sequence[Comparison]) -> Summary:

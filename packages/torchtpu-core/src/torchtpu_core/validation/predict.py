@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated value of a metric, from a spec.
 
-One table says which metrics there are and how they follow from a prediction; a metric
-that is not in it is reported, not guessed.
+A metric that follows from no kind of spec is reported, not guessed.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from torchtpu_core.errors import SpecError, did_you_mean
 from torchtpu_core.hardware.chip import Chip
 from torchtpu_core.hardware.registry import chips
 from torchtpu_core.ici.groups import whole_axes
@@ -22,51 +20,22 @@ from torchtpu_core.ici.span import Span, SpanAxis
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.collective_pricing import start_s
 from torchtpu_core.simulator.rates import Rates
-from torchtpu_core.units import GB
+from torchtpu_core.validation.metrics import (
+    PARTS,
+    RATES,
+    SECONDS,
+    TIMES,
+    NotModelledError,
+    check_rate_unit,
+    chip_share,
+    factor,
+    unknown_metric,
+)
 from torchtpu_core.workloads.meshes import check_group, network_of
 from torchtpu_core.workloads.microbenchmarks import ELEMENT_BYTES, AttentionRun, CollectiveRun
 from torchtpu_core.workloads.prediction import StepPrediction
 from torchtpu_core.workloads.spec import Spec
 from torchtpu_core.workloads.training import predict_step, scores_per_head
-
-_SECONDS = {"s": 1.0, "ms": 1e3, "us": 1e6, "min": 1 / 60, "h": 1 / 3600}
-_RATES = {"GB/s": 1 / GB, "MB/s": 1e-6, "TB/s": 1e-12, "B/s": 1.0}
-
-
-class NotModelledError(SpecError):
-    """A row that the model does not cover, with the reason."""
-
-
-METRICS = (
-    *("step_time", "tflops_per_chip", "mfu", "hfu", "tokens_per_s", "tokens_per_s_per_chip"),
-    *("speedup", "median_block_time", "time_to_train", "time", "tflops", "achieved_bw"),
-    "bandwidth",
-)
-
-
-def _check_unit(metric: str, unit: str) -> None:
-    """Refuses a unit that a rate of a training step, which is shown as it is, cannot have.
-
-    Raises:
-        NotModelledError: it has no word of that rate's units.
-    """
-    words, known = {
-        "tflops_per_chip": (("tflop", "tf/", "top"), "TFLOP/s/chip"),
-        "tflops": (("tflop", "tf/", "top"), "TFLOP/s"),
-        "tokens_per_s": (("tok",), "tokens/s"),
-        "tokens_per_s_per_chip": (("tok",), "tokens/s/chip"),
-    }.get(metric, (("",), ""))
-    if unit and not any(word in unit.lower() for word in words):
-        raise NotModelledError(f"{metric} is in {unit!r}; known units: {known}")
-
-
-def _unknown(metric: str) -> NotModelledError:
-    """The reason of a metric that is none, or that this kind of spec does not have."""
-    if metric in METRICS:
-        return NotModelledError(f"{metric} is no metric of what its spec describes")
-    return NotModelledError(
-        f"the metric {metric!r} is not one the model computes.{did_you_mean(metric, METRICS)}"
-    )
 
 
 def predict(spec: Spec, metric: str, unit: str) -> float:
@@ -74,59 +43,57 @@ def predict(spec: Spec, metric: str, unit: str) -> float:
 
     Raises:
         NotModelledError: the spec says so, or the metric is not known.
+        RowError: the metric or its unit is misspelt.
     """
     if spec.unmodelled:
         raise NotModelledError(spec.unmodelled)
-    _check_unit(metric, unit)
+    check_rate_unit(metric, unit)
     if spec.train is not None:
         return _training(spec, metric, unit)
+    if metric == "speedup":
+        factor(TIMES, unit, metric)
     if metric == "speedup" and spec.compare_topology:
         other = replace(spec, hardware=replace(spec.hardware, topology=spec.compare_topology))
         return _micro(other)[0] / _micro(spec)[0]
     seconds, moved = _micro(spec)
     if metric == "time" or metric.endswith("_time"):
-        return seconds * _unit(_SECONDS, unit, metric)
+        return seconds * factor(SECONDS, unit, metric)
     if "bw" in metric or "bandwidth" in metric:
-        return moved / seconds * _unit(_RATES, unit, metric)
+        return moved / seconds * factor(RATES, unit, metric)
     if metric in ("tflops", "tflops_per_chip"):
         if spec.matmul is not None:
             return 2 * spec.matmul.m * spec.matmul.k * spec.matmul.n / seconds / 1e12
         if spec.attention is not None:
             return _attention_flops(spec.attention) / seconds / 1e12
-    raise _unknown(metric)
-
-
-def _unit(table: dict[str, float], unit: str, metric: str) -> float:
-    if unit not in table:
-        raise NotModelledError(f"{metric} is in {unit!r}; known units: {', '.join(table)}")
-    return table[unit]
+    raise unknown_metric(metric)
 
 
 def _training(spec: Spec, metric: str, unit: str) -> float:
     step = predict_step(spec)
+    share = chip_share(unit, chips().get(spec.hardware.chip))
     direct: dict[str, Callable[[StepPrediction], float]] = {
-        "tflops_per_chip": lambda s: s.tflops_per_chip,
-        "tflops": lambda s: s.tflops_per_chip,
-        "mfu": lambda s: s.mfu * (100 if "%" in unit else 1),
-        "hfu": lambda s: s.hfu * (100 if "%" in unit else 1),
+        "tflops_per_chip": lambda s: s.tflops_per_chip * share,
+        "tflops": lambda s: s.tflops_per_chip * share,
+        "mfu": lambda s: s.mfu * factor(PARTS, unit, metric),
+        "hfu": lambda s: s.hfu * factor(PARTS, unit, metric),
         "tokens_per_s": lambda s: s.tokens_per_s,
-        "tokens_per_s_per_chip": lambda s: s.tokens_per_s / s.chips,
+        "tokens_per_s_per_chip": lambda s: s.tokens_per_s / s.chips * share,
     }
     if metric in direct:
         return direct[metric](step)
     if metric == "step_time":
-        return step.step_s * _unit(_SECONDS, unit, metric)
+        return step.step_s * factor(SECONDS, unit, metric)
     if metric == "speedup":
         if not spec.compare_slices:
             raise NotModelledError("a speed-up needs compare_slices in its spec")
         return step.tokens_per_s / predict_step(spec, spec.compare_slices).tokens_per_s
     if metric in ("median_block_time", "block_time"):
-        return _block_s(spec, step) * _unit(_SECONDS, unit, metric)
+        return _block_s(spec, step) * factor(SECONDS, unit, metric)
     if metric == "time_to_train":
         if spec.benchmark is None:
             raise NotModelledError("time_to_train needs a [benchmark] table in its spec")
-        return spec.benchmark.blocks * _block_s(spec, step) * _unit(_SECONDS, unit, metric)
-    raise _unknown(metric)
+        return spec.benchmark.blocks * _block_s(spec, step) * factor(SECONDS, unit, metric)
+    raise unknown_metric(metric)
 
 
 def _block_s(spec: Spec, step: StepPrediction) -> float:

@@ -9,12 +9,13 @@ from typing import Any
 from torchtpu_core.validation.compare import Comparison, Summary, by_configuration, by_row
 
 HEAD = ("row", "chip", "topology", "what", "metric", "published", "simulated", "error")
+_MANY_DIGITS = 100
 
 
 def cells(item: Comparison) -> tuple[str, ...]:
     """One line of the table."""
     row = item.row
-    published = f"{row.value:.4g} {row.unit}"
+    published = f"{'?' if row.mistake else format(row.value, '.4g')} {row.unit}"
     if item.predicted is None or item.error is None:
         return (row.id, row.chip, row.topology, row.workload, row.metric, published, "-", "-")
     return (
@@ -25,22 +26,29 @@ def cells(item: Comparison) -> tuple[str, ...]:
         row.metric,
         published,
         f"{item.predicted:.4g} {row.unit}",
-        f"{item.error:+.1%}",
+        _percent(item.error, "+"),
     )
+
+
+def _percent(error: float, sign: str = "") -> str:
+    """An error in percent, in few digits if it is very wrong."""
+    return f"{error:{sign}.1%}" if abs(error) < _MANY_DIGITS else f"{100 * error:{sign}.1e}%"
 
 
 def summary_lines(found: Sequence[Comparison]) -> Iterator[str]:
     """The figures of merit, in words."""
     for name, figures in (("rows", by_row(found)), ("configurations", by_configuration(found))):
         yield (
-            f"{figures.count} {name}: median error {figures.median:.1%}, "
-            f"{figures.within:.0%} within 25 %, largest {figures.worst:.1%} (simulated)"
+            f"{figures.count} {name}: median error {_percent(figures.median)}, "
+            f"{figures.within:.0%} within 25 %, largest {_percent(figures.worst)} (simulated)"
         )
-    missing = [item for item in found if item.predicted is None]
-    if missing:
-        yield f"{len(missing)} rows not modelled:"
-    for item in missing:
-        yield f"  {item.row.id} ({item.row.metric}): {item.reason}"
+    wrong = [item for item in found if item.mistake]
+    missing = [item for item in found if item.predicted is None and not item.mistake]
+    for items, what in ((missing, "not modelled"), (wrong, "with a mistake")):
+        if items:
+            yield f"{len(items)} rows {what}:"
+        for item in items:
+            yield f"  {item.row.id} ({item.row.metric}): {item.reason}"
 
 
 def markdown(found: Sequence[Comparison]) -> str:
@@ -60,10 +68,11 @@ def as_json(found: Sequence[Comparison]) -> dict[str, Any]:
                 "id": item.row.id,
                 "metric": item.row.metric,
                 "unit": item.row.unit,
-                "published": item.row.value,
+                "published": None if item.row.mistake else item.row.value,
                 "simulated": item.predicted,
                 "error": item.error,
                 "reason": item.reason or None,
+                "mistake": item.mistake,
                 "configuration": item.configuration or None,
                 "source": item.row.source,
             }

@@ -24,6 +24,7 @@ from torchtpu_core.workloads.microbenchmarks import (
 )
 from torchtpu_core.workloads.remat import REMAT_POLICIES, kept_names
 
+_MOST_LAYERS = 100_000
 TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*)*(_twisted|_untwisted)?")
 
 
@@ -162,6 +163,8 @@ class Model:
             vocab=self.vocab,
             global_every=self.global_every,
         )
+        if self.layers > _MOST_LAYERS:
+            raise ValueError(f"layers = {self.layers}: use {_MOST_LAYERS} or less.")
         for key in ("kv_heads", "global_kv_heads"):
             heads = getattr(self, key)
             if heads and self.heads % heads:

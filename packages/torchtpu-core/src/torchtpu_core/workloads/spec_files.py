@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,6 +24,14 @@ from torchtpu_core.workloads.meshes import check_group, network_of, sizes_of, sl
 from torchtpu_core.workloads.spec import Hardware, Spec
 
 SUFFIXES = (".toml", ".json", ".yaml", ".yml")
+#: The list of rows in the text of a file that cannot be parsed.
+_ROWS = re.compile(r"""^[\s{]*["']?rows["']?\s*[=:]\s*\[([^\]]*)\]""", re.MULTILINE)
+
+
+class MistakenSpec(Spec):
+    """What stands for a file with a mistake; `unmodelled` says which."""
+
+    __slots__ = ()
 
 
 def read_spec(path: Path) -> Spec:
@@ -73,10 +82,10 @@ def read_specs(folder: Path) -> dict[str, Spec]:
     """Specs of a folder by row, for the rows they list and the name of their file.
 
     Files below a folder named ``models`` or ``bases`` are only bases. A file that cannot be
-    read as a spec stands for its rows with the reason.
+    read as a spec stands for its rows with the reason, as does a row that two files serve.
 
     Raises:
-        SpecError: there is no such folder, or two files serve one row.
+        SpecError: there is no such folder.
     """
     found: dict[str, Spec] = {}
     origin: dict[str, Path] = {}
@@ -92,18 +101,31 @@ def read_specs(folder: Path) -> dict[str, Spec]:
             spec = _unreadable(path, error)
         for row in spec.rows or (path.stem,):
             if row in found:
-                raise SpecError(f"Row {row} is served by {origin[row]} and by {path}: keep one.")
-            found[row], origin[row] = spec, path
+                both = SpecError(f"Row {row} is served by {origin[row]} and by {path}: keep one.")
+                found[row] = _mistaken((row,), both)
+            else:
+                found[row], origin[row] = spec, path
     return found
 
 
-def _unreadable(path: Path, error: TorchTPUError) -> Spec:
+def _unreadable(path: Path, error: TorchTPUError) -> MistakenSpec:
     """What stands for a file with a mistake: its rows, if those can be read, and the reason."""
     rows: Any = ()
-    with contextlib.suppress(TorchTPUError):
+    try:
         rows = _parse(path).get("rows", ())
-    listed = tuple(map(str, rows)) if isinstance(rows, list) else ()
-    return Spec(hardware=Hardware(chip="unknown"), rows=listed, unmodelled=str(error))
+    except TorchTPUError:
+        with contextlib.suppress(OSError, ValueError):
+            rows = [
+                name
+                for listed in _ROWS.findall(path.read_text(encoding="utf-8"))
+                for name in re.findall(r"[^\s,\"']+", listed)
+            ]
+    listed = rows if isinstance(rows, list) else [rows] if isinstance(rows, str) else ()
+    return _mistaken(tuple(map(str, listed)), error)
+
+
+def _mistaken(rows: tuple[str, ...], error: TorchTPUError) -> MistakenSpec:
+    return MistakenSpec(hardware=Hardware(chip="unknown"), rows=rows, unmodelled=str(error))
 
 
 def _tables(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
