@@ -106,6 +106,10 @@ GATHER = "[hardware]\nchip='v5e'\ntopology='4x4'\n[collective]\nkind='all_gather
         (TRAINED.replace("= 8", "= 8\nkv_heads = 3"), r"a.toml.model: kv_heads = 3 .*Nearest: 2"),
         (TRAINED.replace("= 8", "= 8\nglobal_every = 0"), r"a.toml.model: global_every = 0"),
         (TRAINED.replace("layers = 2", "layers = 1000000000"), "layers = 1000000000: use 100000"),
+        (
+            TRAINED + "gradient_accumulation_steps = 3",
+            r"a.toml.train: gradient_accumulation_steps = 3 .* the 16 sequences .*Nearest: [24]",
+        ),
         (TRAINED.replace("mlp = 4096", ""), r"a.toml.model: mlp is missing"),
         (TRAINED + "[model.experts]\ncount=4\nper_token=2\nmlp=8\nevery=0", "experts: every = 0"),
         (TRAINED + "[model.experts]\ncount=4\nper_token=8\nmlp=8", "per_token = 8 of .*1 to 4"),

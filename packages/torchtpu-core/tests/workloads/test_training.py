@@ -154,3 +154,42 @@ def test_placed_axes_hold_as_many_chips_as_asked(shape, tensor) -> None:
     placed = place(torus, {"tensor": tensor, "fsdp": 128 // tensor})
     for name, size in (("tensor", tensor), ("fsdp", 128 // tensor)):
         assert size == 1 or placed[name].chips == size
+
+
+def test_accumulated_gradients_are_reduced_once_and_summed_for_each_further_part() -> None:
+    """Four parts cost three sums, and save three reductions of four steps."""
+    base = replace(
+        SPEC,
+        hardware=replace(SPEC.hardware, slices=2),
+        parallel=Parallel(fsdp=32),
+        train=replace(SPEC.train, batch_per_chip=8, gradient_accumulation_steps=4),
+    )
+    alone = replace(base, train=base.train.part)
+    step, part = predict_step(base), predict_step(alone)
+    own = (8 * (4096 * 6144 + 4096**2 + 3 * 4096 * 14336) + 2 * 32000 * 4096) / 32
+    sums_s = 3 * 3 * 4 * own / (2765e9 * 0.867)
+    assert step.parts["gradient sums"] == pytest.approx(sums_s)
+    for name, times in {
+        "exposed data": 1,
+        "exposed dcn": 1,
+        "optimizer": 1,
+        "exposed fsdp": 4,
+        "matrix products": 4,
+        "gathered weights in HBM": 4,
+    }.items():
+        assert step.parts[name] == pytest.approx(times * part.parts[name]), name
+    assert step.tokens == 4 * part.tokens
+    assert step.sent_bytes["data"] == pytest.approx(part.sent_bytes["data"])
+    assert step.sent_bytes["fsdp"] == pytest.approx(4 * part.sent_bytes["fsdp"])
+    once = replace(base, train=replace(base.train, gradient_accumulation_steps=1))
+    assert predict_step(once).step_s < step.step_s < 4 * part.step_s
+
+
+def test_accumulated_gradients_take_a_sum_and_the_activations_of_one_part() -> None:
+    train = replace(SPEC.train, batch_per_chip=8)
+    whole = memory_of(replace(SPEC, train=train))
+    parts = memory_of(replace(SPEC, train=replace(train, gradient_accumulation_steps=4)))
+    assert parts["gradients"] == 2 * whole["gradients"]
+    assert parts["activations"] == whole["activations"] / 4
+    assert parts["temporaries"] == whole["temporaries"] / 4
+    assert parts["optimizer state"] == whole["optimizer state"]

@@ -30,7 +30,7 @@ def memory_of(spec: Spec) -> dict[str, float]:
     where = slice_of(spec)
     sizes = sizes_of(spec.parallel, where.torus.chips if where else 1)
     tensor, stages = sizes["tensor"], sizes["pipeline"]
-    tokens = train.batch_per_chip * train.sequence
+    tokens = train.part.batch_per_chip * train.sequence
     layers = layers_of(model)
     own = sum(layer.count * _own(layer, sizes) for layer in layers) / stages
     own += model.vocab * model.emb * (1 if model.tied else 2) / (sizes["fsdp"] * tensor)
@@ -48,7 +48,9 @@ def memory_of(spec: Spec) -> dict[str, float]:
         inside += heads * tokens * train.sequence * (_LOGIT_BYTES + train.activation_bytes)
     found["temporaries"] = max(inside, logits)
     if train.backward:
-        found["gradients"] = own * _GRADIENT_BYTES
+        # The sum of the parts so far lies beside the gradients of the next.
+        sums = 2 if train.gradient_accumulation_steps > 1 else 1
+        found["gradients"] = sums * own * _GRADIENT_BYTES
         found["optimizer state"] = own * train.state_bytes
     return found
 

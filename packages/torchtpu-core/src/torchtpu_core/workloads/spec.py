@@ -7,9 +7,8 @@ result. `docs/how-to/validate-the-simulator.md` explains every key with examples
 
 from __future__ import annotations
 
-import enum
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchtpu_core.errors import did_you_mean
 from torchtpu_core.workloads.microbenchmarks import (
@@ -22,6 +21,9 @@ from torchtpu_core.workloads.microbenchmarks import (
     check_counts,
     check_word,
 )
+from torchtpu_core.workloads.published import Attention as Attention
+from torchtpu_core.workloads.published import Benchmark as Benchmark
+from torchtpu_core.workloads.published import Metric as Metric
 from torchtpu_core.workloads.remat import REMAT_POLICIES, kept_names
 
 _MOST_LAYERS = 100_000
@@ -228,6 +230,7 @@ class Train:
         sequence: tokens of a sequence.
         batch_per_chip: sequences per chip and step; below one when a sequence is split.
         global_batch: sequences per step of all chips, in place of `batch_per_chip`.
+        gradient_accumulation_steps: parts of the step's batch whose gradients are summed.
         dtype: of activations and matrix products: bf16 or f32.
         quantization: none, int8 or fp8: the type of the layers' products, gradients too.
         quantized_gather: weights travel in eight bits too.
@@ -252,6 +255,7 @@ class Train:
     sequence: int
     batch_per_chip: float = 0.0
     global_batch: float = 0.0
+    gradient_accumulation_steps: int = 1
     dtype: str = "bf16"
     quantization: str = "none"
     quantized_gather: bool = False
@@ -270,6 +274,7 @@ class Train:
     def __post_init__(self) -> None:
         if (self.batch_per_chip > 0) == (self.global_batch > 0):
             raise ValueError("give batch_per_chip or global_batch, above zero, and not both.")
+        check_counts(gradient_accumulation_steps=self.gradient_accumulation_steps)
         if self.remat and self.remat not in REMAT_POLICIES:
             raise ValueError(
                 f"remat = {self.remat!r} is not a policy.{did_you_mean(self.remat, REMAT_POLICIES)}"
@@ -286,6 +291,12 @@ class Train:
             object.__setattr__(self, "state_bytes", STATE_BYTES[self.optimizer])
 
     @property
+    def part(self) -> Train:
+        """What is computed at once: one of the parts whose gradients are summed."""
+        batch = self.batch_per_chip / self.gradient_accumulation_steps
+        return replace(self, batch_per_chip=batch, gradient_accumulation_steps=1)
+
+    @property
     def activation_bytes(self) -> int:
         """Bytes of an element of an activation, and of a weight where it is used."""
         return ELEMENT_BYTES[self.dtype]
@@ -294,45 +305,6 @@ class Train:
     def kept(self) -> frozenset[str]:
         """Names of the results that the backward pass does not compute again."""
         return frozenset((*REMAT_POLICIES.get(self.remat, ()), *self.saved))
-
-
-class Attention(enum.StrEnum):
-    """How a published rate counts the floating-point operations of attention."""
-
-    CAUSAL = "causal"
-    FULL = "full"
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """How the published figures were counted.
-
-    Attributes:
-        attention: causal counts the lower triangle, full all of it, none nothing.
-        peak_tflops_per_chip: peak of an MFU, the chip's bf16 peak if 0.
-    """
-
-    attention: str = "causal"
-    peak_tflops_per_chip: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_word("attention", self.attention, [one.value for one in Attention])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Benchmark:
-    """A timed block of steps with an evaluation, as MLPerf logs them.
-
-    Attributes:
-        steps: training steps of a block.
-        eval_samples: sequences evaluated after a block, forward only.
-        blocks: blocks of the whole run.
-    """
-
-    steps: int
-    eval_samples: int = 0
-    blocks: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

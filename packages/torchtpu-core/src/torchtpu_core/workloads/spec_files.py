@@ -21,7 +21,7 @@ from torchtpu_core.errors import MissingExtraError, SpecError, TorchTPUError
 from torchtpu_core.hardware.registry import chips
 from torchtpu_core.workloads.fields import build
 from torchtpu_core.workloads.meshes import check_group, network_of, sizes_of, slice_of
-from torchtpu_core.workloads.spec import Hardware, Spec
+from torchtpu_core.workloads.spec import Hardware, Spec, Train
 
 SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 #: The list of rows in the text of a file that cannot be parsed.
@@ -59,6 +59,7 @@ def _check_place(spec: Spec, path: Path) -> None:
         checks["parallel"] = lambda: sizes_of(
             spec.parallel, network_of(hardware).slice_.torus.chips
         )
+        checks["train"] = lambda: _check_parts(hardware, spec.train) if spec.train else None
     if (run := spec.collective) is not None:
         checks["collective"] = lambda: check_group(run, network_of(hardware).slice_.torus)
     for key, check in checks.items():
@@ -72,10 +73,31 @@ def _per_chip(spec: Spec) -> Spec:
     """The spec with its global batch shared out to the chips."""
     if spec.train is None or not spec.train.global_batch:
         return spec
-    sides = spec.hardware.topology.partition("_")[0].split("x")
-    chips = math.prod(map(int, sides)) * spec.hardware.slices
+    chips = _chips(spec.hardware)
     share = spec.train.global_batch / chips
     return replace(spec, train=replace(spec.train, batch_per_chip=share, global_batch=0.0))
+
+
+def _chips(hardware: Hardware) -> int:
+    sides = hardware.topology.partition("_")[0].split("x")
+    return math.prod(map(int, sides)) * hardware.slices
+
+
+def _check_parts(hardware: Hardware, train: Train) -> None:
+    """Refuses parts of a step's batch that are no whole sequences.
+
+    Raises:
+        SpecError: they do not divide it; the message names the nearest that do.
+    """
+    total = train.global_batch or train.batch_per_chip * _chips(hardware)
+    parts = train.gradient_accumulation_steps
+    if parts > 1 and (total < parts or total % parts):
+        fitting = [n for n in range(1, min(int(total), 2 * parts) + 1) if total % n == 0]
+        near = min(fitting, key=lambda n: abs(n - parts), default=1)
+        raise SpecError(
+            f"gradient_accumulation_steps = {parts} does not divide the {total:g} sequences of a "
+            f"step of all chips. Nearest: {near}."
+        )
 
 
 def read_specs(folder: Path) -> dict[str, Spec]:

@@ -6,7 +6,9 @@ with padded tiles, or at HBM's rate if that is slower; what does not fuse into t
 moves through HBM; attention is a flash kernel, or products with scores in HBM; the
 weights' collectives run partly behind compute; gradients cross the data centre network at
 the end. All communication is priced by the closed form of `ici`. A pipeline's chip has its
-part of the layers and the tokens of all its stages. Not modelled: the compiler's schedule,
+part of the layers and the tokens of all its stages. Of a step whose gradients are summed over
+parts, each part gathers sharded weights and scatters their gradients; the update and what is
+reduced over data and slices come once. Not modelled: the compiler's schedule,
 VMEM capacity, power limits, input pipelines.
 
 Legend: ``T`` tokens of a chip, ``d`` width of the residual stream.
@@ -33,6 +35,7 @@ from torchtpu_core.workloads.prediction import StepPrediction
 from torchtpu_core.workloads.spec import Model, Parallel, Spec, Train
 
 LOGIT_BYTES = 4
+GRADIENT_BYTES = 4
 # Both recipes quantise the forward product and both gradients.
 _DTYPES = {"none": "bf16", "int8": "int8", "fp8": "fp8"}
 
@@ -45,6 +48,13 @@ class _Ledger:
     communication: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     sent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     flops: float = 0.0
+
+    def repeat(self, times: int) -> None:
+        """What is added up so far happens so many times."""
+        self.flops *= times
+        for seconds in (self.parts, self.communication, self.sent):
+            for name in seconds:
+                seconds[name] *= times
 
 
 def predict_step(spec: Spec, slices: int | None = None) -> StepPrediction:
@@ -121,14 +131,8 @@ class _Step:
     def price(self, parallel: Parallel) -> _Ledger:
         """The whole step."""
         ledger = _Ledger()
-        for layer in layers_of(self.model):
-            # A stage has its part of the layers of each kind.
-            self._layer(replace(layer, count=layer.count / parallel.pipeline), ledger)
-        self._ends(ledger)
-        if parallel.pipeline > 1:
-            bubbles = (parallel.pipeline - 1) / max(parallel.microbatches, 1)
-            ledger.parts["pipeline bubbles"] = bubbles * sum(ledger.parts.values())
-            self._stages(ledger)
+        replace(self, train=self.train.part)._part(parallel, ledger)
+        ledger.repeat(self.train.gradient_accumulation_steps)
         self._collectives(ledger)
         self._offload(ledger)
         if self.train.backward:
@@ -137,6 +141,17 @@ class _Step:
             loss = cal.MULTISLICE_LOSS.value * math.log2(self.slices)
             ledger.parts["waiting for slices"] = loss * sum(ledger.parts.values())
         return ledger
+
+    def _part(self, parallel: Parallel, ledger: _Ledger) -> None:
+        """Forward and backward pass of what is computed at once."""
+        for layer in layers_of(self.model):
+            # A stage has its part of the layers of each kind.
+            self._layer(replace(layer, count=layer.count / parallel.pipeline), ledger)
+        self._ends(ledger)
+        if parallel.pipeline > 1:
+            bubbles = (parallel.pipeline - 1) / max(parallel.microbatches, 1)
+            ledger.parts["pipeline bubbles"] = bubbles * sum(ledger.parts.values())
+            self._stages(ledger)
 
     # One layer ---------------------------------------------------------------------
 
@@ -349,7 +364,7 @@ class _Step:
             )
 
     def _update(self, ledger: _Ledger) -> None:
-        """The optimizer, and gradients over the data axis and between slices."""
+        """The optimizer, sums of gradients, and these over the data axis and between slices."""
         shards = self.sizes["fsdp"] * self.sizes["tensor"] * self.sizes["pipeline"]
         own = 0.0
         for layer in layers_of(self.model):
@@ -359,6 +374,9 @@ class _Step:
         own += self.model.vocab * self.model.emb * (1 if self.model.tied else 2) / shards
         moved = own * (2 * self.train.weight_bytes + 2 * self.train.state_bytes + 4)
         ledger.parts["optimizer"] += self.rates.hbm_s(moved)
+        if sums := self.train.gradient_accumulation_steps - 1:
+            passes = 3 * own * GRADIENT_BYTES
+            ledger.parts["gradient sums"] = sums * self.rates.hbm_s(passes)
         if self.sizes["data"] > 1:
             reduced = own * self.train.activation_bytes
             span = self.spans["data"]
