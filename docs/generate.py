@@ -250,6 +250,7 @@ def validation_page() -> str:
     specs = read_specs(folder / "specs")
     found = compare(read_rows(folder / "rows.csv"), specs)
     others = compare(read_rows(folder / "other_rows.csv"), specs)
+    later = compare(read_rows(folder / "later_rows.csv"), specs)
     constants = [
         (f"`{name}`", f"{value.value:g}", value.status, value.source)
         for name, value in vars(calibration).items()
@@ -263,6 +264,10 @@ def validation_page() -> str:
         + "\n## Other published rows\n\nThese were looked up later, in `other_rows.csv`; no "
         "constant was chosen by them.\n\n"
         + table.markdown(others)
+        + "\n## Rows looked up last\n\nKinds that the others have few of, in `later_rows.csv`: "
+        "PyTorch/XLA, old chips with accumulated gradients, narrow experts. Nothing was looked at "
+        "in them before they were predicted, and no constant was chosen by them.\n\n"
+        + table.markdown(later)
         + "\n## Constants\n\nThe model has these, none per workload. "
         "`benchmarks/validation_leave_out.py` fits the assumed ones without each group of runs "
         "and predicts that group; `benchmarks/results/validation_leave_out.json` holds the "

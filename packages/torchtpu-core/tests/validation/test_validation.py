@@ -58,6 +58,12 @@ def test_published_rows_no_constant_was_chosen_by_are_near_too() -> None:
     assert by_row(found).within >= 0.9
 
 
+def test_rows_looked_up_last_are_all_modelled() -> None:
+    found = compare(read_rows(PUBLISHED / "later_rows.csv"), read_specs(PUBLISHED / "specs"))
+    assert all(item.predicted is not None for item in found)
+    assert by_row(found).median <= 0.15
+
+
 def test_spec_with_a_mistake_is_the_reason_of_its_rows(small) -> None:
     rows, specs = small
     (specs / "c.toml").write_text("rows = ['C']\n[hardware]\nchip = 'v6e'\n[copi]\nbytes = 1\n")

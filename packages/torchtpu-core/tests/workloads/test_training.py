@@ -32,10 +32,32 @@ def test_step_is_never_faster_than_its_model_flops_at_peak() -> None:
 
 
 def test_activations_in_float32_take_twice_the_memory_and_more_time() -> None:
-    wide = replace(SPEC, train=replace(SPEC.train, dtype="f32"))
-    assert memory_of(wide)["activations"] == 2 * memory_of(SPEC)["activations"]
+    # tpu7x computes on bfloat16 as it is.
+    spec = replace(SPEC, hardware=Hardware(chip="tpu7x", topology="4x4x8"))
+    wide = replace(spec, train=replace(SPEC.train, dtype="f32"))
+    assert memory_of(wide)["activations"] == 2 * memory_of(spec)["activations"]
     assert predict_step(wide).parts["elementwise"] == pytest.approx(
-        2 * predict_step(SPEC).parts["elementwise"]
+        2 * predict_step(spec).parts["elementwise"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("chip", "slots", "clock_hz", "hbm"),
+    [("v4", 2, 1.05e9, 1200e9), ("v5p", 4, 1.75e9, 2765e9), ("tpu7x", 0, 1, 7380e9)],
+)
+def test_bfloat16_takes_conversions_where_the_vector_unit_has_float32_only(
+    chip, slots, clock_hz, hbm
+) -> None:
+    spec = replace(SPEC, hardware=Hardware(chip=chip, topology="4x4x8"))
+    # Three passes over each of two norms, two over rotated heads, one over each MLP matrix.
+    accesses = 6 * 4096 + 2 * (32 * 128 + 2 * 8 * 128) + 3 * 14336
+    accesses *= 4 * 8 * 2 * 4096
+    converted_s = 4 * accesses / (2 * slots * 1024 * clock_hz) if slots else 0.0
+    expected = 2 * accesses / (hbm * 0.867) + converted_s
+    assert predict_step(spec).parts["elementwise"] == pytest.approx(expected, rel=0.01)
+    wide = replace(spec, train=replace(SPEC.train, dtype="f32"))
+    assert predict_step(wide).parts["elementwise"] == pytest.approx(
+        4 * accesses / (hbm * 0.867), rel=0.01
     )
 
 

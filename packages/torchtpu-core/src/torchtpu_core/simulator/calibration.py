@@ -75,6 +75,16 @@ VECTOR_SLOTS = Sourced(
     "bundles for v5e to tpu7x hold; those for v2 to v4 hold two",
     Status.ASSUMED,
 )
+FLOAT32_VECTOR_OPS = Sourced(
+    4.0,
+    "vector operations that matrix work does not hide, for each bfloat16 element that a norm, a "
+    "rotation, an activation or their gradients read or write, where the vector unit has float32 "
+    "only: cycles that the products of a layer of width 2048 take beyond plain ones in libtpu "
+    "0.0.42.1's schedules are 3.9 on v5e, 5.7 on v5p, 7.9 on v4; the least of them",
+    Status.MEASURED,
+)
+#: Chips whose vector units convert bfloat16 to float32 and back.
+CHIPS_WITH_FLOAT32_VECTORS = frozenset({"v2", "v3", "v4", "v5e", "v5p"})
 SOFTMAX_OPS_FORWARD = Sourced(
     2.5, "vector operations per score that matrix work does not hide, forward", Status.ASSUMED
 )

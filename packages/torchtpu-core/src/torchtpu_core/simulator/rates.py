@@ -40,6 +40,7 @@ class Rates:
         vector_ops_per_s: element operations of all lanes and slots.
         stores_per_s: elements that leave the vector unit, one slot of a bundle.
         cores: TensorCores that the work is spread over.
+        float32_vectors: the vector unit converts bfloat16 to float32 and back.
     """
 
     flops_per_s: dict[str, float]
@@ -48,6 +49,7 @@ class Rates:
     vector_ops_per_s: float
     stores_per_s: float
     cores: int
+    float32_vectors: bool = False
 
     @classmethod
     def of(cls, chip: Chip, *, per_core: bool = False) -> Rates:
@@ -66,6 +68,7 @@ class Rates:
             vector_ops_per_s=lanes_per_s * vector_slots(chip) * share,
             stores_per_s=lanes_per_s * share,
             cores=1 if per_core else cores,
+            float32_vectors=chip.name in cal.CHIPS_WITH_FLOAT32_VECTORS,
         )
 
     def matmul_s(self, m: int, k: int, n: int, dtype: str = "bf16") -> float:
@@ -152,6 +155,16 @@ class Rates:
     def hbm_s(self, moved_bytes: float) -> float:
         """Seconds to read or write bytes in long transfers."""
         return moved_bytes / (self.hbm_bytes_per_s * cal.HBM_ACHIEVED.value)
+
+    def elementwise_s(self, accesses: float, element_bytes: int) -> float:
+        """Seconds of reads and writes of elements by work that is fused into products.
+
+        What the vector unit does for them beside the matrix unit is hidden, but not that of
+        converting each bfloat16 element where it computes in float32.
+        """
+        converted = self.float32_vectors and element_bytes < WORD_BYTES
+        ops = accesses * cal.FLOAT32_VECTOR_OPS.value if converted else 0.0
+        return self.hbm_s(accesses * element_bytes) + ops / self.vector_ops_per_s
 
     def vmem_s(self, moved_bytes: float) -> float:
         """Seconds of the vector unit to go through values in VMEM: as much is read as stored.

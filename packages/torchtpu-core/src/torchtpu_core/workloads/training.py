@@ -228,8 +228,10 @@ class _Step:
         passes = 1 + (3 if self.train.backward else 0)
         if "gate_up" in self.train.kept and self.train.backward:
             passes -= 1
-        moved = passes * accesses * self.train.activation_bytes * self.tokens
-        ledger.parts["elementwise"] += layer.count * self.rates.hbm_s(moved)
+        seconds = self.rates.elementwise_s(
+            passes * accesses * self.tokens, self.train.activation_bytes
+        )
+        ledger.parts["elementwise"] += layer.count * seconds
         if layer.routed and not self._capacity:
             routed = layer.routed * d * self.train.activation_bytes * self.tokens
             moved = cal.EXPERT_ROUTING_PASSES.value * passes / 4 * routed
