@@ -289,6 +289,10 @@ def _optimizer(step: Step) -> Iterator[Found]:
     )
 
 
+#: What a larger batch does not change: clipping, and the update.
+_OF_WEIGHTS = (Phase.GRADIENTS, Phase.OPTIMIZER)
+
+
 def _larger_batch(step: Step) -> Iterator[Found]:
     """Twice the batch: weights, their communication and the update are shared by more tokens."""
     if not any(op.phase is Phase.BACKWARD for op in step.ops):
@@ -302,18 +306,22 @@ def _larger_batch(step: Step) -> Iterator[Found]:
         doubled, bytes_ = _doubled(op, size)
         ops.append(doubled)
         moved.append(bytes_)
+    within = [
+        size if op.phase in _OF_WEIGHTS else 2 * size
+        for op, size in zip(step.ops, step.fusion.vmem_bytes, strict=True)
+    ]
     yield (
         "Double the batch of each rank",
         f"HBM has room: {format_bytes(grown)} more of {format_bytes(room)} free; the gain is for "
         "the same work",
         (),
-        step.seconds_of(ops, moved) / 2,
+        step.seconds_of(ops, moved, within) / 2,
     )
 
 
 def _doubled(op: Op, moved_bytes: float) -> tuple[Op, float]:
     """An operator with twice the tokens, and its bytes."""
-    if op.phase is Phase.OPTIMIZER or op.name.startswith(("_allgather", "_reduce_scatter")):
+    if op.phase in _OF_WEIGHTS or op.name.startswith(("_allgather", "_reduce_scatter")):
         return op, moved_bytes
     if op.products:
         weights = 2 * min(k * n for _, _, k, n in op.products)
@@ -324,7 +332,7 @@ def _doubled(op: Op, moved_bytes: float) -> tuple[Op, float]:
         tokens = op.name not in ("allreduce_", "allreduce_coalesced_")
         parts = op.parts and Parts(2 * op.parts.sizes)
         return replace(op, moved_bytes=op.moved_bytes * (1 + tokens), parts=parts), moved_bytes
-    return replace(op, scores=2 * op.scores), 2 * moved_bytes
+    return replace(op, scores=2 * op.scores, drawn=2 * op.drawn), 2 * moved_bytes
 
 
 def _off_the_axes(step: Step) -> Iterator[Found]:
