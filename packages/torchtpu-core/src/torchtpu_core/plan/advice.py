@@ -202,7 +202,7 @@ def _recompute(step: Step) -> Iterator[Found]:
     ]
     if not again:
         return
-    kept = _kept_at_once(step.ops, again)
+    kept = _kept_at_once(step, again)
     room = step.memory.limit_bytes - step.memory.peak_bytes
     chosen = set(again)
     ops = [
@@ -228,16 +228,23 @@ def _recompute(step: Step) -> Iterator[Found]:
     )
 
 
-def _kept_at_once(ops: Sequence[Op], again: Sequence[int]) -> int:
+def _kept_at_once(step: Step, again: Sequence[int]) -> int:
     """Bytes that stay until a backward pass, if nothing is computed again: of one microbatch.
 
-    A microbatch's begin to go before the next one's forward pass with gradients.
+    A microbatch's begin to go before the next one's forward pass with gradients. Weights that
+    are gathered again are not kept.
     """
+    ops, fusion, blocks = step.ops, step.fusion, step.recording.blocks
     most = now = last = 0
     for i in again:
         if any(op.phase is Phase.FORWARD and op.products for op in ops[last:i]):
             now = 0
-        now += sum(ops[i].write_bytes) if ops[i].work is not Work.ELEMENTWISE else 0
+        if ops[i].work is not Work.ELEMENTWISE:
+            for storage, size in zip(ops[i].writes, ops[i].write_bytes, strict=True):
+                block = blocks.get(storage)
+                gathered = block is not None and block.category is Category.GATHERED
+                unseen = storage in fusion.inside or (i, storage) in fusion.elided
+                now += 0 if gathered or unseen else size
         most, last = max(most, now), i
     return most
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice to double the batch gains what weights alone cost, and nothing else."""
+"""Advice on room in HBM: a larger batch gains what weights alone cost, and they are not kept."""
 
 from __future__ import annotations
 
 import pytest
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.plan.making import make_plan
-from torchtpu_core.plan.records import Phase, Work
+from torchtpu_core.plan.records import Category, Phase, Work
 from torchtpu_core.testing.recordings import MIB, op, recording
 
 WHERE = parse_slice("v5e:1x1")
@@ -37,3 +37,20 @@ def test_work_in_vmem_and_random_numbers_double_with_the_batch() -> None:
     plain, more = _plan(), _plan(*moves, draw)
     assert more.step_s > plain.step_s
     assert _gain_s(more) == pytest.approx(_gain_s(plain), abs=1e-9)
+
+
+def test_weights_that_are_gathered_again_are_no_activations_to_keep() -> None:
+    split = op("split_with_sizes_copy", Work.MOVE, (5,), (6,), Phase.RECOMPUTE, size=8 * MIB)
+    made = recording(
+        [
+            op("mm", Work.MATMUL, (1,), (2,), products=PRODUCT),
+            split,
+            op("mm", Work.MATMUL, (1, 6), (3,), Phase.RECOMPUTE, products=PRODUCT),
+            op("mm", Work.MATMUL, (3, 6), (4,), Phase.BACKWARD, products=PRODUCT),
+        ],
+        {},
+    )
+    made.blocks[6].category = Category.GATHERED
+    found = make_plan(made, WHERE, 1, "highest").advice
+    kept = next(item for item in found if "Keep more activations" in item.title)
+    assert kept.why.startswith("1.00 MiB would be kept")
