@@ -31,6 +31,16 @@ def test_clipping_and_the_update_are_shared_by_twice_the_tokens(phase) -> None:
     assert _gain_s(more) - _gain_s(plain) == pytest.approx((more.step_s - plain.step_s) / 2)
 
 
+def test_copies_of_gathered_weights_are_shared_by_twice_the_tokens() -> None:
+    forward = op("mm", Work.MATMUL, (1,), (2,), products=PRODUCT)
+    backward = op("mm", Work.MATMUL, (2,), (3,), phase=Phase.BACKWARD, products=PRODUCT)
+    split = op("split_with_sizes_copy", Work.MOVE, (4,), (5,), size=512 * MIB)
+    made = recording([split, forward, backward], {})
+    made.blocks[5].category = Category.GATHERED
+    plain, more = _plan(), make_plan(made, WHERE, 1, "highest")
+    assert _gain_s(more) - _gain_s(plain) == pytest.approx((more.step_s - plain.step_s) / 2)
+
+
 def test_work_in_vmem_and_random_numbers_double_with_the_batch() -> None:
     moves = [op("sort", Work.MOVE, (4,), (5,), size=32 * MIB), op("sort", Work.MOVE, (5,), (6,))]
     draw = op("bernoulli", Work.ELEMENTWISE, (), (7,), drawn=1e8)

@@ -296,8 +296,27 @@ def _optimizer(step: Step) -> Iterator[Found]:
     )
 
 
-#: What a larger batch does not change: clipping, and the update.
-_OF_WEIGHTS = (Phase.GRADIENTS, Phase.OPTIMIZER)
+_WEIGHTS = (Category.PARAMETERS, Category.GATHERED, Category.GRADIENTS, Category.OPTIMIZER)
+#: Collectives of sharded weights and of their gradients.
+_SHARDED = ("_allgather", "_reduce_scatter")
+
+
+def _of_weights(step: Step) -> set[int]:
+    """What a larger batch does not change: clipping, updates, copies and casts of weights."""
+    blocks = step.recording.blocks
+    known = {storage for storage, block in blocks.items() if block.category in _WEIGHTS}
+    for op in step.ops:
+        if op.name.startswith(_SHARDED):
+            known.update(op.reads)
+    found = set()
+    for i, op in enumerate(step.ops):
+        alone = not op.products and not op.scores and not op.collective
+        copied = alone and any(
+            storages and known.issuperset(storages) for storages in (op.reads, op.writes)
+        )
+        if copied or op.phase in (Phase.GRADIENTS, Phase.OPTIMIZER) or op.name.startswith(_SHARDED):
+            found.add(i)
+    return found
 
 
 def _larger_batch(step: Step) -> Iterator[Found]:
@@ -308,15 +327,13 @@ def _larger_batch(step: Step) -> Iterator[Found]:
     room = step.memory.limit_bytes - step.memory.peak_bytes
     if grown > room:
         return
+    same = _of_weights(step)
     ops, moved = [], []
-    for op, size in zip(step.ops, step.fusion.moved_bytes, strict=True):
-        doubled, bytes_ = _doubled(op, size)
+    for i, (op, size) in enumerate(zip(step.ops, step.fusion.moved_bytes, strict=True)):
+        doubled, bytes_ = (op, size) if i in same else _doubled(op, size)
         ops.append(doubled)
         moved.append(bytes_)
-    within = [
-        size if op.phase in _OF_WEIGHTS else 2 * size
-        for op, size in zip(step.ops, step.fusion.vmem_bytes, strict=True)
-    ]
+    within = [size if i in same else 2 * size for i, size in enumerate(step.fusion.vmem_bytes)]
     yield (
         "Double the batch of each rank",
         f"HBM has room: {format_bytes(grown)} more of {format_bytes(room)} free; the gain is for "
@@ -328,8 +345,6 @@ def _larger_batch(step: Step) -> Iterator[Found]:
 
 def _doubled(op: Op, moved_bytes: float) -> tuple[Op, float]:
     """An operator with twice the tokens, and its bytes."""
-    if op.phase in _OF_WEIGHTS or op.name.startswith(("_allgather", "_reduce_scatter")):
-        return op, moved_bytes
     if op.products:
         weights = 2 * min(k * n for _, _, k, n in op.products)
         # A weight's gradient sums over twice the tokens; its work doubles as well.
