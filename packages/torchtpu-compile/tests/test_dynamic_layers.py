@@ -155,9 +155,16 @@ BATCHES = (
 )
 
 
-def check(function: Any, make: Make, open_dims: tuple[int, ...], *, gradients: bool = True) -> None:
+def check(
+    function: Any,
+    make: Make,
+    open_dims: tuple[int, ...],
+    *,
+    gradients: bool = True,
+    backend: str = "tpu",
+) -> None:
     """Values and gradients at each size, at padded sizes."""
-    compiled = torch.compile(function, backend="tpu", fullgraph=True)
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
     bounded_program.reasons.clear()
     for n in SIZES:
         x = make(n)
@@ -194,12 +201,15 @@ def test_operators_on_each_member_of_an_open_batch_are_as_on_the_cpu(function: A
     check(function, batch, (0,))
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_fast_paths_of_eval_mode_run_at_padded_sizes(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "tpu") for name in LAYERS), ("pre-norm", "inductor")]
+)
+def test_fast_paths_of_eval_mode_run_at_padded_sizes(name: str, backend: str) -> None:
     layer = LAYERS[name].eval()
     layers = {"cpu": layer, "tpu": copy.deepcopy(layer).to("tpu")}
+    function = functools.partial(evaluated, layers)
     with torch.no_grad():
-        check(functools.partial(evaluated, layers), sequences, (0, 1), gradients=False)
+        check(function, sequences, (0, 1), gradients=False, backend=backend)
 
 
 @pytest.mark.parametrize("function", (attention_by_products, added_to_products))

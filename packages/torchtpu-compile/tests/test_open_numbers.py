@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 
 import pytest
@@ -75,7 +75,26 @@ def test_a_float_that_changes_is_an_operand(name: str, given: str, dtype: torch.
         return op(x, s.item())
 
     function = op if given == "a float" else of_element
-    compiled = torch.compile(function, backend="tpu", fullgraph=True)
+    _assert_compiles_once(op, function, dtype, given, "tpu")
+
+
+#: What makes a tensor of the number alone: Inductor's own table of decompositions sees it first.
+_OF_NUMBERS = {"full", "full_like", "where"}
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if n not in _OF_NUMBERS])
+def test_a_float_that_changes_is_an_operand_of_the_default_backend(name: str) -> None:
+    _assert_compiles_once(OPS[name], OPS[name], torch.float32, "a float", "inductor")
+
+
+def _assert_compiles_once(
+    op: Callable[..., object],
+    function: Callable[..., object],
+    dtype: torch.dtype,
+    given: str,
+    backend: str,
+) -> None:
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
     x = torch.linspace(-0.9, 1, 6).view(2, 3).to(dtype)
     on_device, compiles = x.to("tpu"), []
     for value in VALUES:

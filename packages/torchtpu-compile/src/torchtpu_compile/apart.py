@@ -7,6 +7,7 @@ some operators whole. In a graph with open sizes those would make one program pe
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -75,9 +76,10 @@ def _traced(node: Node, sources: list[Node], forms: Mapping[Any, Callable[..., A
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
-    traced: GraphModule = make_fx(call, decomposition_table=dict(forms))(
-        *(source.meta["val"] for source in sources)
-    )
+    values = [source.meta["val"] for source in sources]
+    # What a decomposition makes of numbers alone has no operand that would make it fake.
+    with torch._guards.detect_fake_mode(values) or contextlib.nullcontext():
+        traced: GraphModule = make_fx(call, decomposition_table=dict(forms))(*values)
     return traced.graph
 
 

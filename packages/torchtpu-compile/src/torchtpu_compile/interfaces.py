@@ -52,6 +52,7 @@ _AFTER_IMPORT: Mapping[str, Callable[[ModuleType], None]] = {
     "torch._inductor.codegen.common": lambda module: _prepare_inductor(module),
     "torch._inductor.fx_passes.joint_graph": lambda module: _prepare_patterns(module),
     "torch._inductor.fx_passes.replace_random": lambda module: _prepare_draws(module),
+    "torch._inductor.inductor_prims": lambda module: _prepare_prims(),
     "torch._dynamo": lambda module: _prepare_dynamo(),
 }
 
@@ -80,6 +81,12 @@ def _prepare_draws(replace_random: ModuleType) -> None:
     from torchtpu_compile import random_ops
 
     random_ops.register(replace_random)
+
+
+def _prepare_prims() -> None:
+    from torchtpu_compile import open_numbers
+
+    open_numbers.register_prims()
 
 
 def _prepare_dynamo() -> None:

@@ -4,8 +4,9 @@
 AOTAutograd makes a 0-d tensor of such a float where it meets a product, sum, difference or
 quotient, and otherwise has the graph compiled anew for each value. So an op that takes it in
 another place is taken apart into these, or gets a product of one and the float as a tensor;
-with plain numbers it stays as it is. Where PyTorch's derivative of the op computes with the
-float itself, it is taken apart before the derivative is made.
+with plain numbers it stays as it is. Tracing takes it apart before its derivative is made, and so
+for Inductor, which has decompositions of its own, too; an op that makes a tensor of a number alone
+(`full`) cannot be seen there, and is taken apart by our table of decompositions only.
 """
 
 from __future__ import annotations
@@ -257,33 +258,53 @@ _ATEN: Mapping[Any, Function] = {
     },
 }
 
-#: Whose derivative would fix the float: PyTorch's formula asks whether it is zero or one, takes
-#: its logarithm or its conjugate.
-_BEFORE_DERIVATIVES = (
-    aten.add.Tensor,
-    aten.addcdiv.default,
-    aten.addcmul.default,
-    aten.addmm.default,
-    aten.baddbmm.default,
-    aten.celu.default,
-    aten.lerp.Scalar,
-    aten.pow.Scalar,
-    aten.pow.Tensor_Scalar,
-    aten.sub.Tensor,
-    *(op for op in _ATEN if op._schema.name.startswith("aten::_foreach")),
-)
-
 
 @functools.cache
 def register() -> None:
-    """Let tracing on the device take them apart before derivatives are taken."""
-    for op in _BEFORE_DERIVATIVES:
-        op.py_impl(torch._C.DispatchKey.AutogradPrivateUse1)(_differentiated(op))
+    """Let tracing on the device take them apart, whatever table of decompositions it has.
+
+    It does so before derivatives are taken: PyTorch's formulas ask whether the float is zero or
+    one, take its logarithm or its conjugate.
+    """
+    for op, form in _ATEN.items():
+        if any("Tensor" in str(a.type) for a in op._schema.arguments):
+            _let_trace(op, form)
+            in_place = _in_place(op)
+            if in_place is not None:
+                _let_trace(in_place, _written(form))
 
 
-def _differentiated(op: Any) -> Function:
-    form = _ATEN[op]
+def register_prims() -> None:
+    """The same for the op that Dynamo makes of an in-place addcdiv."""
+    _let_trace(torch.ops.prims.fma.default, _fma)
 
+
+def _let_trace(op: Any, form: Function) -> None:
+    op.py_impl(torch._C.DispatchKey.AutogradPrivateUse1)(_or_pytorchs(op, form))
+
+
+def _in_place(op: Any) -> Any:
+    """The overload that writes its first operand; None if there is none."""
+    packet = getattr(aten, f"{op._schema.name.removeprefix('aten::')}_", None)
+    overload = op._schema.overload_name or "default"
+    return getattr(packet, overload, None)
+
+
+def _written(form: Function) -> Function:
+    def function(x: Any, *args: Any, **kwargs: Any) -> Any:
+        result = form(x, *args, **kwargs)
+        if result is NotImplemented:
+            return result
+        if isinstance(x, Tensor):
+            return x.copy_(result)
+        for tensor, value in zip(x, result, strict=True):
+            tensor.copy_(value)
+        return None
+
+    return function
+
+
+def _or_pytorchs(op: Any, form: Function) -> Function:
     def run(*args: Any, **kwargs: Any) -> Any:
         result = form(*args, **kwargs)
         if result is NotImplemented:
