@@ -90,3 +90,21 @@ def test_jagged_rows_to_padded_ones_run_on_the_device_at_open_sizes() -> None:
             torch.testing.assert_close(actual.cpu(), expected)
     assert torch.tpu.counters()["fallbacks"] == fallbacks
     assert dict(bounded_program.reasons) == refused
+
+
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+def test_padded_rows_of_a_plain_tensor_have_gradients(backend: str) -> None:
+    """What the room of a sequence is stands in the graph, though other sizes are open."""
+
+    def function(values: Tensor, offsets: Tensor) -> Tensor:
+        rows = torch.nested.nested_tensor_from_jagged(values, offsets)
+        return torch.nested.to_padded_tensor(rows * 2, 0.0).amax(1)
+
+    compiled = torch.compile(function, backend=backend)
+    for lengths in ((3, 5, 2), (4, 1, 6, 2)):
+        offsets = torch.tensor([0, *lengths]).cumsum(0)
+        expected = torch.linspace(1, 9, 2 * sum(lengths)).view(-1, 2).requires_grad_()
+        actual = expected.detach().to("tpu").requires_grad_()
+        function(expected, offsets).sum().backward()
+        compiled(actual, offsets.to("tpu")).sum().backward()
+        torch.testing.assert_close(actual.grad.cpu(), expected.grad)
