@@ -143,3 +143,47 @@ def test_windows_side_by_side_may_be_written_in_place_with_gradients():
         weight = reference.detach().to("tpu").requires_grad_()
         compiled(weight).backward()
         torch.testing.assert_close(weight.grad.cpu(), reference.grad)
+
+
+def written_rows(x: Tensor) -> Tensor:
+    """Whole rows of every second place in time."""
+    y = x * 2
+    b, s, d = x.shape
+    y.as_strided((b, s // 2, d), (s * d, 2 * d, 1), d).mul_(3)
+    return y.sin()
+
+
+def written_places(x: Tensor) -> Tensor:
+    """The diagonal of all but the first row of a flat sequence."""
+    y = x.flatten() * 2
+    diagonal = y.as_strided((x.shape[1] - 1, 2), (x.shape[2], 1), x.shape[2])
+    diagonal.copy_(torch.arange(1.0, x.shape[1], device=x.device)[:, None] * x[0, 1:, :2])
+    return y * x.flatten()
+
+
+def written_turned(x: Tensor) -> Tensor:
+    """Memory in another order than the dimensions; without gradients, as above."""
+    y = (x.detach() + 1).transpose(0, 1)
+    _, s, d = x.shape
+    z = torch.as_strided_scatter(y, x.detach()[0, :, :2], (s, 2), (d, 1), 0)
+    return z * x.mean()
+
+
+@pytest.mark.parametrize("function", [written_rows, written_places, written_turned])
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+def test_writes_by_strides_have_one_program_for_open_lengths(
+    function: Callable[[Tensor], Tensor], backend: str
+) -> None:
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    bounded_program.reasons.clear()
+    for n in SIZES:
+        x = torch.randn(2, n, 6)
+        y = x.to("tpu")
+        torch._dynamo.mark_dynamic(y, 1)
+        expected, actual = function(x.requires_grad_()), compiled(y.requires_grad_())
+        slope = torch.randn_like(expected)
+        expected.backward(slope)
+        actual.backward(slope.to("tpu"))
+        torch.testing.assert_close(actual.detach().cpu(), expected.detach())
+        torch.testing.assert_close(y.grad.cpu(), x.grad)
+    assert not bounded_program.reasons

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`as_strided` at padded sizes: places in the memory of a tensor that is dense there.
+"""`as_strided` and writes by strides at padded sizes: places in memory that a tensor fills.
 
 A view of another tensor may be asked for memory of that one, which it does not hold: such a graph
 runs at its true sizes.
@@ -8,6 +8,7 @@ runs at its true sizes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +20,58 @@ from torchtpu_core.lowering import checks
 
 from torchtpu_compile import strided
 from torchtpu_compile.bounded_call import Call, Rule
-from torchtpu_compile.bounded_rules.common import refuse
-from torchtpu_compile.padded import Padded, Sizes, padded_size, true_size
+from torchtpu_compile.bounded_rules.common import fitted, refuse
+from torchtpu_compile.padded import Dim, Padded, Sizes, padded_size, true_size
 from torchtpu_compile.result_layout import memory_order
 from torchtpu_compile.symbols import expression, is_static, quotient, same
 
 
+class _Memory(NamedTuple):
+    """The memory of an operand, and the places of it that a view by strides has.
+
+    Attributes:
+        order: dimensions of the operand, outermost in memory first.
+        dims: what they are, in that order.
+        table: its elements in memory; ``[rows, row]`` where the view has whole rows.
+        places: of the view's elements (or rows) in `table`.
+        valid: where `places` counts; None: everywhere.
+        view: dimensions of the view.
+    """
+
+    order: Sequence[int]
+    dims: tuple[Dim, ...]
+    table: Padded
+    places: jax.Array
+    valid: jax.Array | None
+    view: tuple[Dim, ...]
+
+
 def _as_strided(call: Call) -> Padded:
+    memory = _memory(call, call.exprs())
+    array = jnp.take(memory.table.array, memory.places, 0, mode="clip")
+    return Padded(array, (*memory.view[: memory.places.ndim], *memory.table.dims[1:]))
+
+
+def _as_strided_scatter(call: Call) -> Padded:
+    # aten::as_strided_scatter(self, src, size, stride, storage_offset); padding is written nowhere
+    memory = _memory(call, [sympy.sympify(n) for n in call.arg("size")])
+    table, places = memory.table, memory.places
+    if memory.valid is not None:
+        places = jnp.where(memory.valid, places, table.array.shape[0])
+    source = call.sizes.compact(call.args[1]).array.astype(table.array.dtype)
+    source = fitted(source, [*places.shape, *table.array.shape[1:]])
+    written = Padded(table.array.at[places].set(source, mode="drop"), table.dims)
+    whole = call.sizes.reshaped(written, [true_size(dim) for dim in memory.dims])
+    back = [memory.order.index(d) for d in range(len(memory.order))]
+    return Padded(jnp.transpose(whole.array, back), tuple(whole.dims[d] for d in back))
+
+
+def _memory(call: Call, size: Sequence[sympy.Expr]) -> _Memory:
+    """The memory that a call addresses.
+
+    Raises:
+        Unbounded: it is that of a tensor which the operand is a part of.
+    """
     source = call.node.args[0]
     assert isinstance(source, Node)
     value = source.meta["val"]
@@ -38,9 +84,9 @@ def _as_strided(call: Call) -> Padded:
         raise refuse(call, "addresses the memory of a view")
     x = call.args[0]
     x = Padded(jnp.transpose(x.array, order), tuple(x.dims[d] for d in order))
-    dims = tuple(call.sizes.dim(e) for e in call.exprs())
+    dims = tuple(call.sizes.dim(e) for e in size)
     strides = [sympy.sympify(n) for n in call.arg("stride")]
-    row = _row(x, call.exprs(), strides, begin)
+    row = _row(x, size, strides, begin)
     steps = [
         s if row is None else quotient(s, row) for s in strides[: len(dims) - (row is not None)]
     ]
@@ -57,9 +103,7 @@ def _as_strided(call: Call) -> Padded:
         "it addresses places of memory that no tensor of the graph holds: use slices or unfold() "
         "in place of as_strided()",
     )
-    array = jnp.take(table.array, places.array, 0, mode="clip")
-    tail = () if row is None else (table.dims[1],)
-    return Padded(array, (*dims[: len(steps)], *tail))
+    return _Memory(order, x.dims, table, places.array, valid, dims)
 
 
 def _row(
@@ -83,4 +127,7 @@ def _places(sizes: Sizes, like: Padded, strides: Sequence[sympy.Expr], begin: sy
     return Padded(place, like.dims)
 
 
-RULES: Mapping[str, Rule] = {"aten::as_strided": _as_strided}
+RULES: Mapping[str, Rule] = {
+    "aten::as_strided": _as_strided,
+    "aten::as_strided_scatter": _as_strided_scatter,
+}
