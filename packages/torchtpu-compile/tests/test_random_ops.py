@@ -103,23 +103,52 @@ def test_training_with_a_recomputed_region_draws_its_masks_once() -> None:
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
-def test_draws_of_open_sizes_are_one_program() -> None:
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+def test_draws_of_open_sizes_are_one_program(backend: str) -> None:
     def noisy(x: Tensor) -> Tensor:
         whole = torch.randint(0, 9, x.shape, device=x.device)
-        return F.dropout(x, 0.3) + torch.rand_like(x) + _empty(x).exponential_() + whole
+        noise = torch.rand_like(x) + _empty(x).exponential_() + F.rrelu(x - 2, training=True)
+        return F.dropout(x, 0.3) + noise + whole
 
-    compiled = torch.compile(noisy, dynamic=True)
+    compiled = torch.compile(noisy, backend=backend, dynamic=True)
     programs = []
     for length in (70, 71, 72, 75):  # of one bucket
         x = torch.ones(length, 5, device="tpu")
         torch.manual_seed(3)
         expected = noisy(x).cpu()
         torch.manual_seed(3)
+        torch.tpu.synchronize()
         before = torch.tpu.counters()["programs"]
         actual = compiled(x).cpu()
         programs.append(torch.tpu.counters()["programs"] - before)
         torch.testing.assert_close(actual, expected)
     assert programs[1:] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_attention_of_an_open_length_drops_what_eager_mode_drops(
+    backend: str, key_heads: int
+) -> None:
+    def attend(q: Tensor, kv: Tensor) -> Tensor:
+        grouped = key_heads != 4
+        return F.scaled_dot_product_attention(
+            q, kv, kv, dropout_p=0.4, is_causal=True, enable_gqa=grouped
+        )
+
+    compiled = torch.compile(attend, backend=backend)
+    for length in (65, 70, 75, 65):
+        values = torch.linspace(-2, 2, 2 * length * 16).reshape(2, 1, length, 16)
+        found = []
+        for run in (attend, compiled):
+            q = values.expand(2, 4, length, 16).to("tpu").requires_grad_()
+            kv = values.expand(2, key_heads, length, 16).cos().to("tpu").requires_grad_()
+            torch.manual_seed(3)
+            out = run(q, kv)
+            out.square().sum().backward()
+            found.append([x.detach().cpu() for x in (out, q.grad, kv.grad)])
+        for actual, expected in zip(found[1], found[0], strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_graphs_of_the_cpu_keep_inductors_draws() -> None:

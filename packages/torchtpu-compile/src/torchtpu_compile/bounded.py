@@ -11,7 +11,6 @@ padded; otherwise the graph is not bounded, with the reason.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,12 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 import sympy
 import torch
-from jax import lax
 from torch.fx import Node
 from torchtpu_core.lowering import checks, dtypes
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.promotion import cast
-from torchtpu_core.lowering.rng import Rng, index_dtype
+from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering
 
 from torchtpu_compile import control_flow, rng_states, strided
@@ -42,6 +40,7 @@ from torchtpu_compile.padded import (
 from torchtpu_compile.placement import ASSERTIONS, is_number, is_subgraph
 from torchtpu_compile.recomputed import Barriers
 from torchtpu_compile.symbols import Unbounded, expression, is_static, same
+from torchtpu_compile.true_rng import TrueRng, true_shape
 
 
 class BoundedInterpreter:
@@ -72,8 +71,8 @@ class BoundedInterpreter:
             self.barriers.hold_back(node, env)
             own = None
             if rng is not None and rng_states.is_random(node, self.tables):
-                own = TrueRng(rng.seed, rng.offset + np.uint64(rng_states.RNG_STEP * drawn))
-                own.place(node, sizes)
+                step = np.uint64(rng_states.RNG_STEP * drawn)
+                own = TrueRng.of(Rng(rng.seed, rng.offset + step), sizes, true_shape(node))
                 drawn += 1
             env[node] = self.run_node(node, env, sizes, own)
 
@@ -191,35 +190,3 @@ def _checked(call: Call, value: Any, expected: Any) -> Any:
             raise Unbounded(f"{describe(call.node)} has a padded size its rule does not foresee")
         array = jnp.broadcast_to(array.reshape(()), shape)
     return Padded(array, value.dims)
-
-
-_WORD = np.dtype(np.uint32)
-
-
-class TrueRng(Rng):
-    """A stream whose bits depend on the place in the true tensor, not in the padded one."""
-
-    __slots__ = ("_exprs", "_sizes")
-
-    def place(self, node: Node, sizes: Sizes) -> None:
-        """State which tensor is drawn."""
-        value = node.meta["val"]
-        tensor = value[0] if isinstance(value, (tuple, list)) else value
-        self._sizes = sizes
-        self.place_at([expression(s) for s in tensor.shape])
-
-    def place_at(self, exprs: Sequence[sympy.Expr]) -> None:
-        """State the true sizes of what is drawn."""
-        self._exprs = list(exprs)
-
-    def bits(self, shape: tuple[int, ...], dtype: np.dtype = _WORD) -> jax.Array:
-        """Uniform random bits, `shape`."""
-        if len(shape) != len(self._exprs):
-            raise Unbounded("a random op draws numbers of another shape than its result")
-        self.draws += 1
-        numbers = index_dtype(math.prod(shape))
-        index, stride = jnp.zeros((), numbers), jnp.ones((), numbers)
-        for d in reversed(range(len(shape))):
-            index = index + lax.broadcasted_iota(numbers, shape, d) * stride
-            stride = stride * self._sizes.true(self._exprs[d]).astype(numbers)
-        return self.bits_at(index, dtype)

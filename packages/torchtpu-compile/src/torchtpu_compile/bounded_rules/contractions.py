@@ -9,13 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from torchtpu_core.lowering import checks
+import sympy
+from torchtpu_core.lowering import attention, checks
 
 from torchtpu_compile.aligned import align, cut, joint_dims
 from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import fitted, refuse, zeroed
 from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size
 from torchtpu_compile.symbols import same
+from torchtpu_compile.true_rng import TrueRng
 
 
 def _contract(call: Call, left: int, right: int, at: int, bt: int) -> tuple[Padded, Padded]:
@@ -111,10 +113,17 @@ def _attention(call: Call) -> Any:
     q = _scaled(call, call.sizes.filled(q, 0, [3]))
     call.args[:3] = [q, k, v]
     _hide_keys(call, q, k)
+    if isinstance(call.rng, TrueRng):
+        call.rng.place_at(_scores(q, k))
     results = list(call.run())
     lead = q.dims[:3]
     out = [Padded(results[0], (*lead, v.dims[3])), Padded(results[1], lead)]
     return out + [call.sizes.static(r) if isinstance(r, jax.Array) else r for r in results[2:]]
+
+
+def _scores(q: Padded, k: Padded) -> list[sympy.Expr]:
+    """True sizes of what a dropout drops."""
+    return [true_size(dim) for dim in (*q.dims[:3], k.dims[2])]
 
 
 def _for_each_head(call: Call, x: Padded, q: Padded) -> Padded:
@@ -205,6 +214,8 @@ def _attention_backward(call: Call) -> Any:
     for name in ("max_q", "max_k"):
         call.set(name, 0)  # the row does not use them
     call.set("query", _scaled(call, q))
+    words = (call.sizes.compact(call.arg(f"philox_{n}")).array for n in ("seed", "offset"))
+    call.set("philox_seed", TrueRng.of(attention.stream(*words), call.sizes, _scores(q, k)))
     results = list(call.run())
     results[0] = _scaled(call, Padded(results[0], q.dims)).array
     results[1] = _summed_heads(call, results[1], k, q)

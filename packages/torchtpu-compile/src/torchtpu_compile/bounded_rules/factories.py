@@ -15,6 +15,7 @@ from torchtpu_compile import rng_states
 from torchtpu_compile.bounded_call import Call, Number, Rule
 from torchtpu_compile.padded import Padded, padded_size
 from torchtpu_compile.symbols import expression, is_static
+from torchtpu_compile.true_rng import TrueRng
 
 
 def _filled(call: Call) -> Padded:
@@ -99,12 +100,14 @@ _DRAWN_LIKE = (
     "geometric",
     "log_normal",
     "cauchy",
+    "rrelu_with_noise_functional",
 )
 
 
 def _same_draws(call: Call) -> object:
-    """Random ops whose result has the sizes of their operand."""
-    x = call.args[0] = call.sizes.compact(call.args[0])
+    """Random ops whose results have the sizes of their operands."""
+    call.args[:] = [call.sizes.compact(a) if isinstance(a, Padded) else a for a in call.args]
+    x = call.args[0]
     values = call.run()
     if isinstance(values, (list, tuple)):
         return [Padded(v, x.dims) for v in values]
@@ -113,12 +116,8 @@ def _same_draws(call: Call) -> object:
 
 def _drawn(call: Call) -> Padded:
     """A draw from a state, by places in the true tensor."""
-    from torchtpu_compile.bounded import TrueRng
-
     at = rng_states.unpack(call.sizes.compact(call.args[0]).array)
-    rng = TrueRng(at.seed, at.offset)
-    rng.place(call.node, call.sizes)
-    call.args[0] = rng
+    call.args[0] = TrueRng.of(at, call.sizes, call.exprs())
     return _filled(call)
 
 

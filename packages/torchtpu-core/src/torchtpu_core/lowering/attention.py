@@ -164,7 +164,8 @@ def attend(
     scores = _scores(query, key, bias, is_causal, scale, whole[2])
     parts, sums, log_sums = _exponentials(scores)
     if dropout_p > 0 and rng is not None:
-        parts = parts * _dropout_mask(rng, parts.shape, dropout_p, parts.dtype)
+        mask = _dropout_mask(rng, (*whole, key.shape[2]), dropout_p, parts.dtype)
+        parts = parts * _folded(mask, heads)
     out = _batched(parts.astype(value.dtype), value, 3, 2, parts.dtype) / sums
     results = out.astype(dtype), log_sums, parts / sums
     return tuple(x.reshape(*whole, *x.shape[3:]) for x in results)  # type: ignore[return-value]
@@ -201,7 +202,7 @@ def attend_backward(
     d_weights = _batched(grad_out, value, 3, 3, compute)
     dropped = weights
     if dropout_p > 0 and rng is not None:
-        mask = _dropout_mask(rng, weights.shape, dropout_p, compute)
+        mask = _folded(_dropout_mask(rng, (*whole, key.shape[2]), dropout_p, compute), heads)
         d_weights, dropped = d_weights * mask, weights * mask
     d_value = _batched(dropped.astype(value.dtype), grad_out, 2, 2, compute)
     along = jnp.sum(grad_out.astype(compute) * out.astype(compute), axis=-1, keepdims=True)
@@ -233,6 +234,11 @@ def _summed_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 def _as_int64(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, np.int64)
+
+
+def stream(seed: jax.Array, offset: jax.Array) -> Rng:
+    """The random numbers of a forward pass, from the seed and offset that it returned."""
+    return Rng(*(lax.bitcast_convert_type(word, np.uint64) for word in (seed, offset)))
 
 
 def fused_attention(
@@ -288,21 +294,22 @@ def fused_attention_backward(
     max_k: int,
     dropout_p: float,
     is_causal: bool,
-    philox_seed: jax.Array,
+    philox_seed: jax.Array | Rng,
     philox_offset: jax.Array,
     *,
     scale: float | None = None,
 ) -> tuple[jax.Array | None, ...]:
     """Gradients for query, key, value and bias: of those given, zeros where the mask has no 1.
 
-    PyTorch's meta kernel states a result for each operand that was given.
+    PyTorch's meta kernel states a result for each operand that was given. A rule for padded sizes
+    gives its own stream in the place of the seed.
     """
     if flash_attention.applies(query, key, value, attn_bias, dropout_p):
         factor = _scale(query, scale)
         return *flash_attention.backward(
             grad_out, query, key, value, out, logsumexp, is_causal=is_causal, scale=factor
         ), None
-    state = (lax.bitcast_convert_type(s, np.uint64) for s in (philox_seed, philox_offset))
+    rng = philox_seed if isinstance(philox_seed, Rng) else stream(philox_seed, philox_offset)
     grads = attend_backward(
         grad_out,
         query,
@@ -314,7 +321,7 @@ def fused_attention_backward(
         is_causal=is_causal,
         scale=scale,
         dropout_p=dropout_p,
-        rng=Rng(*state),
+        rng=rng,
         bias_gradient=grad_input_mask[3],
     )
     return tuple(
