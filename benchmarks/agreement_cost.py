@@ -3,11 +3,11 @@
 
     torchtpu run --chips 2 benchmarks/agreement_cost.py [--rounds 9] [--no-save]
 
-A group's first rank writes what it calls into memory that the ranks of a machine share, and the
-others read it. Here two ranks do that in turns, by the same code and with texts as long as those of
-a step: half a turn is the time from one rank's writing to the other's having read, which is all
-that an agreement can add to a collective whose ranks are there. Times that number of the
-collectives of an FSDP2 step of the GPT model (`fsdp_step.py`), it is compared with the step.
+Each rank of a group writes what it calls into memory that the ranks of a machine share, and
+compares it with what others have written there; nobody waits, unless another is a whole ring of
+calls behind. Here two ranks do that at once for as many calls as a ring and more, by the same code
+and with texts as long as those of a step. Times the number of the collectives of an FSDP2 step of
+the GPT model (`fsdp_step.py`), the time of one is compared with the step.
 Times are wall time of this machine's CPU, not simulated.
 """
 
@@ -29,40 +29,32 @@ from torchtpu_distributed import _C, active
 Step = Callable[[], float]
 
 
-def mailboxes() -> tuple[_C.Mailbox, _C.Mailbox]:
-    """Where rank 0 writes, and where rank 1 does."""
+def mailbox() -> _C.Mailbox:
+    """Memory that both ranks share."""
     rank = dist.get_rank()
     path = [f"/dev/shm/torchtpu_agreement_cost_{os.getpid()}"]
     dist.broadcast_object_list(path, 0, device=torch.device("cpu"))
-    made = []
-    for writer in range(2):
-        if rank == writer:
-            made.append(_C.Mailbox(f"{path[0]}_{writer}", 0, 2))
-        dist.barrier()
-        if rank != writer:
-            made.append(_C.Mailbox(f"{path[0]}_{writer}", 1, 2))
-        dist.barrier()
-        if rank == writer:
-            Path(f"{path[0]}_{writer}").unlink()
-    return made[0], made[1]
+    if rank == 0:
+        made = _C.Mailbox(path[0], 0, 2)
+    dist.barrier()
+    if rank != 0:
+        made = _C.Mailbox(path[0], rank, 2)
+    dist.barrier()
+    if rank == 0:
+        Path(path[0]).unlink()
+    return made
 
 
-def agreements(boxes: tuple[_C.Mailbox, _C.Mailbox], first: int, count: int) -> float:
-    """Microseconds of an agreement, over `count` turns that are numbered from `first`."""
-    text, abort = (
-        "0123456789abcdef\n" + "all_gather of float32[1024], " * 4 + "\nstep.py:1",
-        _C.Abort(),
-    )
-    mine, theirs = boxes if dist.get_rank() == 0 else boxes[::-1]
+def agreements(box: _C.Mailbox, first: int, count: int) -> float:
+    """Microseconds of an agreement, over `count` that are numbered from `first`."""
+    abort = _C.Abort()
+    call = _C.Call("all_gather of float32[1024], " * 4, "all_gather", (), (), 0)
     mean_over_ranks(0.0)
     began = time.perf_counter()
     for number in range(first, first + count):
-        if dist.get_rank() == 0:
-            mine.post(number, text, abort)
-        theirs.read(number, abort)
-        if dist.get_rank() == 1:
-            mine.post(number, text, abort)
-    return mean_over_ranks(time.perf_counter() - began) / count / 2 * 1e6
+        if box.compare(number, call, "step.py:1", abort) is not None:
+            raise RuntimeError("ranks that call the same differ")
+    return mean_over_ranks(time.perf_counter() - began) / count * 1e6
 
 
 def steps(step: Step, count: int) -> tuple[float, float]:
@@ -86,7 +78,7 @@ def numbers() -> int:
 def measure(rounds: int) -> dict[str, Any]:
     """Figures of one agreement and of steps, in turns."""
     candidates = {"fused": fsdp_step(compiled=False), "compiled_blocks": fsdp_step(compiled=True)}
-    boxes, first, count = mailboxes(), 1, 500
+    box, first, count = mailbox(), 1, 500
     one: list[float] = []
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     for turn in range(rounds + 3):
@@ -94,7 +86,7 @@ def measure(rounds: int) -> dict[str, Any]:
             row = steps(step, 3)
             if turn >= 3:  # the first ones compile
                 found[name].append(row)
-        cost = agreements(boxes, first, count)
+        cost = agreements(box, first, count)
         first += count
         if turn >= 3:
             one.append(cost)
