@@ -87,6 +87,17 @@ def test_a_float_that_changes_is_an_operand_of_the_default_backend(name: str) ->
     _assert_compiles_once(OPS[name], OPS[name], torch.float32, "a float", "inductor")
 
 
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+def test_whole_numbers_take_no_fraction_that_changes(backend: str) -> None:
+    compiled = torch.compile(lambda x, s: x.clone().clamp_(max=s), backend=backend)
+    filled = torch.compile(lambda x, s: x.clone().fill_(s), backend=backend)
+    x = torch.arange(5, device="tpu")
+    for value in (1.5, 2.5, 3.5):
+        with pytest.raises(RuntimeError, match="cast"):
+            compiled(x, value)
+        assert filled(x, value).tolist() == [int(value)] * 5
+
+
 def _assert_compiles_once(
     op: Callable[..., object],
     function: Callable[..., object],

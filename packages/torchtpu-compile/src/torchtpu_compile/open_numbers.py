@@ -271,7 +271,7 @@ def register() -> None:
             _let_trace(op, form)
             in_place = _in_place(op)
             if in_place is not None:
-                _let_trace(in_place, _written(form))
+                _let_trace(in_place, _written(form, casts=op is aten.fill.Scalar))
 
 
 def register_prims() -> None:
@@ -290,15 +290,24 @@ def _in_place(op: Any) -> Any:
     return getattr(packet, overload, None)
 
 
-def _written(form: Function) -> Function:
+def _written(form: Function, *, casts: bool) -> Function:
+    """The form of an op that writes its first operand, in a dtype that `casts` may leave."""
+
+    def write(x: Tensor, value: Tensor) -> Tensor:
+        if not casts and not torch.can_cast(value.dtype, x.dtype):
+            raise RuntimeError(
+                f"result type {value.dtype} can't be cast to the desired output type {x.dtype}"
+            )
+        return x.copy_(value)
+
     def function(x: Any, *args: Any, **kwargs: Any) -> Any:
         result = form(x, *args, **kwargs)
         if result is NotImplemented:
             return result
         if isinstance(x, Tensor):
-            return x.copy_(result)
+            return write(x, result)
         for tensor, value in zip(x, result, strict=True):
-            tensor.copy_(value)
+            write(tensor, value)
         return None
 
     return function
