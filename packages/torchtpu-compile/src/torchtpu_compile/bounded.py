@@ -51,11 +51,7 @@ class BoundedInterpreter:
         tables: lowering tables.
     """
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        tables: Mapping[str, Lowering],
-    ) -> None:
+    def __init__(self, nodes: Sequence[Node], tables: Mapping[str, Lowering]) -> None:
         self.nodes = nodes
         self.barriers = Barriers(nodes)
         self.tables = tables

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torchtpu_core.lowering.out_forms import require_castable
 
 aten = torch.ops.aten
 Function = Callable[..., Any]
@@ -291,13 +292,11 @@ def _in_place(op: Any) -> Any:
 
 
 def _written(form: Function, *, casts: bool) -> Function:
-    """The form of an op that writes its first operand, in a dtype that `casts` may leave."""
+    """The form of an op that writes its first operand; `casts`: whatever the operand's dtype."""
 
     def write(x: Tensor, value: Tensor) -> Tensor:
-        if not casts and not torch.can_cast(value.dtype, x.dtype):
-            raise RuntimeError(
-                f"result type {value.dtype} can't be cast to the desired output type {x.dtype}"
-            )
+        if not casts:
+            require_castable(value, x)
         return x.copy_(value)
 
     def function(x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -207,6 +207,16 @@ def test_figure_that_its_unit_cannot_have_is_a_mistake(metric, unit, value, mess
     assert message in found.reason
 
 
+@pytest.mark.parametrize(
+    ("metric", "unit", "factor"),
+    [("mfu", "% of peak", 100), ("mfu", "ratio", 1), ("tokens_per_s", "tokens/s/pod", 1)],
+)
+def test_other_words_for_a_unit_are_understood(metric, unit, factor) -> None:
+    spec = read_specs(PUBLISHED / "specs")["R001"]
+    plain = {"mfu": "fraction", "tokens_per_s": "tokens/s"}[metric]
+    assert predict(spec, metric, unit) == factor * predict(spec, metric, plain)
+
+
 def test_rate_of_a_device_is_its_part_of_the_chips() -> None:
     spec = read_specs(PUBLISHED / "specs")["X44"]
     chip, device = (

@@ -75,16 +75,23 @@ def _masked_select_out(
     return into(out, torch.masked_select(self, mask))
 
 
+def require_castable(result: torch.Tensor, out: torch.Tensor) -> None:
+    """Refuses, in PyTorch's words, a result of a wider category than the tensor it is written to.
+
+    Raises:
+        RuntimeError: such as a fraction for whole numbers.
+    """
+    if not torch.can_cast(result.dtype, out.dtype):
+        wanted, got = dtype_name(result.dtype), dtype_name(out.dtype)
+        raise RuntimeError(f"result type {wanted} can't be cast to the desired output type {got}")
+
+
 def _cast_into_out(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
     """A form whose meta kernel takes only one dtype of ``out=``, or none."""
 
     def write(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
         made = function(self)
-        if not torch.can_cast(made.dtype, out.dtype):
-            wanted, got = dtype_name(made.dtype), dtype_name(out.dtype)
-            raise RuntimeError(
-                f"result type {wanted} can't be cast to the desired output type {got}"
-            )
+        require_castable(made, out)
         return into(out, made)
 
     return write

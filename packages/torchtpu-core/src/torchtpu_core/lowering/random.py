@@ -4,7 +4,8 @@
 All bits come from `torchtpu_core.lowering.rng.Rng`, so the same seed gives the same
 numbers whatever the eager mode; they are not CPU PyTorch's numbers. Parameters such
 as ``p`` or ``std`` are run-time operands: a schedule compiles nothing. Distributions
-whose parameters are tensors only are in ``distributions.py``.
+whose parameters are tensors only are in ``distributions.py``. Where PyTorch decomposes an op, its
+row computes as the decomposition does: graphs that hold the parts draw the same numbers.
 
 In-place overloads get `self` for its shape and dtype only.
 """
@@ -227,11 +228,13 @@ def _random_from(self: jax.Array, from_: Operand, to: Operand | None, *, rng: Rn
 
 
 def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, rng: Rng) -> jax.Array:
+    """Uniform numbers in [0, 1), of shape `size`; the default dtype if none is given."""
     target = _target(dtype, dtypes.default_float())
     return _unit(rng, tuple(size), target).astype(target)
 
 
 def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, rng: Rng) -> jax.Array:
+    """Standard normal numbers, of shape `size`; the default dtype if none is given."""
     target = _target(dtype, dtypes.default_float())
     return _normals(rng, tuple(size), target).astype(target)
 
@@ -258,6 +261,7 @@ def randint_low(
     dtype: torch.dtype | None = None,
     rng: Rng,
 ) -> jax.Array:
+    """Whole numbers in `[low, high)`, of shape `size`; int64 if no dtype is given."""
     target = _target(dtype, np.dtype(np.int64))
     return _whole(rng, tuple(size), low, _span(low, high)).astype(target)
 

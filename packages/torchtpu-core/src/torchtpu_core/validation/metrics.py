@@ -15,8 +15,9 @@ from torchtpu_core.units import GB
 
 SECONDS = {"s": 1.0, "ms": 1e3, "us": 1e6, "min": 1 / 60, "h": 1 / 3600}
 RATES = {"GB/s": 1 / GB, "MB/s": 1e-6, "TB/s": 1e-12, "B/s": 1.0}
-PARTS = {"%": 100.0, "percent": 100.0, "fraction": 1.0, "1": 1.0, "": 1.0}
-TIMES = {"x": 1.0, "": 1.0}
+PARTS = {"%": 100.0, "percent": 100.0, "fraction": 1.0, "1": 1.0, "ratio": 1.0, "": 1.0}
+TIMES = {"x": 1.0, "times": 1.0, "ratio": 1.0, "": 1.0}
+_OF_A_CHIP = ("chip", "device", "core", "tensorcore")
 METRICS = (
     *("step_time", "tflops_per_chip", "mfu", "hfu", "tokens_per_s", "tokens_per_s_per_chip"),
     *("speedup", "median_block_time", "time_to_train", "time", "tflops", "achieved_bw"),
@@ -72,7 +73,7 @@ def check_rate_unit(metric: str, unit: str) -> None:
     words, known = _WORDS.get(metric, (("",), ""))
     if unit and not any(word in unit.lower() for word in words):
         raise RowError(f"{metric} is in {unit!r}; known units: {known}")
-    if metric == "tokens_per_s" and unit.lower().count("/") > 1:
+    if metric == "tokens_per_s" and unit.lower().rpartition("/")[2] in _OF_A_CHIP:
         raise RowError(f"{metric} is in {unit!r}, but counts all chips: use tokens_per_s_per_chip")
 
 
@@ -84,12 +85,17 @@ def chip_share(unit: str, chip: Chip) -> float:
     return 1 / (chip.cores_per_chip or 1) if last in ("core", "tensorcore") else 1.0
 
 
+def utilisation_unit(unit: str) -> str:
+    """The unit of a utilisation: what says percent is percent, as in ``% of peak``."""
+    return "%" if "%" in unit else unit.lower()
+
+
 def check_size(metric: str, unit: str, value: float) -> None:
     """Refuses a utilisation of more than all.
 
     Raises:
         RowError: it is above 100 % in its unit.
     """
-    if metric in ("mfu", "hfu") and value > PARTS.get(unit, value):
+    if metric in ("mfu", "hfu") and value > PARTS.get(utilisation_unit(unit), value):
         near = f" Nearest: the unit %, {value:g} %." if value <= PARTS["%"] else ""
         raise RowError(f"{metric} = {value:g} in {unit or 'fractions'!r} is more than all.{near}")

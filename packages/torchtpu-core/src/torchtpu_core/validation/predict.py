@@ -30,6 +30,7 @@ from torchtpu_core.validation.metrics import (
     chip_share,
     factor,
     unknown_metric,
+    utilisation_unit,
 )
 from torchtpu_core.workloads.meshes import check_group, network_of
 from torchtpu_core.workloads.microbenchmarks import ELEMENT_BYTES, AttentionRun, CollectiveRun
@@ -74,8 +75,8 @@ def _training(spec: Spec, metric: str, unit: str) -> float:
     direct: dict[str, Callable[[StepPrediction], float]] = {
         "tflops_per_chip": lambda s: s.tflops_per_chip * share,
         "tflops": lambda s: s.tflops_per_chip * share,
-        "mfu": lambda s: s.mfu * factor(PARTS, unit, metric),
-        "hfu": lambda s: s.hfu * factor(PARTS, unit, metric),
+        "mfu": lambda s: s.mfu * factor(PARTS, utilisation_unit(unit), metric),
+        "hfu": lambda s: s.hfu * factor(PARTS, utilisation_unit(unit), metric),
         "tokens_per_s": lambda s: s.tokens_per_s,
         "tokens_per_s_per_chip": lambda s: s.tokens_per_s / s.chips * share,
     }

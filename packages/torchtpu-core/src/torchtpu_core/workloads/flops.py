@@ -10,7 +10,8 @@ Reference: Chowdhery et al., PaLM (2022), appendix B, defines model FLOPs utilis
 from __future__ import annotations
 
 from torchtpu_core.workloads.layers import Layer, layers_of
-from torchtpu_core.workloads.spec import Attention, Model
+from torchtpu_core.workloads.published import Attention
+from torchtpu_core.workloads.spec import Model
 
 
 def flops_per_token(model: Model, sequence: int, attention: str = "causal") -> float:

@@ -21,11 +21,10 @@ from torchtpu_core.workloads.microbenchmarks import (
     check_counts,
     check_word,
 )
-from torchtpu_core.workloads.published import Attention as Attention
-from torchtpu_core.workloads.published import Benchmark as Benchmark
-from torchtpu_core.workloads.published import Metric as Metric
+from torchtpu_core.workloads.published import Benchmark, Metric
 from torchtpu_core.workloads.remat import REMAT_POLICIES, kept_names
 
+#: Layers are counted one by one: more would take a command's time and memory.
 _MOST_LAYERS = 100_000
 TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*)*(_twisted|_untwisted)?")
 

@@ -28,14 +28,12 @@ from torchtpu_core.simulator.collective_pricing import start_s
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.workloads import flops as counted
 from torchtpu_core.workloads.layers import Layer, Matrix, layers_of
-from torchtpu_core.workloads.memory import kept_bytes
+from torchtpu_core.workloads.memory import GRADIENT_BYTES, LOGIT_BYTES, kept_bytes
 from torchtpu_core.workloads.meshes import network_of, sizes_of
 from torchtpu_core.workloads.placement import place
 from torchtpu_core.workloads.prediction import StepPrediction
 from torchtpu_core.workloads.spec import Model, Parallel, Spec, Train
 
-LOGIT_BYTES = 4
-GRADIENT_BYTES = 4
 # Both recipes quantise the forward product and both gradients.
 _DTYPES = {"none": "bf16", "int8": "int8", "fp8": "fp8"}
 
