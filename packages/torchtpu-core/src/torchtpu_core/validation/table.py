@@ -38,6 +38,8 @@ def _percent(error: float, sign: str = "") -> str:
 def summary_lines(found: Sequence[Comparison]) -> Iterator[str]:
     """The figures of merit, in words."""
     for name, figures in (("rows", by_row(found)), ("configurations", by_configuration(found))):
+        if not figures.count:  # nothing has an error, which is no error of zero
+            continue
         yield (
             f"{figures.count} {name}: median error {_percent(figures.median)}, "
             f"{figures.within:.0%} within 25 %, largest {_percent(figures.worst)} (simulated)"
