@@ -3,7 +3,7 @@
 
     python tools/slow_cases.py REPORT.xml    add to it by a JUnit report of pytest
 
-Of a test with three cases or more that takes `SWEEP_S` together, the two thirds that take longest
+Of a test with two cases or more that takes `SWEEP_S` together, the two thirds that take longest
 go there, as far as one takes more than `CASE_S`. The rest still runs each time. `conftest.py` marks
 the listed cases as slow. Pages of the documentation and examples all run each time.
 """
@@ -19,9 +19,9 @@ from xml.etree import ElementTree
 from sources import ROOT
 
 LIST = ROOT / "tools" / "slow_cases.txt"
-SWEEP_S = 6.0
-CASE_S = 0.7
-FEWEST = 3
+SWEEP_S = 3.0
+CASE_S = 0.4
+FEWEST = 2
 ALWAYS = ("docs/", "examples/")
 
 

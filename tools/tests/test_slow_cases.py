@@ -14,9 +14,9 @@ def test_longest_part_of_a_sweep_is_chosen() -> None:
 
 
 def test_short_sweeps_and_short_cases_stay() -> None:
-    short = {f"t.py::test_x[{n}]": 1.4 for n in range(4)}
-    few = {f"t.py::test_y[{n}]": 9.0 for n in range(2)}
-    many = {f"t.py::test_z[{n}]": 0.6 for n in range(99)}
+    short = {f"t.py::test_x[{n}]": 0.24 * slow_cases.SWEEP_S for n in range(4)}
+    few = {f"t.py::test_y[{n}]": 9.0 for n in range(slow_cases.FEWEST - 1)}
+    many = {f"t.py::test_z[{n}]": 0.9 * slow_cases.CASE_S for n in range(99)}
     pages = {f"docs/tests/t.py::test_page[{n}]": 9.0 for n in range(9)}
     assert slow_cases.chosen(short | few | many | pages) == set()
 
