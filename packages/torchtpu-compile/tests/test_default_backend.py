@@ -141,6 +141,26 @@ def test_gradient_of_reflection_at_open_sizes_equals_cpus() -> None:
     assert bounded_program.reasons == refused
 
 
+def test_gradient_that_asks_a_slices_size_runs_at_padded_sizes() -> None:
+    """The backward graph reads the size of what it saved; that is no operator to take apart."""
+
+    def function(x: Tensor) -> Tensor:
+        steps = torch.cat([x[:, 1:] - x[:, :-1], torch.ones_like(x[:, :1])], 1)
+        kept = torch.cat([torch.ones_like(x[:, :1]), 1 - steps.sigmoid()], 1)
+        return torch.cumprod(kept, 1)[:, :-1].sum()
+
+    compiled = torch.compile(function, dynamic=True)
+    refused = dict(bounded_program.reasons)
+    for size in (5, 9, 14):
+        x = torch.linspace(-1, 1, 3 * size).reshape(3, size)
+        gradients = []
+        for call, device in ((compiled, "tpu"), (function, "cpu")):
+            leaf = x.to(device, copy=True).requires_grad_()
+            gradients.append(torch.autograd.grad(call(leaf), leaf)[0].cpu())
+        torch.testing.assert_close(*gradients)
+    assert bounded_program.reasons == refused
+
+
 def test_aot_inductor_names_what_to_use_instead() -> None:
     program = torch.export.export(nn.ReLU(), (torch.ones(2, device="tpu"),))
     with pytest.raises(Exception, match=r"torch_tpu\.compile\.aot"):

@@ -31,7 +31,8 @@ def take_apart(module: GraphModule) -> None:
         return
     forms = missing_rows(tables.current(), open_sizes=True)
     for node in list(module.graph.nodes):
-        if node.op == "call_function" and node.target in forms and not has_rule(node.target):
+        whole = node.op == "call_function" and node.target in forms
+        if whole and not has_rule(node.target) and _gives_tensors(node):
             _replace(node, forms)
     module.recompile()
 
@@ -42,6 +43,12 @@ def _is_open(node: Node) -> bool:
         for value in pytree.tree_leaves(node.meta.get("val"))
         for size in (value.shape if isinstance(value, torch.Tensor) else (value,))
     )
+
+
+def _gives_tensors(node: Node) -> bool:
+    """Whether it computes tensors; a size of a tensor has nothing to be taken apart."""
+    values = pytree.tree_leaves(node.meta.get("val"))
+    return any(isinstance(value, torch.Tensor) for value in values)
 
 
 def _replace(node: Node, forms: Mapping[Any, Callable[..., Any]]) -> None:
