@@ -4,8 +4,9 @@
     python tools/slow_cases.py REPORT.xml    add to it by a JUnit report of pytest
 
 Of a test with two cases or more that takes `SWEEP_S` together, the two thirds that take longest
-go there, as far as one takes more than `CASE_S`. The rest still runs each time. `conftest.py` marks
-the listed cases as slow. Pages of the documentation and examples all run each time.
+go there, as far as one takes more than `CASE_S`. The rest still runs each time. The cases of each
+backend of `torch.compile` count as a test of their own, so that both run. `conftest.py` marks the
+listed cases as slow. Pages of the documentation and examples all run each time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ SWEEP_S = 3.0
 CASE_S = 0.4
 FEWEST = 2
 ALWAYS = ("docs/", "examples/")
+BACKENDS = ("tpu", "inductor")
 
 
 def listed(path: Path = LIST) -> set[str]:
@@ -47,22 +49,25 @@ def chosen(seconds: Mapping[str, float], known: Iterable[str] = ()) -> set[str]:
     sweeps: dict[str, dict[str, float]] = defaultdict(dict)
     for case, spent in seconds.items():
         if not case.startswith(ALWAYS):
-            sweeps[_function(case)][case] = spent
+            sweeps[_sweep(case)][case] = spent
     kept: dict[str, set[str]] = defaultdict(set)
     for case in known:
-        kept[_function(case)].add(case)
-    for function, cases in sweeps.items():
-        count = len(kept[function] | cases.keys())
+        kept[_sweep(case)].add(case)
+    for sweep, cases in sweeps.items():
+        count = len(kept[sweep] | cases.keys())
         if count < FEWEST or sum(cases.values()) < SWEEP_S:
             continue
         longest = sorted(cases, key=cases.__getitem__, reverse=True)
-        room = max(0, count * 2 // 3 - len(kept[function]))
-        kept[function] |= {case for case in longest[:room] if cases[case] > CASE_S}
+        room = max(0, count * 2 // 3 - len(kept[sweep]))
+        kept[sweep] |= {case for case in longest[:room] if cases[case] > CASE_S}
     return set().union(*kept.values())
 
 
-def _function(case: str) -> str:
-    return case.partition("[")[0]
+def _sweep(case: str) -> str:
+    """The test, and the backend if its cases name one."""
+    function, _, values = case.partition("[")
+    named = [backend for backend in BACKENDS if backend in values.rstrip("]").split("-")]
+    return " ".join((function, *named))
 
 
 def _times(report: Path) -> dict[str, float]:

@@ -21,6 +21,13 @@ def test_short_sweeps_and_short_cases_stay() -> None:
     assert slow_cases.chosen(short | few | many | pages) == set()
 
 
+def test_both_backends_of_a_sweep_stay() -> None:
+    pair = {f"t.py::test_x[{name}]": 9.0 for name in slow_cases.BACKENDS}
+    assert slow_cases.chosen(pair) == set()
+    sweep = {f"t.py::test_x[{n}-{name}]": 9.0 + n for n in (0, 1) for name in slow_cases.BACKENDS}
+    assert slow_cases.chosen(sweep) == {case for case in sweep if "[1-" in case}
+
+
 def test_every_listed_case_is_of_a_test_that_is_there() -> None:
     for case in slow_cases.listed():
         file, _, name = case.partition("::")

@@ -31,8 +31,8 @@ def take_apart(module: GraphModule) -> None:
         return
     forms = missing_rows(tables.current(), open_sizes=True)
     for node in list(module.graph.nodes):
-        whole = node.op == "call_function" and node.target in forms
-        if whole and not has_rule(node.target) and _gives_tensors(node):
+        has_form = node.op == "call_function" and node.target in forms
+        if has_form and not has_rule(node.target) and _gives_tensors(node):
             _replace(node, forms)
     module.recompile()
 
