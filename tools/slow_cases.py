@@ -20,8 +20,8 @@ from xml.etree import ElementTree
 from sources import ROOT
 
 LIST = ROOT / "tools" / "slow_cases.txt"
-SWEEP_S = 3.0
-CASE_S = 0.4
+SWEEP_S = 1.5
+CASE_S = 0.2
 FEWEST = 2
 ALWAYS = ("docs/", "examples/")
 BACKENDS = ("tpu", "inductor")
