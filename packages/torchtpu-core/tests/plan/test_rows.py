@@ -127,6 +127,26 @@ def test_hidden_layer_of_rows_is_kept_rounded() -> None:
         assert _written(ops, shapes, (2, 3, 5, 7, 8))[2] == size
 
 
+@pytest.mark.parametrize(
+    ("source", "split", "size"),
+    [
+        ((8, 64, 512), (8, 4, 16, 512), MIB),  # rows of each expert
+        ((256, 1024), (8, 4, 16, 512), 2 * MIB),
+        ((8, 60, 512), (8, 5, 12, 512), MIB),  # which a product has itself
+    ],
+)
+def test_hidden_layer_of_experts_is_kept_rounded(source, split, size) -> None:
+    ops = [
+        _mm((1,), 2),
+        op("gelu", Work.ELEMENTWISE, (2,), (3,)),
+        _mm((3,), 4),
+        op("gelu_backward", Work.ELEMENTWISE, (4, 2), (5,), BACK),
+        _mm((5,), 6, BACK),
+    ]
+    shapes = {2: source, 3: split, 4: source, 5: split}
+    assert _written(ops, shapes, (2, 3, 4, 5))[2] == size
+
+
 @pytest.mark.parametrize(("also_read", "kept"), [(False, True), (True, False)])
 def test_sum_of_a_stream_is_written_instead_of_the_product_it_ends(also_read, kept) -> None:
     """A float32 sum of a bfloat16 product and the stream, which later products read."""

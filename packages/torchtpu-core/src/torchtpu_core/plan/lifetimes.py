@@ -20,6 +20,7 @@ from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, writte
 from torchtpu_core.plan.grouped import lives_in_groups, sums_of_groups
 from torchtpu_core.plan.images import products_of_images
 from torchtpu_core.plan.paddings import row_padding
+from torchtpu_core.plan.product_results import within_results
 from torchtpu_core.plan.products import is_convolution
 from torchtpu_core.plan.recomputed import (
     ends_of_products,
@@ -28,7 +29,7 @@ from torchtpu_core.plan.recomputed import (
 )
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.result_layouts import copied_results
-from torchtpu_core.plan.rows import RANK, streams_of
+from torchtpu_core.plan.rows import RANK, RANK_OF_EXPERTS, rows_of, streams_of
 from torchtpu_core.plan.shared_places import FreePlace, free_places
 from torchtpu_core.plan.softmax_gradients import GRADIENT
 from torchtpu_core.plan.split_batches import lives_in_parts
@@ -78,6 +79,8 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     sources = sources_of(ops, uses, size_of, written)
     ends = ends_of_products(ops, blocks, uses, sources)
     values = _lives(ops, uses, sources, ends, size_of, written.gradients)
+    nowhere = within_results(ops, blocks, uses)
+    values = [life for life in values if life.storage not in nowhere]
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
     lives += [*broadcast_lives(broadcasts), *copied_results(ops, blocks, uses)]
     lives += [*lives_in_groups(ops, blocks), *lives_in_parts(ops, blocks, size_of)]
@@ -114,7 +117,8 @@ class _Sizes:
     def __init__(self, ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> None:
         self._padded = padded_sizes(ops, blocks)
         self._blocks = blocks
-        rows = {tokens for tokens, kept in streams_of(ops, blocks).items() if kept}
+        ranks = (RANK, RANK_OF_EXPERTS)
+        rows = {t for rank in ranks for t, kept in streams_of(ops, blocks, rank).items() if kept}
         images = products_of_images(ops, blocks)
         passing = (s for s in uses.passing if s not in images)
         self._wide = {s for s in passing if _keeps_sums(ops, blocks, uses, s, rows)}
@@ -175,7 +179,7 @@ def _keeps_sums(
     blocks: dict[int, Block],
     uses: Uses,
     storage: int,
-    rows: Container[tuple[int, int]],
+    rows: Container[tuple[int, ...]],
 ) -> bool:
     """Whether a product's result is kept as the float32 sums that it is made of.
 
@@ -196,7 +200,7 @@ def _keeps_sums(
 
     def differs(shape: Sequence[int]) -> bool:
         tokens = shape[-2] if len(shape) > 1 else 0
-        kept = len(shape) == RANK and (shape[0], shape[1]) in rows
+        kept = tuple(shape[:-1]) in rows and (len(shape) == RANK or block.shape == rows_of(shape))
         return len(shape) != rank and tokens % SUBLANES == 0 and not kept
 
     def is_changed(reader: Op) -> bool:

@@ -76,7 +76,7 @@ def made_in_rows(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     return {s for s in made if tokens_of(blocks[s]) in rows}
 
 
-def _lies(block: Block, streams: dict[tuple[int, int], bool]) -> bool:
+def _lies(block: Block, streams: dict[tuple[int, ...], bool]) -> bool:
     """Whether a norm's result lies otherwise than rows of a product."""
     tokens = tokens_of(block)
     return len(block.shape) > _ROWS or (tokens is not None and not streams.get(tokens, True))

@@ -26,6 +26,7 @@ from torchtpu_core.plan import (
     calls,
     collectives,
     foreach,
+    identity_copies,
     op_work,
     placeholders,
     samples,
@@ -239,6 +240,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             op.looked_up = inputs[1].numel()
         op.samples = samples.read(name, inputs)
         op.drawn = op_work.drawn_of(name, written)
+        op.identity = identity_copies.is_identity(name, args, out)
         op.approximate = kwargs.get("approximate") == "tanh"
         op.differentiable = torch.is_grad_enabled()
         if not compared:

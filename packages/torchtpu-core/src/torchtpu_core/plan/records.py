@@ -92,6 +92,7 @@ class Op:
         flash: of attention, whether kernels compute it without its scores in HBM.
         kernel_bytes: of attention, what its kernels, or its scores, move through HBM.
         drawn: random numbers that it draws.
+        identity: whether it copies the bytes of a whole storage to a whole storage.
         approximate: of GELU, whether it is computed by tanh.
         dtype: element type of the operands, as `simulator.rates` names it.
         collective: its kind, for a collective.
@@ -124,6 +125,7 @@ class Op:
     approximate: bool = False
     kernel_bytes: float = 0.0
     drawn: float = 0.0
+    identity: bool = False
     dtype: str = "bf16"
     collective: str = ""
     group: tuple[int, ...] = ()

@@ -38,6 +38,7 @@ from torchtpu_core.plan import (
     swapped_tensors,
 )
 from torchtpu_core.plan.exchange import Alone, Mailbox
+from torchtpu_core.plan.identity_copies import drop_identity_copies
 from torchtpu_core.plan.module_calls import ModuleCalls
 from torchtpu_core.plan.ranks import Branches, watch
 from torchtpu_core.plan.recorder import Recorder
@@ -129,6 +130,7 @@ def record(
         recording.notes.append(_step_without_optimizer(script, recording, module_calls))
     elif outside := outside_the_step(recording):
         recording.notes.append(outside)
+    drop_identity_copies(recording)
     return recording
 
 

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products whose sums go into a result of the step, which XLA writes as it computes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torchtpu_core.plan.recomputed import is_elementwise, reduces, takes_fused
+from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.plan.uses import Uses
+
+
+def within_results(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> set[int]:
+    """Products that only an elementwise operator reads, whose result outlives the step.
+
+    So a layer's bias is added to logits that the script keeps. What else that operator reads has
+    to be there when the product is computed. A result of wider elements is no such: whoever reads
+    it widens the product's narrow ones himself.
+
+    Args:
+        ops: the operators of a step.
+        blocks: storages by identifier.
+        uses: of its storages.
+    """
+    found = set()
+    for storage in uses.passing:
+        writers, readers = uses.writers[storage], uses.readers.get(storage, [])
+        if len(writers) != 1 or len(readers) != 1 or not takes_fused(ops[writers[0]]):
+            continue
+        product, end = writers[0], ops[readers[0]]
+        if not is_elementwise(end) or reduces(end) or len(end.writes) != 1:
+            continue
+        made, others = end.writes[0], set(end.reads) - {storage}
+        whole = math.prod(blocks[made].shape) == math.prod(blocks[storage].shape)
+        whole = whole and blocks[made].size_bytes <= blocks[storage].size_bytes
+        written = [index for other in others for index in uses.writers.get(other, ())]
+        late = any(product < index < readers[0] for index in written)
+        if whole and not late and made in uses.fixed and uses.writers[made] == readers:
+            found.add(storage)
+    return found
