@@ -102,6 +102,44 @@ def test_program_of_a_step_computes_what_cpu_computes(tmp_path: Path) -> None:
     assert done.stdout.strip().endswith("the same"), done.stderr[-2000:]
 
 
+LARGE = """
+import torch
+
+held = torch.zeros(2048, 4096).to("tpu")
+weight = torch.ones(4096, 8).to("tpu").requires_grad_()
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    held.copy_(torch.randn(2048, 4096))
+    image = torch.randn(2048, 4096).to("tpu")
+    optimizer.zero_grad()
+    ((held + image) @ weight).sum().backward()
+    optimizer.step()
+"""
+LARGE_CHECK = """
+import pickle, sys
+from pathlib import Path
+from torchtpu_core.plan import program
+from torchtpu_core.plan.session import record
+from torchtpu_core.targets import parse_target
+
+target = parse_target("v5e:1x1")
+recording = record(Path(sys.argv[1]), [], target.slice_, 1, keep_calls=True)
+start, end = recording.step()
+recording.calls = [call for call in recording.calls if start <= call.index < end]
+recording = pickle.loads(pickle.dumps(recording))
+made = program.program_of(recording, target)
+print(sum(place.sizes == (2048, 4096) for place in made.operands), "operands from the host")
+"""
+
+
+def test_large_tensors_of_the_host_are_operands_and_can_be_sent(tmp_path: Path) -> None:
+    """A script's ranks are recorded in processes of their own, which send what they found."""
+    script = tmp_path / "step.py"
+    script.write_text(LARGE)
+    done = warm_python.run([sys.executable, "-c", LARGE_CHECK, str(script)], timeout=300)
+    assert done.stdout.strip().endswith("2 operands from the host"), done.stderr[-2000:]
+
+
 @st.composite
 def views(draw) -> tuple[int, list[tuple[tuple[int, ...], tuple[int, ...], int]]]:
     """A storage's size, and views of it: slices, transposes and other strides."""

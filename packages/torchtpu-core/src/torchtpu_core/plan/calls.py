@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
 from torchtpu_core.plan.records import Phase
@@ -85,6 +86,8 @@ def placed(tree: Any, number_of: Callable[[torch.Tensor], int | None]) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         number = number_of(leaf)
+        if number is None and isinstance(leaf, FakeTensor):  # of the host; such cannot be sent
+            return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
         if number is None:
             return leaf
         return Place(

@@ -132,7 +132,9 @@ def _received(call: Call) -> list[Place]:
 
 
 def _is_upload(call: Call) -> bool:
-    """Whether an operator brings a host tensor to the device."""
+    """Whether an operator brings a host tensor to the device, or into a tensor that is there."""
+    if call.func is torch.ops.aten.copy_.default:
+        return isinstance(call.args[1], torch.Tensor) and call.args[1].is_meta
     return call.func is torch.ops.aten._to_copy.default and not places((call.args, call.kwargs))
 
 
