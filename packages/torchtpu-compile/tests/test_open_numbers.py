@@ -31,6 +31,9 @@ OPS = {
     "fmod": lambda x, s: torch.fmod(x * 9, s),
     "full": lambda x, s: torch.full((3,), s, device=x.device),
     "full_like": lambda x, s: torch.full_like(x, s),
+    "index_fill": lambda x, s: x.index_fill(1, torch.tensor([0, 2], device=x.device), s),
+    "index_fill of integers": lambda x, s: x.int().index_fill(0, x.argmax(0)[:1], s),
+    "index_fill in place": lambda x, s: x.clone().index_fill_(0, x.argmax(0)[:1], s),
     "leaky_relu": lambda x, s: F.leaky_relu(x, 1 / s),
     "lerp": lambda x, s: x.lerp(x + 1, 1 / s),
     "masked_fill": lambda x, s: x.masked_fill(x > 0, s),
@@ -39,6 +42,9 @@ OPS = {
     "remainder": lambda x, s: torch.remainder(x * 9, s),
     "sub": lambda x, s: x.sub(x, alpha=s),
     "where": lambda x, s: torch.where(x > 0, x, s),
+    "where else": lambda x, s: torch.where(x > 0, s, x),
+    "where of integers": lambda x, s: torch.where(x > 0, (x * 9).int(), s),
+    "where of numbers": lambda x, s: torch.where(x > 0, s, 1),
     "lists added": lambda x, s: torch._foreach_add([x, x], [x, x * 2], alpha=s),
     "lists subtracted": lambda x, s: torch._foreach_sub([x, x], [x, x * 2], alpha=s),
     "lists and a number": lambda x, s: torch._foreach_mul([x, x + 1], s),
@@ -79,7 +85,7 @@ def test_a_float_that_changes_is_an_operand(name: str, given: str, dtype: torch.
 
 
 #: What makes a tensor of the number alone: Inductor's own table of decompositions sees it first.
-_OF_NUMBERS = {"full", "full_like", "where"}
+_OF_NUMBERS = {"full", "full_like"}
 
 
 @pytest.mark.parametrize("name", [n for n in OPS if n not in _OF_NUMBERS])
@@ -137,6 +143,7 @@ DIFFERENTIATED = {
     "powers of a number": lambda x, s: torch._foreach_pow(s, [x])[0],
     "softplus": F.softplus,
     "threshold": lambda x, s: F.threshold(x, s, -s),
+    "where": lambda x, s: torch.where(x > 0, x.square(), s),
 }
 
 

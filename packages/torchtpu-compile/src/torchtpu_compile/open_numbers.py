@@ -6,7 +6,8 @@ quotient, and otherwise has the graph compiled anew for each value. So an op tha
 another place is taken apart into these, or gets a product of one and the float as a tensor;
 with plain numbers it stays as it is. Tracing takes it apart before its derivative is made, and so
 for Inductor, which has decompositions of its own, too; an op that makes a tensor of a number alone
-(`full`) cannot be seen there, and is taken apart by our table of decompositions only.
+(`full`) cannot be seen there, and is taken apart by our table of decompositions only. A float that
+PyTorch's parser of arguments makes a C++ double (`nan_to_num`, `eps` of a norm) is fixed by then.
 """
 
 from __future__ import annotations
@@ -130,6 +131,22 @@ def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
     return torch.where(mask, _tensor(value, x.dtype, x.device), x)
 
 
+def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
+    if not _is_open(value):
+        return NotImplemented
+    return torch.index_fill(x, dim, index, _tensor(value, _wide(x), x.device).to(x.dtype))
+
+
+def _where(condition: Tensor, x: Any, y: Any) -> Any:
+    """A choice of numbers, or of a tensor and a number."""
+    if not _is_open(x, y) or isinstance(x, complex) or isinstance(y, complex):
+        return NotImplemented
+    tensor = next((v for v in (x, y) if isinstance(v, Tensor)), None)
+    dtype = torch.get_default_dtype() if tensor is None else torch.result_type(tensor, 1.0)
+    x, y = (v if isinstance(v, Tensor) else _tensor(v, dtype, condition.device) for v in (x, y))
+    return torch.where(condition, x, y)
+
+
 def _leaky_relu(x: Tensor, negative_slope: Any = 0.01) -> Any:
     if not _is_open(negative_slope):
         return NotImplemented
@@ -218,6 +235,7 @@ _ATEN: Mapping[Any, Function] = {
     aten.fmod.Scalar: _as_tensors(torch.fmod),
     aten.full.default: _full,
     aten.full_like.default: _full_like,
+    aten.index_fill.int_Scalar: _index_fill,
     aten.leaky_relu.default: _leaky_relu,
     aten.hardtanh.default: _clamp,
     aten.lerp.Scalar: _lerp,
@@ -259,6 +277,13 @@ _ATEN: Mapping[Any, Function] = {
     },
 }
 
+#: Ops that PyTorch takes apart before any table sees them.
+_COMPOSITES: Mapping[Any, Function] = {
+    aten.where.Scalar: _where,
+    aten.where.ScalarOther: _where,
+    aten.where.ScalarSelf: _where,
+}
+
 
 @functools.cache
 def register() -> None:
@@ -267,6 +292,8 @@ def register() -> None:
     It does so before derivatives are taken: PyTorch's formulas ask whether the float is zero or
     one, take its logarithm or its conjugate.
     """
+    for op, form in _COMPOSITES.items():
+        _let_trace(op, form)
     for op, form in _ATEN.items():
         if any("Tensor" in str(a.type) for a in op._schema.arguments):
             _let_trace(op, form)
@@ -313,10 +340,14 @@ def _written(form: Function, *, casts: bool) -> Function:
 
 
 def _or_pytorchs(op: Any, form: Function) -> Function:
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    is_composite = op.has_kernel_for_dispatch_key(composite)
+    key = composite if is_composite else torch._C.DispatchKey.Autograd
+
     def run(*args: Any, **kwargs: Any) -> Any:
         result = form(*args, **kwargs)
         if result is NotImplemented:
-            return op._op_dk(torch._C.DispatchKey.Autograd, *args, **kwargs)
+            return op._op_dk(key, *args, **kwargs)
         return result
 
     return run
