@@ -103,6 +103,45 @@ def test_training_with_a_recomputed_region_draws_its_masks_once() -> None:
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
+def _attend(x: Tensor, w: Tensor, dropout_p: float) -> Tensor:
+    q, k, v = (x @ w).view(2, 8, 3, 4, 8).permute(2, 0, 3, 1, 4)
+    attended = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
+    return attended.transpose(1, 2).reshape(2, 8, 32)
+
+
+def _leaky(x: Tensor, w: Tensor) -> Tensor:
+    return F.rrelu((x @ w).tanh() - 0.3, training=True) * torch.poisson(x.abs() * 5)
+
+
+REGIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "attention": lambda x, w: _attend(x, w, 0.0),
+    "attention that drops": lambda x, w: _attend(x, w, 0.4),
+    "rectifiers and counts": _leaky,
+}
+
+
+@pytest.mark.parametrize("name", REGIONS)
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+def test_a_recomputed_region_with_other_random_ops_draws_once(backend: str, name: str) -> None:
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        inner = checkpoint(REGIONS[name], F.dropout(x, 0.5), w, use_reentrant=False)
+        return (inner[..., :8] * torch.rand_like(x[..., :8])).square().sum()
+
+    torch.compiler.reset()
+    x = torch.linspace(-1, 2, 2 * 8 * 32).reshape(2, 8, 32).to("tpu")
+    gradients, states = [], []
+    for function in (loss, torch.compile(loss, backend=backend)):
+        w = torch.linspace(-1, 1, 32 * 96).reshape(32, 96).cos().to("tpu").requires_grad_()
+        torch.manual_seed(5)
+        value = function(x, w if "attention" in name else w[:, :32])
+        torch.rand(3, device="tpu")  # the generator moves on before the backward pass
+        value.backward()
+        gradients.append(w.grad.cpu())
+        states.append(torch.tpu.get_rng_state())
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
+    assert torch.equal(states[0], states[1])
+
+
 @pytest.mark.parametrize("backend", ["tpu", "inductor"])
 def test_draws_of_open_sizes_are_one_program(backend: str) -> None:
     def noisy(x: Tensor) -> Tensor:

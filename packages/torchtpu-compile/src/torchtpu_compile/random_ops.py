@@ -6,14 +6,19 @@ seeds, which it takes all at once: in an order that is not eager's. On tensors o
 ops of ours take the place of such a draw before Inductor's replacement sees it. The first takes the
 generator's state and one step of it, where the user's op stood; the second draws from that state,
 so that a checkpointed region draws its numbers again in the backward pass. Which op of the user's a
-draw is a part of (``original_aten``) says which numbers that op draws in eager mode. Graphs of
-other devices stay as they are.
+draw is a part of (``original_aten``) says which numbers that op draws in eager mode.
+
+Of the random ops that Inductor decomposes to nothing simpler, attention for one, those of a
+checkpointed region get a state of the first kind too, and run from it: AOTAutograd would wrap them
+to save the state, and Inductor refuses that wrapper on a device it does not list.
+
+Graphs of other devices stay as they are.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +30,7 @@ from torchtpu_core.lowering import dtypes, random
 from torchtpu_core.lowering.promotion import Operand
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, native
+from torchtpu_core.runtime import tables
 
 from torchtpu_compile import rng_states
 
@@ -43,25 +49,78 @@ _WHOLE = _ATEN.randint.low
 _NEVER_ZERO = (_ATEN.exponential, _ATEN.geometric, _ATEN.cauchy)
 #: Ops that compare a number in float32, whatever their dtype.
 _SINGLE = (_ATEN.native_dropout,)
+#: What a checkpointed region says of a node that its backward pass computes again.
+_RECOMPUTES = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+_Replace = Callable[[Node], None]
 
 
 def register(replace_random: Any) -> None:
-    """Put our pattern before those of Inductor's module that replaces random ops."""
+    """Put our patterns before those of Inductor's module that replaces random ops."""
     from torch._inductor.pattern_matcher import CallFunctionVarArgs, register_graph_pattern
 
-    replace = register_graph_pattern(
-        CallFunctionVarArgs([*_DRAWS, _WHOLE]),
-        extra_check=lambda match: _is_ours(match.output_node()),
-        pass_dict=replace_random.patterns,
-        prepend=True,
-    )
-    replace(lambda match, *args, **kwargs: _replace(match.output_node()))
+    def put(targets: Sequence[Any], check: Callable[[Node], bool], replace: _Replace) -> None:
+        pattern = register_graph_pattern(
+            CallFunctionVarArgs(list(targets)),
+            extra_check=lambda match: check(match.output_node()),
+            pass_dict=replace_random.patterns,
+            prepend=True,
+        )
+        pattern(lambda match, *args, **kwargs: replace(match.output_node()))
+
+    parts = (*_DRAWS, _WHOLE)
+    put(parts, _is_ours, _replace)
+    put([op for op in _random_overloads() if op not in parts], _is_again, _restore)
+
+
+def _random_overloads() -> Iterator[torch._ops.OpOverload]:
+    """The ops whose rows take a step of the generator."""
+    for name, row in tables.current().items():
+        if row.random:
+            packet, _, overload = name.partition(".")
+            found = functools.reduce(getattr, packet.split("::"), torch.ops)
+            yield getattr(found, overload or "default")
 
 
 def _is_ours(node: Node) -> bool:
-    value = node.meta.get("val")
-    on_device = isinstance(value, torch.Tensor) and value.device.type == "tpu"
-    return on_device and node.kwargs.get("generator") is None
+    value = _first(node)
+    return value is not None and value.device.type == "tpu" and node.kwargs.get("generator") is None
+
+
+def _is_again(node: Node) -> bool:
+    """Whether a random op of the device is one that the backward pass runs again."""
+    return node.meta.get("recompute") in _RECOMPUTES and _is_ours(node)
+
+
+def _first(node: Node) -> torch.Tensor | None:
+    """The first tensor of what a node returns."""
+    values = jax.tree.leaves(node.meta.get("val"))
+    return next((v for v in values if isinstance(v, torch.Tensor)), None)
+
+
+def _restore(node: Node) -> None:
+    """Run an op from a state that is taken, and saved, in the forward pass."""
+    graph = node.graph
+    with graph.inserting_before(node):
+        state = _take_state(node)
+        call = graph.call_function(
+            rng_states.RESTORES, (state, node.target, *node.args), dict(node.kwargs)
+        )
+    call.meta.update(node.meta)
+    node.replace_all_uses_with(call)
+    graph.erase_node(node)
+
+
+def _take_state(node: Node) -> Node:
+    """A node that takes the state, and one step of it, for a random op."""
+    graph, ops, value = node.graph, _ops(), _first(node)
+    assert value is not None
+    number = len(graph.find_nodes(op="call_function", target=ops.state))
+    state = graph.call_function(ops.state, (value.device, number))
+    state.meta.update(node.meta)
+    if "recompute" in node.meta:  # the backward pass draws again, from the same state
+        state.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    state.meta["val"] = value.new_empty(rng_states.STATE_BYTES, dtype=torch.uint8)
+    return state
 
 
 def _replace(node: Node) -> None:
@@ -70,19 +129,14 @@ def _replace(node: Node) -> None:
     dtype = torch.float32 if origin in _SINGLE else value.dtype
     if origin in _NEVER_ZERO and not dtype.is_floating_point:
         dtype = torch.float64  # whole numbers, which the decomposition draws as zeros
-    number = len(graph.find_nodes(op="call_function", target=ops.state))
     made = {"dtype": dtype, "device": value.device}
     with graph.inserting_before(node):
-        state = graph.call_function(ops.state, (value.device, number))
+        state = _take_state(node)
         if node.target is _WHOLE:
             call = graph.call_function(ops.draw_whole, (state, *node.args), made)
         else:
             kind = _OPEN if origin in _NEVER_ZERO else _DRAWS[node.target]
             call = graph.call_function(ops.draw, (state, node.args[0], kind), made)
-    state.meta.update(node.meta)
-    if "recompute" in node.meta:  # the backward pass draws again, from the same state
-        state.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    state.meta["val"] = value.new_empty(rng_states.STATE_BYTES, dtype=torch.uint8)
     call.meta.update(node.meta)
     call.meta["val"] = value.to(dtype)
     node.replace_all_uses_with(call)
