@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.attention_kernels import score_bytes
 from torchtpu_core.plan.figures import memory, roofline, timeline
 from torchtpu_core.plan.fusion import fuse
 from torchtpu_core.plan.making import make_plan
@@ -372,22 +373,53 @@ def test_memory_that_does_not_fit_names_the_part_of_the_batch_that_would() -> No
     assert Memory(at_peak=kept, peak_bytes=160, limit_bytes=160).to_fit == ""
 
 
-@pytest.mark.parametrize(
-    ("queries", "keys", "stays"), [(256, 256, True), (256, 77, False), (197, 197, True)]
-)
-def test_scores_that_fit_vmem_in_whole_tiles_move_nothing_through_hbm(queries, keys, stays) -> None:
-    scores, kernel_bytes = 4.0 * queries * keys, 1 << 24
+def _moved_by_attention(queries, keys, chip="v5e", heads=4, **more) -> float:
+    """Bytes of HBM of attention without kernels, whose operand and result stay in VMEM."""
+    scores = float(heads * queries * keys)
     ops = [
         op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
         op("sdpa", Work.ATTENTION, (2,), (3,), scores=scores, head_dims=(64, 64)),
         op("mm", Work.MATMUL, (3,), (4,), products=SQUARE),
     ]
-    ops[1].kernel_bytes = kernel_bytes
-    made = recording(ops, {2: 2, 3: 3})
-    made.blocks[3].shape = (1, 4, queries, 64)
-    plan = make_plan(made, parse_slice("v5e:1x1"), 1, "highest")
-    # The operand and the result, which stay in VMEM, too, are part of the bytes of the scores.
-    assert plan.fusion.moved_bytes[1] == (0 if stays else kernel_bytes - 2 * MIB)
+    if more:
+        back = op("sdpa_backward", Work.ATTENTION, (2, 3, 4), (5,), Phase.BACKWARD, scores=scores)
+        back.gradient, back.head_dims, back.dtype = True, (64, 64), more["dtype"]
+        ops += [back, op("mm", Work.MATMUL, (5,), (6,), Phase.BACKWARD, products=SQUARE)]
+    for one in ops:
+        if one.work is Work.ATTENTION:
+            one.kernel_bytes = scores * score_bytes(2, gradient=one.gradient)
+    made = recording(ops, {2: 4, 3: 4, 4: 4, 5: 5} if more else {2: 2, 3: 3})
+    made.blocks[3].shape = (1, heads, queries, 64)
+    plan = make_plan(made, parse_slice(f"{chip}:1x1"), 1, "highest")
+    return plan.fusion.moved_bytes[3 if more else 1]
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "stays"), [(256, 256, True), (256, 77, False), (197, 197, True)]
+)
+def test_scores_that_fit_vmem_in_whole_tiles_move_nothing_through_hbm(queries, keys, stays) -> None:
+    # Every score is written, and read twice; operand and result are in VMEM.
+    moved = 0 if stays else 12 * 4 * queries * keys
+    assert _moved_by_attention(queries, keys) == moved
+
+
+@pytest.mark.parametrize(
+    ("chip", "heads", "stays"),
+    [("v5e", 384, True), ("v5e", 480, False), ("v6e", 360, True), ("v6e", 384, False)],
+)
+def test_scores_stay_in_vmem_as_far_as_libtpus_programs_have_them_there(chip, heads, stays) -> None:
+    """Of 96 and 120 MiB on v5e, of 90 and 96 on v6e."""
+    assert (_moved_by_attention(256, 256, chip, heads) == 0) == stays
+
+
+@pytest.mark.parametrize(
+    ("heads", "dtype", "bytes_of_score"),
+    [(288, "bf16", 0), (384, "bf16", 6), (480, "bf16", 12), (192, "f32", 0), (384, "f32", 12)],
+)
+def test_gradients_of_scores_stay_in_vmem_beside_these(heads, dtype, bytes_of_score) -> None:
+    """As in libtpu's programs of 24, 32 and 40 batches of 12 heads, on v5e."""
+    moved = _moved_by_attention(256, 256, heads=heads, dtype=dtype)
+    assert moved == pytest.approx(bytes_of_score * heads * 256 * 256, abs=4 * MIB)
 
 
 def test_attention_without_kernels_takes_the_passes_of_its_products() -> None:

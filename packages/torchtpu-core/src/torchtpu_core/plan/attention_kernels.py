@@ -54,7 +54,8 @@ class AttentionWork:
         gradient: whether it is the gradient.
         flash: whether the kernels compute it.
         drawn: random numbers of its dropout; the gradient draws them again.
-        hbm_bytes: what moves through HBM.
+        hbm_bytes: what the kernels move through HBM; without them, what its scores move, wherever
+            they are.
     """
 
     scores: float
@@ -87,8 +88,7 @@ def attention_of(name: str, args: Sequence[Any]) -> AttentionWork | None:
         products, again = _PRODUCTS[wanted] if gradient else _AT_ONCE
         pairs *= share * products / 5
     else:
-        per_score = cal.SCORE_BYTES_BACKWARD if gradient else cal.SCORE_BYTES_FORWARD
-        moved = pairs * per_score.value
+        moved = pairs * score_bytes(query.element_size(), gradient=gradient)
     widths = int(query.shape[-1]), int(value.shape[-1])
     return AttentionWork(
         scores=pairs,
@@ -99,6 +99,19 @@ def attention_of(name: str, args: Sequence[Any]) -> AttentionWork | None:
         drawn=pairs if drops else 0.0,
         hbm_bytes=moved,
     )
+
+
+def score_bytes(element_bytes: int, *, gradient: bool) -> float:
+    """Bytes that move for each score of attention without the kernels.
+
+    Args:
+        element_bytes: of the operands.
+        gradient: whether it is the gradient, which computes the scores again.
+
+    >>> score_bytes(2, gradient=False), score_bytes(2, gradient=True)
+    (12.0, 18.0)
+    """
+    return float(cal.SCORE_ACCESSES.value * (4 + (element_bytes if gradient else 0)))
 
 
 def _is_flash(

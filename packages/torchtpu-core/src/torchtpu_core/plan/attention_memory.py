@@ -16,6 +16,7 @@ from torchtpu_core.plan.paddings import matrix_padding
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.vmem import Life
+from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.rates import LANES, SUBLANES
 from torchtpu_core.units import ceil_div
 
@@ -54,18 +55,18 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
     return found
 
 
-def scores_in_vmem(
+def moved_by_scores(
     ops: Sequence[Op],
     blocks: dict[int, Block],
     lives: Sequence[Life],
     out: Sequence[Life],
     room_bytes: int,
-) -> set[int]:
-    """Attention of which nothing but operands and results may be in HBM, by index.
+) -> dict[int, float]:
+    """Attention whose scores, or statistics, may be in VMEM, by index: bytes of HBM that they move.
 
-    Scores are where the softmax is, if two of their size have room; those that fill tiles of
-    queries and not of keys XLA copies into another layout. Kernels have what they read in VMEM if
-    their statistics are.
+    Scores are there if they have room, and their gradients if these have room beside them; XLA
+    prefers them to all that waits between operators. Scores that fill tiles of queries and not of
+    keys it copies into another layout. Kernels have what they read in VMEM if their statistics are.
 
     Args:
         ops: the operators of a step.
@@ -76,13 +77,20 @@ def scores_in_vmem(
     """
     placed = {id(life) for life in out}
     own = [life for life in lives if len(life.uses) == 1 and not ops[life.first].drawn]
-    found, others = set(), {life.first for life in own if id(life) in placed}
+    others = {life.first for life in own if id(life) in placed}
+    found = {}
     for life in own:
-        op = ops[life.first]
-        shape = blocks[life.storage].shape
-        fits = op.flash or (_fills_tiles(op, shape) and 2 * life.size_bytes <= room_bytes)
-        if fits and life.first not in others:
-            found.add(life.first)
+        op, room = ops[life.first], room_bytes
+        if op.flash and life.first not in others:
+            found[life.first] = 0.0
+        elif not op.flash and _fills_tiles(op, blocks[life.storage].shape):
+            moved = 0.0
+            width = _ELEMENT_BYTES.get(op.dtype, 2) if op.gradient else 0
+            for size in (life.size_bytes, life.size_bytes * width // 4):
+                fits = size < room
+                room -= size * fits
+                moved += cal.SCORE_ACCESSES.value * size * (not fits)
+            found[life.first] = moved
     return found
 
 
@@ -97,8 +105,8 @@ def _keys(op: Op, shape: Sequence[int]) -> int:
 
 
 def _softmax_bytes(op: Op, shape: Sequence[int]) -> int:
-    keys = _keys(op, shape)
-    return math.prod(shape[:-1]) * ceil_div(keys, LANES) * LANES * 4
+    """In float32, with whole vectors of keys."""
+    return math.prod(shape[:-1]) * ceil_div(_keys(op, shape), LANES) * LANES * 4
 
 
 def _copies(op: Op, index: int, end: int, shape: Sequence[int], uses: Uses) -> Iterator[Life]:

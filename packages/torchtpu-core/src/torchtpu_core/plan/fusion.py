@@ -14,7 +14,7 @@ written and read there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchtpu_core.plan.attention_kernels import STATISTICS_MOVED
@@ -53,7 +53,7 @@ class Fusion:
         ops: Sequence[Op],
         blocks: dict[int, Block],
         resident: Container[int],
-        scores: Container[int] = (),
+        scores: Mapping[int, float] | None = None,
     ) -> Fusion:
         """The same fusions, where some storages stay in VMEM.
 
@@ -61,10 +61,10 @@ class Fusion:
             ops: the operators.
             blocks: storages by identifier.
             resident: which stay.
-            scores: attention whose scores stay, by index.
+            scores: attention whose scores stay, by index, and the bytes that the others move.
         """
         traffic = _Traffic(ops, blocks, self.again, self.elided, resident)
-        moved, within = traffic.counted(scores)
+        moved, within = traffic.counted(scores or {})
         return replace(self, moved_bytes=moved, vmem_bytes=within)
 
 
@@ -140,7 +140,7 @@ class _Traffic:
         self._writer: dict[int, int] = {}
         self._loaded: dict[tuple[int, int | None, int], float] = defaultdict(float)
 
-    def counted(self, scores: Container[int]) -> tuple[list[float], list[float]]:
+    def counted(self, scores: Mapping[int, float]) -> tuple[list[float], list[float]]:
         """Bytes of HBM and of VMEM by operator; of what is computed again they are its readers'."""
         moved, within = [], []
         for index, op in enumerate(self._ops):
@@ -152,8 +152,9 @@ class _Traffic:
                         vmem += size
                     else:
                         hbm += size
-                if index not in scores:
-                    hbm = max(hbm, self._kernel_bytes(op) - vmem)
+                own = scores.get(index, self._kernel_bytes(op))
+                # Kernels' bytes are those of their operands and results as well.
+                hbm = hbm + own if not op.flash else max(hbm, own - vmem)
             moved.append(hbm)
             within.append(vmem)
             self._writer.update(dict.fromkeys(op.writes, index))

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from torchtpu_core.plan.attention_memory import attention_lives, scores_in_vmem
+from torchtpu_core.plan.attention_memory import attention_lives, moved_by_scores
 from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
 from torchtpu_core.plan.grouped import lives_in_groups, sums_of_groups
 from torchtpu_core.plan.images import products_of_images
@@ -51,14 +51,15 @@ class Lifetimes:
         fixed: bytes of storages that take it throughout.
         lives: values that take it for a part of the step.
         resident: storages that take none, as they stay in VMEM.
-        scores: attention whose scores, or kernels' statistics, stay there, by index.
+        scores: attention whose scores, or kernels' statistics, stay there, by index, and the bytes
+            that those of its values move which do not.
         places: of results while these are not written.
     """
 
     fixed: dict[int, int] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
     resident: set[int] = field(default_factory=set)
-    scores: set[int] = field(default_factory=set)
+    scores: dict[int, float] = field(default_factory=dict)
     places: list[FreePlace] = field(default_factory=list)
 
 
@@ -95,7 +96,7 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     held = list(_held(blocks, uses, start, len(ops)))
     out = in_hbm(lives, passing, vmem)
     resident = {life.storage for life in lives} - {life.storage for life in out}
-    scores = scores_in_vmem(ops, blocks, kept, out, vmem.room_bytes)
+    scores = moved_by_scores(ops, blocks, kept, out, vmem.room_bytes)
     places = free_places(uses, blocks, start, fixed, waits_of_updates(ops, blocks))
     return Lifetimes(fixed, [*out, *held], resident, scores, places)
 

@@ -100,7 +100,8 @@ def _vmem(where: Slice, placed: Schedule, count: int) -> Vmem:
     seconds = [0.0] * (count + 1)
     for one in placed.placed:
         seconds[one.index + 1] += max(one.hbm_bytes / hbm, one.flops / peak)
-    room = size - cal.SCOPED_VMEM_BYTES.value
+    scoped = cal.V6E_SCOPED_VMEM_BYTES if chip.name == "v6e" else cal.SCOPED_VMEM_BYTES
+    room = size - scoped.value
     return Vmem(room, list(itertools.accumulate(seconds)), LONGEST * size / hbm)
 
 

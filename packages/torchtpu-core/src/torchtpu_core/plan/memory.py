@@ -38,7 +38,8 @@ class Memory:
         limit_bytes: what a device may allocate.
         holes_bytes: of the temporaries, what is taken beyond what lives at the peak.
         resident: storages of values that stay in VMEM.
-        scores: attention of the step whose scores do, by index.
+        scores: attention of the step whose scores do, by index, and the bytes that those of its
+            values move which do not.
     """
 
     curves: dict[Category, list[int]] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Memory:
     limit_bytes: int = 0
     holes_bytes: int = 0
     resident: set[int] = field(default_factory=set)
-    scores: set[int] = field(default_factory=set)
+    scores: dict[int, float] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
