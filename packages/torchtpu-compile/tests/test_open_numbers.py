@@ -52,6 +52,8 @@ OPS = {
     "lists lerp": lambda x, s: torch._foreach_lerp([x, x], [x + 1, x], 1 / s),
     "powers of a number": lambda x, s: torch._foreach_pow(s, [x, x + 1]),
     "lists clamp": lambda x, s: torch._foreach_clamp_max([x, x + 1], [1 / s, s]),
+    "lists maximum": lambda x, s: torch._foreach_maximum([x, x + 1], s),
+    "lists minimum": lambda x, s: torch._foreach_minimum([x, x + 1], [1 / s, s]),
     "lists addcmul": lambda x, s: torch._foreach_addcmul([x], [x], [x], s),
     "lists addcdiv": lambda x, s: torch._foreach_addcdiv([x, x], [x, x], [x + 2, x], [s, 1.0]),
 }

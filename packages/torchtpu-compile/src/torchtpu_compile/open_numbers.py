@@ -269,6 +269,8 @@ _ATEN: Mapping[Any, Function] = {
             (aten._foreach_pow, torch.pow, 1),
             (aten._foreach_clamp_max, torch.clamp_max, 1),
             (aten._foreach_clamp_min, torch.clamp_min, 1),
+            (aten._foreach_maximum, torch.clamp_min, 1),
+            (aten._foreach_minimum, torch.clamp_max, 1),
             (aten._foreach_lerp, torch.lerp, 2),
             (aten._foreach_addcmul, functools.partial(_plus_scaled, torch.mul), 3),
             (aten._foreach_addcdiv, functools.partial(_plus_scaled, torch.div), 3),
