@@ -98,6 +98,8 @@ def test_only_whole_storages_in_the_same_order_are_identities() -> None:
         for other in (torch.empty(16, 8).t(), x[:1], x.double(), 1.0):
             assert not is_identity("copy_", (x, other), x)
         assert not is_identity("add", (x, x), x + x)
+        sparse = torch.sparse_coo_tensor(torch.zeros(1, 2, dtype=torch.long), torch.empty(2), (8,))
+        assert not is_identity("clone", (sparse,), sparse.clone())
 
 
 SCRIPT = """

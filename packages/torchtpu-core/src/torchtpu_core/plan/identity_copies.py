@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from torchtpu_core.plan.records import Op, Recording
@@ -34,6 +35,8 @@ def is_identity(name: str, args: Sequence[Any], out: Any) -> bool:
         return False
     target, source = args[:2] if name == "copy_" else (out, args[0])
     if not isinstance(target, FakeTensor) or not isinstance(source, FakeTensor):
+        return False
+    if {target.layout, source.layout} != {torch.strided}:  # sparse tensors have no storage
         return False
     same = target.dtype == source.dtype and target.device == source.device
     same = same and target.shape == source.shape and target.stride() == source.stride()
