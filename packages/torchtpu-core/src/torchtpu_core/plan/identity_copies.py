@@ -3,8 +3,8 @@
 
 Autograd copies to be able to write: for an in-place operator on a view it copies the gradient of
 the whole, copies that again, and copies the result back. In a program, where values are never
-written again, such copies are nothing. They stay where both storages outlive the step, or where
-one is written while the other's value is still read.
+written again, such copies are nothing. They stay where the copy outlives the step, or where one
+storage is written while the other's value is still read.
 """
 
 from __future__ import annotations
