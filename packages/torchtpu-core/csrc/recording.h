@@ -92,13 +92,17 @@ class Recording {
       output.value = c10::make_intrusive<Value>(base, device_);
       if (int earlier = own_output(old); earlier >= 0) {
         output.base = kOwnOutput - earlier;
+        output.replaces = node_.outputs[earlier].replaces;
       } else if (old) {
         output.base = static_cast<int>(node_.inputs.size());
         node_.inputs.push_back({old, Plan(), true});
       }
     }
-    for (NodeInput& input : node_.inputs) {
-      input.replaced |= input.value == old;
+    for (size_t i = 0; old && i < node_.inputs.size(); ++i) {
+      if (node_.inputs[i].value == old) {
+        node_.inputs[i].replaced = true;
+        output.replaces = static_cast<int>(i);
+      }
     }
     output.value->home = slot;
     replaced_.emplace_back(slot, c10::weak_intrusive_ptr<Value>(old));

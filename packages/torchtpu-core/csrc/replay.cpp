@@ -125,6 +125,7 @@ class Replay {
     }
     nodes_.clear();
     trace_.nodes.swap(nodes_);  // keeps its memory for the next trace
+    keep_contents(failed_);
     if (first_error_) {
       std::rethrow_exception(first_error_);
     }
@@ -143,17 +144,24 @@ class Replay {
     trace_.nodes.push_back(std::move(nodes_[index]));
     try {
       if (dependent) {
-        fail(trace_.nodes);
+        fail_last();
       } else {
         built_ |= run_alone(trace_, built_ ? std::span<Node>() : std::span(nodes_).subspan(index + 1));
       }
     } catch (...) {
-      fail(trace_.nodes);
       if (!first_error_) {
         first_error_ = at_line(trace_.nodes[0].line);
       }
+      fail_last();
     }
     trace_.nodes.clear();
+  }
+
+  // Keeps no operands alive: the last use of one gives its memory to the result.
+  void fail_last() {
+    fail(trace_.nodes);
+    Node& node = failed_.emplace_back(std::move(trace_.nodes[0]));
+    node.inputs.clear();
   }
 
   // Ops in a row, and whether they ran as one program; else each has to run alone.
@@ -285,6 +293,7 @@ class Replay {
   Trace& trace_;
   FlushRecord& record_;
   std::vector<Node> nodes_;
+  std::vector<Node> failed_;  // their results
   const Node* learned_ = nullptr;  // up to where the sizes of ops were noted
   std::exception_ptr first_error_;
   bool built_ = false;
@@ -315,6 +324,22 @@ bool run_whole(Trace& trace, FlushRecord& record, std::shared_ptr<Program>& pend
   return run_as_one(trace, layout, *program);
 }
 
+// What an op that did not run would have written has the contents it had before, unless they went
+// with the operand's memory: the script may catch the error and go on, as after an error at its line.
+void take_contents_before(const Node& node, NodeOutput& output) {
+  if (output.replaces < 0 || output.value->array.load() != nullptr) {
+    return;
+  }
+  const ValuePtr& before = node.inputs[output.replaces].value;
+  PyObject* array = before->array.load();
+  if (array != nullptr && before->written.load() == 0 && before->geometry == output.value->geometry &&
+      !py::reinterpret_borrow<py::object>(array).attr("is_deleted")().cast<bool>()) {
+    Py_INCREF(array);
+    output.value->set_array(array);
+    output.value->lent = true;  // to what still reads the value before
+  }
+}
+
 }  // namespace
 
 void fail(std::vector<Node>& nodes) {
@@ -322,6 +347,15 @@ void fail(std::vector<Node>& nodes) {
     for (NodeOutput& output : node.outputs) {
       output.value->failed = true;
       output.value->trace.store(nullptr);
+      take_contents_before(node, output);
+    }
+  }
+}
+
+void keep_contents(std::vector<Node>& nodes) {
+  for (Node& node : nodes) {
+    for (NodeOutput& output : node.outputs) {
+      output.value->failed &= output.value->array.load() == nullptr;
     }
   }
 }

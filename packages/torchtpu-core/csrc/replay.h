@@ -6,8 +6,11 @@
 
 namespace torchtpu {
 
-// Marks the results of ops that did not run.
+// Marks the results of ops that did not run. One that would have replaced an operand's contents has
+// those. The GIL is held.
 void fail(std::vector<Node>& nodes);
+// What was marked and has contents can be read again: no op that depends on it is still to run.
+void keep_contents(std::vector<Node>& nodes);
 // Runs a trace of one op. The GIL is held.
 void run_single(Trace& trace);
 // Runs a trace of several ops. The GIL is held.

@@ -37,6 +37,7 @@ void run(Trace& trace, FlushReason reason) {
     }
   } catch (...) {
     fail(trace.nodes);
+    keep_contents(trace.nodes);
     trace.failed = std::move(trace.nodes);
     trace.nodes.clear();
     throw;

@@ -34,6 +34,7 @@ struct NodeOutput {
   ValuePtr value;
   int base = -1;    // an update: the input (raw value) it modifies; -1: nothing or unwritten
   bool is_update = false;
+  int replaces = -1;  // the input that its storage held before; -1: none
   Plan plan;        // how an update writes
 };
 
@@ -90,8 +91,8 @@ void append(Trace& trace, Node&& node);
 void cut_if_full(Trace& trace);
 
 // Runs what the trace holds and ends its stream of ops, unless the reason is kEachOp.
-// Takes the GIL. Throws what compiling or running raises; the trace is empty afterwards
-// and the values of ops that failed are marked so.
+// Takes the GIL. Throws what compiling or running raises; the trace is empty afterwards, what
+// failed ops would have written is as it was, and their other results are marked as failed.
 void flush(Trace& trace, FlushReason reason);
 // Flushes the trace of a device, if it has one.
 void flush_device(c10::DeviceIndex device, FlushReason reason);
