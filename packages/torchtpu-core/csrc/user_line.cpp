@@ -5,8 +5,11 @@
 #include "python_frames.h"
 
 #include <ATen/SequenceNumber.h>
+#include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -115,10 +118,30 @@ CallingLine calling_line() {
   return {line};
 }
 
+// Autograd takes the node with the highest number first, and each thread counts its own. A backward
+// pass that is differentiated makes nodes on a thread of the device: were its count not that of the
+// forward pass, their order would drift from step to step, and no stream of ops would come again.
+void share_sequence_numbers() {
+  static std::atomic<uint64_t> newest{0};
+  constexpr uint64_t kMostAtOnce = 1 << 16;  // a thread that begins late catches up over several ops
+  if (!c10::GradMode::is_enabled()) {
+    return;
+  }
+  uint64_t next = at::sequence_number::peek();
+  uint64_t known = newest.load(std::memory_order_relaxed);
+  for (uint64_t end = std::min(known, next + kMostAtOnce); next < end; ++next) {
+    at::sequence_number::get_and_increment();
+  }
+  while (next > known && !newest.compare_exchange_weak(known, next, std::memory_order_relaxed)) {
+  }
+}
+
 }  // namespace
 
 UserLine current_user_line() {
-  return calling_line().line;
+  UserLine line = calling_line().line;
+  share_sequence_numbers();
+  return line;
 }
 
 const std::string& current_line_text() {
