@@ -93,6 +93,62 @@ def test_number_written_through_a_mask() -> None:
     check(write, lambda n: (torch.randn(n, 3),))
 
 
+def _write_through_masks(x: Tensor, u: Tensor) -> Any:
+    """Masks whose sizes the tracer does not know to be those of `x`."""
+    a, b, c = x.clone(), x.clone(), x.clone()
+    a[u < 0] = 0.25
+    b[u[:, 0] < 0] = x[0]
+    c[:, u[0] < 0] = u[:, :1]
+    return a, b, c
+
+
+def test_write_through_a_mask_of_another_open_size() -> None:
+    with torch.fx.experimental._config.patch(use_duck_shape=False):
+        check(_write_through_masks, lambda n: (torch.randn(n, n + 1), torch.randn(n, n + 1)))
+
+
+def test_mask_of_another_size_than_what_it_covers_is_an_error() -> None:
+    def write(x: Tensor, u: Tensor) -> Tensor:
+        return x.index_put((u < 0,), torch.ones((), device=x.device))
+
+    with torch.fx.experimental._config.patch(use_duck_shape=False):
+        compiled = torch.compile(write, backend="tpu", dynamic=True)
+        x = torch.randn(6, 2)
+        actual = compiled(x.to("tpu"), x.to("tpu")).cpu()
+        assert torch.equal(actual, write(x, x))
+        for rows in (5, 7):
+            with pytest.raises(IndexError, match="shape of the mask"):
+                compiled(x.to("tpu"), torch.randn(rows, 2, device="tpu")).cpu()
+
+
+def _box_written(x: Tensor, y: Tensor, top: int, bottom: int, left: int, right: int) -> Tensor:
+    """As CutMix mixes two batches of images."""
+    mixed = x.clone()
+    mixed[..., top:bottom, left:right] = y[..., top:bottom, left:right]
+    return mixed * (1 - (bottom - top) * (right - left) / x[0, 0].numel())
+
+
+def _box_read(x: Tensor, y: Tensor, top: int, bottom: int, left: int, right: int) -> Tensor:
+    return (x * y)[..., top:bottom, left:right].mean((-1, -2))
+
+
+@pytest.mark.parametrize("function", [_box_written, _box_read])
+def test_box_between_two_changing_numbers_is_one_program(function: Any) -> None:
+    compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
+    x, y = torch.randn(2, 2, 3, 16, 16)
+    bounded_program.reasons.clear()
+    torch._dynamo.utils.counters.clear()
+    for box in ((2, 5, 3, 7), (3, 14, 4, 9), (6, 9, 2, 16)):
+        given, expected = x.to("tpu").requires_grad_(), x.clone().requires_grad_()
+        actual, wanted = compiled(given, y.to("tpu"), *box), function(expected, y, *box)
+        torch.testing.assert_close(actual.cpu(), wanted, rtol=1e-4, atol=1e-5)
+        actual.square().sum().backward()
+        wanted.square().sum().backward()
+        torch.testing.assert_close(given.grad.cpu(), expected.grad, rtol=1e-4, atol=1e-5)
+    assert not bounded_program.reasons
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 def test_gradient_by_frequency_counts_true_rows() -> None:
     table = torch.randn(6, 2, requires_grad=True)
     on_device = table.detach().to("tpu").requires_grad_()

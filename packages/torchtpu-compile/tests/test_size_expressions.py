@@ -14,7 +14,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, Max, Mod, ToFloat, TruncToInt
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
+from torchtpu_compile.buckets import BELOW_ZERO
 from torchtpu_compile.guard_equations import largest_that_holds
+from torchtpu_compile.padded import Sizes
 from torchtpu_compile.size_sources import readers, sources_of, true_sizes
 from torchtpu_compile.symbols import (
     Unbounded,
@@ -32,6 +34,22 @@ S, T, U, K, L = sympy.symbols("s0 s1 s2 s3 s4", positive=True, integer=True)
 def test_largest_value_of_a_quotient_skips_sizes_where_it_has_none(most: int) -> None:
     values = [64 // (n // 4) for n in range(4, most + 1)]
     assert largest(FloorDiv(64, FloorDiv(S, 4)), most) == max(values, default=0)
+
+
+A, B = sympy.symbols("u0 u1", integer=True)
+
+
+@pytest.mark.parametrize(
+    ("expr", "most"),
+    [(B - A, 16), (B - A + 3, 19), (S * (B - A), 64 * 16), (Max(0, 2 - A), 2), (A - B - 1, 63)],
+)
+def test_difference_is_at_most_what_the_ranges_of_its_symbols_allow(expr: Any, most: int) -> None:
+    assert Sizes({S: 64, A: 64, B: 16}, {}).padded(expr) == most
+
+
+def test_difference_from_a_number_below_zero_has_no_bound() -> None:
+    with pytest.raises(Unbounded, match="no bound"):
+        Sizes({A: BELOW_ZERO, B: 16}, {}).padded(B - A)
 
 
 def test_symbol_is_found_in_a_product_with_another_one() -> None:

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 import sympy
 from jax import lax
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from torchtpu_compile import row_major
 from torchtpu_compile.symbols import (
@@ -117,13 +119,15 @@ class Sizes:
         """The padded size of an expression: no true value is larger.
 
         Raises:
-            Unbounded: the expression may shrink when one of several symbols grows.
+            Unbounded: the expression may be of any size, whatever its symbols are.
         """
         if grows(expr):
             return int(evaluate(expr, self.padded_values))
         bound = self._largest(expr)
         if bound is None:
-            raise Unbounded(f"the size {expr} does not grow with its symbols")
+            bound = self._bound(expr)
+        if bound is None:
+            raise Unbounded(f"the size {expr} has no bound that its symbols tell")
         return bound
 
     def _largest(self, expr: sympy.Expr) -> int | None:
@@ -139,6 +143,12 @@ class Sizes:
             else:
                 return None
         return product
+
+    def _bound(self, expr: sympy.Expr) -> int | None:
+        """What an expression is at most, by the ranges of its symbols: ``stop - start``."""
+        ranges = {symbol: _range(most) for symbol, most in self.padded_values.items()}
+        upper = bound_sympy(expr, ranges).upper
+        return max(0, int(upper)) if is_static(upper) else None
 
     def true(self, expr: sympy.Expr) -> jax.Array:
         """The true value of an expression, an int64 scalar of the program."""
@@ -244,6 +254,11 @@ class Sizes:
             flat, step = flat // true, step * factor.size
         values = x.array.reshape(-1).at[source].get(mode="clip")
         return Padded(values.reshape(shape), dims)
+
+
+def _range(padded: int) -> ValueRanges[Any]:
+    """The values of a symbol that are padded to one."""
+    return ValueRanges(0, padded) if padded >= 0 else ValueRanges(-int_oo, -1)
 
 
 @dataclass(frozen=True, slots=True)

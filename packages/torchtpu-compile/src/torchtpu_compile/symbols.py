@@ -275,9 +275,10 @@ def evaluate(expr: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def largest(expr: sympy.Expr, most: int) -> int:
-    """The largest value of an expression of one symbol that is at least 1 and at most `most`."""
+    """The largest value of an expression of one symbol: a size, or a number that may be 0."""
     (symbol,) = expr.free_symbols
-    return max((_value(expr, symbol, n) for n in range(1, most + 1)), default=0)
+    least = 1 if symbol.is_positive else 0
+    return max((_value(expr, symbol, n) for n in range(least, most + 1)), default=0)
 
 
 def _value(expr: sympy.Expr, symbol: sympy.Symbol, n: int) -> int:

@@ -17,7 +17,8 @@ from torchtpu_core.lowering import checks, masks, promotion
 from torchtpu_compile.aligned import align, joint_dims
 from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import dim_of, fitted, refuse
-from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, same_dim, true_size
+from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, true_size
+from torchtpu_compile.symbols import same
 
 
 def clean(call: Call, index: Padded, dim: Dim, *, negative: bool, by_row: bool = True) -> Padded:
@@ -177,12 +178,9 @@ def _put_through_mask(
     call: Call, x: Padded, axis: int, mask: Padded, values: Padded, adds: bool
 ) -> Padded:
     """One value for all true elements of a mask, or one for each in their order."""
-    covered = x.dims[axis : axis + len(mask.dims)]
-    mask = call.sizes.filled(call.sizes.compact(mask), False)
+    mask = _covering(call, x, axis, call.sizes.filled(call.sizes.compact(mask), False))
     if mask.array.size == 0:
         return x
-    if len(covered) != len(mask.dims) or not all(map(same_dim, mask.dims, covered)):
-        raise refuse(call, "is indexed by a mask")
     behind = axis + len(mask.dims)
     at = len(values.dims) - (len(x.dims) - behind) - 1
     shape = (*x.array.shape[:axis], 0, *x.array.shape[behind:])
@@ -193,6 +191,23 @@ def _put_through_mask(
     source = fitted(values.array, room)
     array = masks.put_through_mask(x.array, axis, mask.array, source, adds, count)
     return Padded(array, x.dims)
+
+
+def _covering(call: Call, x: Padded, axis: int, mask: Padded) -> Padded:
+    """A mask, false in its padding, with as much room as the dimensions it covers.
+
+    Those have its true sizes, or PyTorch refuses it: so that is looked at when the program runs.
+    """
+    covered = x.dims[axis : axis + len(mask.dims)]
+    for own, dim in zip(mask.dims, covered, strict=True):
+        size, wanted = true_size(own), true_size(dim)
+        if not same(size, wanted):
+            checks.require(
+                call.sizes.true(size) == call.sizes.true(wanted),
+                IndexError,
+                "The shape of the mask does not match the shape of the indexed tensor",
+            )
+    return Padded(fitted(mask.array, [padded_size(dim) for dim in covered]), covered)
 
 
 def _spread(values: Padded, x: Padded, used: list[int], joint: tuple[Dim, ...]) -> jax.Array:
