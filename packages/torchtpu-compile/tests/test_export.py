@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torchtpu_compile.errors import GraphError
 from torchtpu_compile.export import export_stablehlo
 from torchtpu_core.simulator.stablehlo import program_cost
@@ -34,6 +35,18 @@ def test_model_with_dropout_is_refused_until_it_is_in_eval_mode() -> None:
     with pytest.raises(GraphError, match=r"eval\(\)"):
         export_stablehlo(model, (torch.ones(2, 3),))
     assert "dot_general" in export_stablehlo(model.eval(), (torch.ones(2, 3),))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_that_drops_nothing_is_in_the_module(is_causal: bool) -> None:
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(x, x, x, is_causal=is_causal)
+
+    text = export_stablehlo(Attention(), (torch.ones(2, 2, 8, 4),))
+    header = next(line for line in text.splitlines() if "@main" in line)
+    assert header.count("tensor<2x2x8x4xf32>") == 2
+    assert "stablehlo.dot_general" in text
 
 
 def test_op_without_lowering_names_the_line() -> None:

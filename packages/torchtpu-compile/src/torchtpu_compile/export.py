@@ -232,9 +232,9 @@ def lower(executable: Executable, name: str) -> Any:
     program = function_of(executable.programs[0], inputs, name)
     made = executable.programs[0].interface.outputs
 
-    draws = [jnp.uint64(0)] * 2 if executable.programs[0].random_ops else []
-
     def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        # Nothing draws; here and not outside, where JAX would make these uint32.
+        draws = [jnp.uint64(0)] * 2 if executable.programs[0].random_ops else []
         given = {node: jnp.asarray(value) for node, value in held.items()}
         given.update(zip((n for n in inputs if n not in held), arrays, strict=True))
         found = given | dict(zip(made, program(*(given[n] for n in inputs), *draws), strict=False))
