@@ -15,7 +15,7 @@ from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, Max, Mod, ToFlo
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 from torchtpu_compile.buckets import BELOW_ZERO
-from torchtpu_compile.guard_equations import largest_that_holds
+from torchtpu_compile.guard_equations import EqualProducts, largest_that_holds
 from torchtpu_compile.padded import Sizes
 from torchtpu_compile.size_sources import readers, sources_of, true_sizes
 from torchtpu_compile.symbols import (
@@ -191,3 +191,11 @@ def test_division_that_also_divides_within_another_factor_is_compared() -> None:
     chunk = Max(1, FloorDiv(length, chunks))
     assert _whole_divisions([(chunks * chunk, length)]) == set()
     assert _whole_divisions([(4 * chunks, length), (T * chunks * chunk, S)]) == {(length, 4)}
+
+
+def test_equal_products_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    products = EqualProducts({K * L: (sympy.Integer(1), S * T)})
+    first = products.all_of(2 * K * L)
+    monkeypatch.setattr(sympy, "cancel", None)
+    assert products.all_of(2 * K * L) == first
+    assert set(first) == {2 * K * L, 2 * S * T}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -26,9 +26,11 @@ class EqualProducts:
 
     Attributes:
         older: by the newer product without its number, that number and what both together equal.
+        found: what equals a product, of those that were asked for: sympy takes long.
     """
 
     older: Mapping[sympy.Expr, tuple[sympy.Integer, sympy.Expr]]
+    found: dict[sympy.Expr, list[sympy.Expr]] = field(default_factory=dict, compare=False)
 
     def of(self, expr: sympy.Expr) -> sympy.Expr:
         """A product in older symbols, if it equals one."""
@@ -40,6 +42,11 @@ class EqualProducts:
 
     def all_of(self, expr: sympy.Expr) -> list[sympy.Expr]:
         """What equals a product, itself first, if anything else does."""
+        if expr not in self.found:
+            self.found[expr] = self._all_of(expr)
+        return self.found[expr]
+
+    def _all_of(self, expr: sympy.Expr) -> list[sympy.Expr]:
         oldest = self.of(expr)
         found = [expr] if oldest == expr else [expr, oldest]
         for product, (number, older) in self.older.items():
