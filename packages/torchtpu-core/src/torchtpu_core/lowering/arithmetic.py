@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import checks, dtypes, lanes, layout
+from torchtpu_core.lowering import checks, dtypes, lanes, layout, streams
 from torchtpu_core.lowering.elementwise import (
     constant,
     elementwise,
@@ -46,10 +46,12 @@ def add(self: Operand, other: Operand, alpha: Operand = 1) -> jax.Array:
     if whole is not None:
         x, y, shape = whole
         return layout.reshaped(add(x, y, alpha), shape)
-    (x, y), result = promote(*round_numbers(self, other))
+    tokens = streams.are_tokens(self, other)
+    (x, y), result = promote(*round_numbers(*streams.written(self, other)))
     if not _is_one(alpha):
         y = _times(cast(cast(alpha, result), y.dtype), y)
-    return cast(_plus(x, y), result)
+    done = cast(_plus(x, y), result)
+    return layout.summed(done) if tokens else done
 
 
 def sub(self: Operand, other: Operand, alpha: Operand = 1) -> jax.Array:

@@ -26,12 +26,17 @@ _RANK = 4
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Remember what is said inside the block (one program's tracing)."""
-    outer = getattr(_local, "images", None), getattr(_local, "shapes", {})
-    _local.images, _local.shapes = {}, {}
+    outer = getattr(_local, "images", None), getattr(_local, "shapes", {}), _waves()
+    _local.images, _local.shapes, _local.waves = {}, {}, set()
     try:
         yield
     finally:
-        _local.images, _local.shapes = outer
+        _local.images, _local.shapes, _local.waves = outer
+
+
+def _waves() -> set[tuple[int, ...]]:
+    found: set[tuple[int, ...]] = getattr(_local, "waves", set())
+    return found
 
 
 def mark(x: jax.Array, features: int) -> jax.Array:
@@ -61,7 +66,15 @@ def lies_like_one(x: jax.Array) -> int | None:
 
 def convolved(x: jax.Array) -> jax.Array:
     """A convolution's result, or gradient, `(N, C, ...)`."""
-    return mark(x, 1) if x.ndim >= _RANK else x
+    if x.ndim >= _RANK:
+        return mark(x, 1)
+    _waves().add(x.shape)
+    return x
+
+
+def is_wave(x: jax.Array) -> bool:
+    """Whether `x` has the shape `(N, C, T)` of what a convolution over time made."""
+    return x.shape in _waves()
 
 
 def follow(made: jax.Array, x: jax.Array) -> jax.Array:

@@ -28,7 +28,7 @@ from jax import lax
 from torchtpu_core.lowering import images
 
 _local = threading.local()
-_KINDS = ("sources", "ramps", "joined", "flipped", "split", "cuts")
+_KINDS = ("sources", "ramps", "joined", "flipped", "split", "cuts", "sums")
 #: Lanes of a TPU's registers and tiles, along which the last dimension lies.
 LANES = 128
 #: Rows of such a tile, along which the dimension before it lies.
@@ -125,11 +125,40 @@ def _leading(sizes: Sequence[int], shape: Sequence[int]) -> int:
     return next(ends, 0)
 
 
+def summed(x: jax.Array) -> jax.Array:
+    """`x`, remembered as a sum of two tensors of its shape."""
+    sums = getattr(_local, "sums", None)
+    if sums is not None:
+        sums[id(x)] = x
+    return x
+
+
+def is_sum(x: object) -> bool:
+    """Whether `x` is remembered as such a sum."""
+    return id(x) in (getattr(_local, "sums", None) or ())
+
+
 def rows_of(x: jax.Array) -> jax.Array | None:
     """The tensor `(..., K)` whose leading dimensions were joined to the first of `x`, if any."""
     joined = getattr(_local, "joined", None)
     entry = joined.get(id(x)) if joined else None
     return None if entry is None else entry[1]
+
+
+def as_rows(x: jax.Array) -> jax.Array:
+    """Tokens `[B, T, D]` of which rows fill tiles, as rows `[B * T, D]`; other values as they are.
+
+    For barriers: XLA:TPU does not change the shape of what goes through one, and products have
+    these rows. Around one in the shape of the tokens it moves all that products make.
+    """
+    if x.ndim != 3 or x.shape[1] % SUBLANES or images.is_wave(x):
+        return x
+    return lax.reshape(x, (x.shape[0] * x.shape[1], x.shape[2]))
+
+
+def behind_barrier(x: jax.Array) -> jax.Array:
+    """The same value, which XLA does not compute anew for who reads it here."""
+    return lax.reshape(lax.optimization_barrier(as_rows(x)), x.shape)
 
 
 def by_rows(x: jax.Array, function: Callable[[jax.Array], jax.Array]) -> jax.Array:

@@ -15,6 +15,8 @@ from typing import Any
 
 import jax
 
+from torchtpu_core.lowering import layout
+
 Node = Mapping[str, Any]
 Place = tuple[Any, ...]
 
@@ -47,8 +49,9 @@ def hold_back(
 
 def late(held: Sequence[jax.Array], after: Sequence[jax.Array]) -> list[jax.Array]:
     """The same values, as if they were known only after others are."""
-    values, _ = jax.lax.optimization_barrier((list(held), list(after)))
-    return values
+    rows = [layout.as_rows(value) for value in held], [layout.as_rows(value) for value in after]
+    values, _ = jax.lax.optimization_barrier(rows)
+    return [jax.lax.reshape(row, value.shape) for row, value in zip(values, held, strict=True)]
 
 
 def _is_again(node: Node) -> bool:
