@@ -78,6 +78,23 @@ def test_what_kernels_want_more_of_is_made_in_the_backward_pass_only() -> None:
     assert along not in jaxpr.invars
 
 
+def test_gradients_read_the_output_as_tokens_with_heads_side_by_side() -> None:
+    """As the projection behind the attention does; XLA would keep it with padded features, too."""
+    heads = jax.ShapeDtypeStruct((2, 4, 384, 64), jnp.bfloat16)
+    sums = jax.ShapeDtypeStruct((2, 4, 384), jnp.float32)
+
+    def gradients(*arrays):
+        return flash_attention.backward(*arrays, is_causal=True, scale=1.0)
+
+    jaxpr = jax.make_jaxpr(gradients)(*[heads] * 5, sums).jaxpr
+    out = jaxpr.invars[4]
+    readers = [eqn for eqn in jaxpr.eqns if out in eqn.invars]
+    assert [eqn.primitive.name for eqn in readers] == ["transpose"]
+    (product,) = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general"]
+    assert [v.aval.shape for v in product.invars] == [(2 * 384, 4 * 64), (4 * 64, 4)]
+    assert product.outvars[0].aval.dtype == jnp.float32
+
+
 def test_kernel_writes_no_statistics_that_nobody_reads() -> None:
     query = jax.ShapeDtypeStruct((1, 2, 512, 64), jnp.bfloat16)
 

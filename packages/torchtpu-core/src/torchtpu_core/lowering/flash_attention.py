@@ -141,6 +141,24 @@ def forward(
         return out[:, :, wanted], log_sums[:, :, wanted]
 
 
+def _along(out: jax.Array, grad_out: jax.Array) -> jax.Array:
+    """Sums of `out` times its gradient, `(B, H, T, V)` -> `(B, H, T)`, in float32.
+
+    Of tokens with their heads side by side, which the projection behind the attention keeps for its
+    weight's gradient: else the kernel's result is kept beside them, with 64 features in 128 lanes.
+    """
+    batch, heads, length, size = out.shape
+
+    def tokens(x: jax.Array) -> jax.Array:
+        rows = x.transpose(0, 2, 1, 3).reshape(batch * length, heads * size)
+        return rows.astype(np.float32)
+
+    of_heads = np.repeat(np.eye(heads, dtype=np.float32), size, axis=0)
+    highest = jax.lax.Precision.HIGHEST
+    sums = jax.lax.dot(tokens(out) * tokens(grad_out), jnp.asarray(of_heads), precision=highest)
+    return sums.reshape(batch, length, heads).transpose(0, 2, 1)
+
+
 def backward(
     grad_out: jax.Array,
     query: jax.Array,
@@ -161,7 +179,7 @@ def backward(
     heads, segments = (key.shape[1], value.shape[1]), _segments(query, key, is_causal)
     with jax.enable_x64(False):
         grad_out = grad_out.astype(query.dtype)
-        along = jnp.sum(out.astype(np.float32) * grad_out.astype(np.float32), axis=-1)
+        along = _along(out, grad_out)
         # The kernels want the sums in every lane of a vector, 128 times as many bytes, and a key
         # for each query head. Without the barrier XLA makes both in the forward pass and keeps
         # them until the backward pass.
