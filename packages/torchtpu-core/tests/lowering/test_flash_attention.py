@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from jax.experimental.pallas import tpu as pltpu
-from torchtpu_core.lowering import attention, flash_attention, unread
+from torchtpu_core.lowering import attention, flash_attention, layout, unread
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.targets import parse_target
 from torchtpu_core.xla_tpu.lowering import for_tpu
@@ -41,9 +41,14 @@ def test_flash_attention_and_its_gradients_equal_cpus(
         grads = flash_attention.backward(
             jnp.asarray(gradient.numpy()), *arrays, out, sums, **options
         )
+        with layout.remembering():
+            tokens = jnp.asarray(gradient.numpy()).transpose(0, 2, 1, 3)
+            same = flash_attention.backward(
+                layout.permuted(tokens, (0, 2, 1, 3)), *arrays, out, sums, **options
+            )
     for found in (out, alone):
         np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
-    for found, tensor in zip(grads, given, strict=True):
+    for found, tensor in zip([*grads, *same], [*given, *given], strict=True):
         np.testing.assert_allclose(found, tensor.grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -78,21 +83,26 @@ def test_what_kernels_want_more_of_is_made_in_the_backward_pass_only() -> None:
     assert along not in jaxpr.invars
 
 
-def test_gradients_read_the_output_as_tokens_with_heads_side_by_side() -> None:
-    """As the projection behind the attention does; XLA would keep it with padded features, too."""
-    heads = jax.ShapeDtypeStruct((2, 4, 384, 64), jnp.bfloat16)
-    sums = jax.ShapeDtypeStruct((2, 4, 384), jnp.float32)
+@pytest.mark.parametrize("of_tokens", [True, False])
+def test_gradients_read_the_output_as_the_projection_behind_it_does(of_tokens: bool) -> None:
+    """As tokens with heads side by side; XLA would keep it with padded features, too."""
+    shape, sums = (2, 4, 384, 64), jax.ShapeDtypeStruct((2, 4, 384), jnp.float32)
+    tokens = (2, 384, 4, 64) if of_tokens else shape
+    grad, heads = (jax.ShapeDtypeStruct(size, jnp.bfloat16) for size in (tokens, shape))
 
-    def gradients(*arrays):
-        return flash_attention.backward(*arrays, is_causal=True, scale=1.0)
+    def gradients(grad, *arrays):
+        grad = layout.permuted(grad, (0, 2, 1, 3)) if of_tokens else grad
+        return flash_attention.backward(grad, *arrays, is_causal=True, scale=1.0)
 
-    jaxpr = jax.make_jaxpr(gradients)(*[heads] * 5, sums).jaxpr
-    out = jaxpr.invars[4]
-    readers = [eqn for eqn in jaxpr.eqns if out in eqn.invars]
-    assert [eqn.primitive.name for eqn in readers] == ["transpose"]
-    (product,) = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general"]
-    assert [v.aval.shape for v in product.invars] == [(2 * 384, 4 * 64), (4 * 64, 4)]
-    assert product.outvars[0].aval.dtype == jnp.float32
+    with layout.remembering():
+        jaxpr = jax.make_jaxpr(gradients)(grad, *[heads] * 4, sums).jaxpr
+    readers = [eqn.primitive.name for eqn in jaxpr.eqns if jaxpr.invars[4] in eqn.invars]
+    products = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general"]
+    shapes = [v.aval.shape for product in products for v in product.invars]
+    if of_tokens:
+        assert (readers, shapes) == (["transpose"], [(2 * 384, 4 * 64), (4 * 64, 4)])
+    else:
+        assert (readers, shapes) == (["convert_element_type"], [])
 
 
 def test_kernel_writes_no_statistics_that_nobody_reads() -> None:

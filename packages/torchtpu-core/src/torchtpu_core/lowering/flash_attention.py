@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import dtypes, layout
 from torchtpu_core.units import ceil_div
 from torchtpu_core.xla_tpu import lowering
 
@@ -30,6 +30,8 @@ _BLOCKS = (512, 384, 256, BLOCK)
 #: (most of it statistics in all lanes of a vector), and for a key. libtpu's schedules of both take
 #: the same time at 384 queries and keys.
 _PAIRS_OF_QUERY, _PAIRS_OF_KEY = 320, 64
+#: Swaps tokens `(B, T, H, V)` and `(B, H, T, V)`.
+_HEADS_FIRST = (0, 2, 1, 3)
 
 
 def applies(
@@ -144,13 +146,17 @@ def forward(
 def _along(out: jax.Array, grad_out: jax.Array) -> jax.Array:
     """Sums of `out` times its gradient, `(B, H, T, V)` -> `(B, H, T)`, in float32.
 
-    Of tokens with their heads side by side, which the projection behind the attention keeps for its
-    weight's gradient: else the kernel's result is kept beside them, with 64 features in 128 lanes.
+    Where the gradient comes from tokens with their heads side by side, the projection behind the
+    attention keeps those for its weight's gradient, and the sums are of them. Else the kernel's
+    result would be kept beside them, with 64 features in 128 lanes.
     """
     batch, heads, length, size = out.shape
+    source = layout.source_of(grad_out)
+    if source is None or source[1] != _HEADS_FIRST:
+        return jnp.sum(out.astype(np.float32) * grad_out.astype(np.float32), axis=-1)
 
     def tokens(x: jax.Array) -> jax.Array:
-        rows = x.transpose(0, 2, 1, 3).reshape(batch * length, heads * size)
+        rows = x.transpose(_HEADS_FIRST).reshape(batch * length, heads * size)
         return rows.astype(np.float32)
 
     of_heads = np.repeat(np.eye(heads, dtype=np.float32), size, axis=0)
@@ -178,8 +184,8 @@ def backward(
     of_queries, of_keys = slice(query.shape[2]), slice(key.shape[2])
     heads, segments = (key.shape[1], value.shape[1]), _segments(query, key, is_causal)
     with jax.enable_x64(False):
-        grad_out = grad_out.astype(query.dtype)
         along = _along(out, grad_out)
+        grad_out = grad_out.astype(query.dtype)
         # The kernels want the sums in every lane of a vector, 128 times as many bytes, and a key
         # for each query head. Without the barrier XLA makes both in the forward pass and keeps
         # them until the backward pass.
