@@ -47,7 +47,9 @@ def add(self: Operand, other: Operand, alpha: Operand = 1) -> jax.Array:
         x, y, shape = whole
         return layout.reshaped(add(x, y, alpha), shape)
     tokens = streams.are_tokens(self, other)
-    (x, y), result = promote(*round_numbers(*streams.written(self, other)))
+    if tokens:
+        self, other = streams.written(self, other)
+    (x, y), result = promote(*round_numbers(self, other))
     if not _is_one(alpha):
         y = _times(cast(cast(alpha, result), y.dtype), y)
     done = cast(_plus(x, y), result)

@@ -145,13 +145,18 @@ def rows_of(x: jax.Array) -> jax.Array | None:
     return None if entry is None else entry[1]
 
 
+def fills_tiles(x: jax.Array) -> bool:
+    """Whether `x` is `[B, T, D]` and its rows fill whole tiles."""
+    return x.ndim == 3 and x.shape[1] % SUBLANES == 0
+
+
 def as_rows(x: jax.Array) -> jax.Array:
     """Tokens `[B, T, D]` of which rows fill tiles, as rows `[B * T, D]`; other values as they are.
 
     For barriers: XLA:TPU does not change the shape of what goes through one, and products have
     these rows. Around one in the shape of the tokens it moves all that products make.
     """
-    if x.ndim != 3 or x.shape[1] % SUBLANES or images.is_wave(x):
+    if not fills_tiles(x) or images.is_wave(x):
         return x
     return lax.reshape(x, (x.shape[0] * x.shape[1], x.shape[2]))
 

@@ -17,10 +17,8 @@ from torchtpu_core.lowering import layout, mxu
 from torchtpu_core.lowering.promotion import Operand
 
 
-def written(x: Operand, y: Operand) -> tuple[Operand, Operand]:
-    """The operands of a sum; those that are such sums themselves are written to memory."""
-    if not are_tokens(x, y):
-        return x, y
+def written(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The operands of a sum of tokens; those that are such sums themselves go to memory."""
     return (
         layout.behind_barrier(x) if layout.is_sum(x) else x,
         layout.behind_barrier(y) if layout.is_sum(y) else y,
@@ -35,8 +33,7 @@ def are_tokens(x: Operand, y: Operand) -> bool:
         and isinstance(y, jax.Array)
         and x.dtype == y.dtype
         and x.shape == y.shape
-        and x.ndim == 3
-        and x.shape[1] % layout.SUBLANES == 0
+        and layout.fills_tiles(x)
         and x.dtype.itemsize == 2
         and jnp.issubdtype(x.dtype, jnp.floating)
     )
