@@ -35,6 +35,7 @@ for _ in range(3):
     x[:, 1:].mul_(x[:, :2].cumsum(1))
     x[0] = 2
     x = x[torch.tensor([0, 1, 0, 3], device="tpu")]  # a tensor that has values
+    x = x + torch.tensor([0.5, 0.25, 1], dtype=torch.bfloat16, device="tpu")
     x.t_().t_()
     optimizer.zero_grad()
     checkpoint(model, x, use_reentrant=False).square().sum().backward()
@@ -83,6 +84,7 @@ x = torch.full((4, 3), 0.5)
 x[:, 1:].mul_(x[:, :2].cumsum(1))
 x[0] = 2
 x = x[torch.tensor([0, 1, 0, 3])]
+x = x + torch.tensor([0.5, 0.25, 1])
 model(x).square().sum().backward()
 model(x).sum().backward()
 optimizer.step()

@@ -37,7 +37,7 @@ from torchtpu_core.plan.order import (
 )
 from torchtpu_core.plan.records import Recording
 from torchtpu_core.plan.values import Values, is_whole, structure, whole_of
-from torchtpu_core.runtime import tables, variants
+from torchtpu_core.runtime import tables, transfers, variants
 from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.targets import Target
 from torchtpu_core.xla_tpu import lowering
@@ -233,7 +233,7 @@ class _Step:
             if isinstance(leaf, Place):
                 return values.read(leaf)
             if isinstance(leaf, torch.Tensor):
-                return leaf.item() if leaf.ndim == 0 else jnp.asarray(leaf.cpu().numpy())
+                return leaf.item() if leaf.ndim == 0 else _constant(leaf)
             return leaf
 
         sharded = _FSDP.get(call.func._schema.name)
@@ -347,6 +347,12 @@ _DRAWN = {
     "aten::randint": _integers,
     "aten::randint_like": _integers,
 }
+
+
+def _constant(tensor: torch.Tensor) -> jax.Array:
+    """A tensor made from values that an operator reads, as part of the program."""
+    host = tensor.detach().cpu().contiguous()
+    return jnp.asarray(transfers.host_view(host).copy())
 
 
 def _without_layout(kwargs: Any) -> dict[str, Any]:

@@ -35,10 +35,14 @@ def to_device(tensor: torch.Tensor, device: int) -> jax.Array:
             "reshape it before it is copied to the device"
         )
     host_only.refuse_dtype("aten::_to_copy", tensor.dtype)
+    return put(host_view(tensor), device)
+
+
+def host_view(tensor: torch.Tensor) -> np.ndarray:
+    """A contiguous CPU tensor of any dtype as an array; valid as long as the tensor."""
     # Not tensor.numpy(): from then on PyTorch would refuse to resize the user's tensor.
     memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
-    host: np.ndarray = np.ndarray(tensor.shape, dtypes.to_numpy(tensor.dtype), memory)
-    return put(host, device)
+    return np.ndarray(tensor.shape, dtypes.to_numpy(tensor.dtype), memory)
 
 
 def put(host: np.ndarray, device: int) -> jax.Array:
