@@ -73,6 +73,11 @@ class Recorder:
         """Keep a group's name and ranks."""
         self._groups[group.name] = (group.description, group.ranks)
 
+    @property
+    def used(self) -> bool:
+        """Whether it has seen a collective."""
+        return any(record.kind for record in self.records.last())
+
     def snapshot(self) -> dict[str, Any]:
         """All records, as JSON can hold them, in PyTorch's layout."""
         records = [r for r in self.records.last() if r.kind]  # without one: a group was made

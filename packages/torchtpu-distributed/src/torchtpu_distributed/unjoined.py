@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warns a rank that trains without a process group.
+"""Warns a rank that trains alone: without a process group, or with one that it does not use.
 
 A launcher such as torchrun starts many processes; a script, or a library that does not know this
 device's group, that makes no process group trains a model of its own in each of them, and nothing
-else would say so. The first step of an optimizer over tpu parameters tells.
+else would say so. The first step of an optimizer over tpu parameters tells. Who has a group, but
+has called no collective by the tenth step, is told too: the script made it, and its library did
+not look.
 """
 
 from __future__ import annotations
@@ -16,9 +18,13 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torchtpu_distributed import active
+
+#: Steps after which a member of a group has used it, even if parameters are averaged now and then.
+_PATIENCE = 10
 
 _watching = False
-_looked = False
+_steps = 0
 
 
 def watch() -> None:
@@ -30,23 +36,37 @@ def watch() -> None:
 
 
 def _after_step(optimizer: Optimizer, *_: Any) -> None:
-    global _looked
-    if _looked or torch.compiler.is_compiling():
+    global _steps
+    if _steps == _PATIENCE or torch.compiler.is_compiling():
         return
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     if not any(p.device.type == "tpu" for p in parameters):
         return
-    _looked = True
+    _steps += 1
     if not dist.is_initialized():
-        warnings.warn(
-            f"rank {os.environ.get('RANK', '?')} of {_world_size()} trains alone: the launcher set "
-            f"WORLD_SIZE={_world_size()}, but no process group was made, so gradients are not "
-            "averaged and every rank has a model of its own. Call "
-            "torch.distributed.init_process_group() and wrap the model in "
+        _steps = _PATIENCE
+        _warn(
+            f"the launcher set WORLD_SIZE={_world_size()}, but no process group was made",
+            "Call torch.distributed.init_process_group() and wrap the model in "
             "DistributedDataParallel, or use fully_shard; libraries that do not know this "
-            "device's group, such as Accelerate, do neither. If that is meant, unset WORLD_SIZE.",
-            stacklevel=3,  # where the script calls `step`
+            "device's group, such as Accelerate, do neither by themselves (the how-to guide on "
+            "other libraries says what they need). If that is meant, unset WORLD_SIZE.",
         )
+    elif _steps == _PATIENCE and active.world is not None and not active.world.ledger.recorder.used:
+        _warn(
+            f"after {_PATIENCE} optimizer steps it has called no collective of its process group",
+            "Wrap the model in DistributedDataParallel, or use fully_shard; Accelerate uses the "
+            "group with cpu=True, the Trainer with use_cpu=True (see the how-to guide on other "
+            "libraries).",
+        )
+
+
+def _warn(found: str, remedy: str) -> None:
+    warnings.warn(
+        f"rank {os.environ.get('RANK', '?')} of {_world_size()} trains alone: {found}, so gradients "
+        f"are not averaged and every rank has a model of its own. {remedy}",
+        stacklevel=4,  # where the script calls `step`
+    )
 
 
 def _world_size() -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three steps on a device, after joining a process group or not: argv is device and `join`."""
+"""Twelve steps on a device. argv: the device; `join` makes a process group, `reduce` uses it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ if join:
     dist.init_process_group("tpu_dist")
 weight = torch.nn.Parameter(torch.ones(2, device=device))
 optimizer = torch.optim.SGD([weight], lr=0.1)
-for _ in range(3):
+for _ in range(12):
     optimizer.zero_grad()
     weight.sum().backward()
+    if "reduce" in join:
+        dist.all_reduce(weight.grad)
     optimizer.step()
 print(torch.zeros(1, device="tpu").cpu(), weight.detach().cpu())
 if join:
