@@ -61,7 +61,8 @@ config = transformers.LlamaConfig(
 )
 arguments = transformers.TrainingArguments(
     tempfile.mkdtemp(), per_device_train_batch_size=8 // ranks, max_steps=4, logging_steps=1,
-    learning_rate=1e-2, report_to=[], disable_tqdm=True, use_cpu="RANK" in os.environ, seed=0, save_strategy="no",
+    learning_rate=1e-2, report_to=[], disable_tqdm=True, seed=0,
+    save_strategy="no", use_cpu="RANK" in os.environ,
 )
 trainer = transformers.Trainer(
     transformers.LlamaForCausalLM(config), arguments,

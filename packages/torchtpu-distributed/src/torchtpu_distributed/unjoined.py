@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
 from torchtpu_distributed import active
 
 #: Steps after which a member of a group has used it, even if parameters are averaged now and then.
@@ -63,8 +64,8 @@ def _after_step(optimizer: Optimizer, *_: Any) -> None:
 
 def _warn(found: str, remedy: str) -> None:
     warnings.warn(
-        f"rank {os.environ.get('RANK', '?')} of {_world_size()} trains alone: {found}, so gradients "
-        f"are not averaged and every rank has a model of its own. {remedy}",
+        f"rank {os.environ.get('RANK', '?')} of {_world_size()} trains alone: {found}, so "
+        f"gradients are not averaged and every rank has a model of its own. {remedy}",
         stacklevel=4,  # where the script calls `step`
     )
 

@@ -82,6 +82,15 @@ Slices = Annotated[int, typer.Option(help="Slices, joined by the data centre net
 Timeout = Annotated[
     float, typer.Option(help="Seconds that the script may run; 0 for any number.", min=0)
 ]
+Chosen = Annotated[
+    float,
+    typer.Option(
+        help="The share of their elements that masks are taken to choose, as in x\\[mask]: a plan "
+        "has no values.",
+        min=0,
+        max=1,
+    ),
+]
 FaultTexts = Annotated[
     list[str] | None,
     typer.Option(
@@ -139,6 +148,7 @@ def plan(
         float, typer.Option(help="Seconds that XLA's TPU compiler may take.", min=1)
     ] = 900.0,
     timeout: Timeout = 600.0,
+    chosen: Chosen = 1.0,
 ) -> None:
     """Predict a script's step on a slice: time, memory, network, and what would help.
 
@@ -153,10 +163,9 @@ def plan(
 
         slice_ = _slice(script, target, fault or [])[0].name
         _numbers(ranks)
-        options = ["--target", slice_, "--slices", str(slices)]
-        options += [] if ranks is None else ["--ranks", ranks]
-        options += ["--compiler", compiler, "--compiler-timeout", str(compiler_timeout)]
-        options += ["--timeout", str(timeout)]
+        options = ["--target", slice_, "--slices", str(slices), "--compiler", compiler]
+        options += ["--compiler-timeout", str(compiler_timeout), "--timeout", str(timeout)]
+        options += ["--chosen", str(chosen), *([] if ranks is None else ["--ranks", ranks])]
         options += [part for text in fault or () for part in ("--fault", text)]
         command = [str(script), *options, "--", *(arguments or ())]
         show(command, sweep, json_, html, f"{script.name} on {slice_}")
@@ -167,6 +176,7 @@ def plan(
         *(script, arguments or [], target, slices, fault or [], _numbers(ranks)),
         *(compiler, compiler_timeout),
         limit_s=timeout,
+        chosen=chosen,
     )
     _write(made, json_, trace, html)  # first: who reads what is shown may stop, as `head` does
     terminal.show(made, console())
@@ -181,11 +191,12 @@ def advise(
     target: Target = "v5e:2x2",
     slices: Slices = 1,
     timeout: Timeout = 600.0,
+    chosen: Chosen = 1.0,
 ) -> None:
     """List what would make a script faster on a slice, with each change's simulated gain."""
     from torchtpu_core.plan import terminal
 
-    made = _make(script, arguments or [], target, slices, limit_s=timeout)
+    made = _make(script, arguments or [], target, slices, limit_s=timeout, chosen=chosen)
     terminal.show_advice(made, console())
 
 
@@ -249,6 +260,7 @@ def _make(
     timeout_s: float = 0.0,
     *,
     limit_s: float = 0.0,
+    chosen: float = 1.0,
 ) -> Plan:
     """The plan of a script."""
     from torchtpu_core.errors import PlanError, did_you_mean
@@ -276,6 +288,7 @@ def _make(
         *(script, arguments, slice_, slices, ranks),
         keep_calls=with_xla,
         limit_s=limit_s,
+        chosen=chosen,
         say=_say,
     )
     precision = torch.get_float32_matmul_precision()

@@ -19,14 +19,16 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtpu_core.errors import PlanError
+from torchtpu_core.lowering import unique
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.plan import (
     arguments,
     calls,
-    collectives,
+    choices,
     foreach,
     identity_copies,
+    op_kinds,
     op_work,
     placeholders,
     samples,
@@ -34,7 +36,6 @@ from torchtpu_core.plan import (
     whole_layers,
 )
 from torchtpu_core.plan.arguments import DEVICE
-from torchtpu_core.plan.attention_kernels import attention_of
 from torchtpu_core.plan.records import CHECK, LOOK_UPS, HostRead, Op, Phase, Recording, Work
 from torchtpu_core.plan.shapes import Shapes
 from torchtpu_core.plan.storages import Storages
@@ -57,17 +58,19 @@ _WAITS = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autog
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """The dispatch mode under which the script runs."""
 
-    def __init__(self, recording: Recording, *, keep_calls: bool = False) -> None:
+    def __init__(
+        self, recording: Recording, *, keep_calls: bool = False, chosen: float = 1.0
+    ) -> None:
         super().__init__()
         self.recording = recording
         self.keep_calls = keep_calls
+        self.chosen = chosen
         self.shapes = Shapes()
         self.fake = self.shapes.mode
         self.storages = Storages(recording)
         self.lines = UserLines()
         self.in_optimizer = False
         self._tables: Mapping[str, Lowering] | None = None
-        self._groups: dict[Any, tuple[int, ...]] = {}
 
     # What runs -------------------------------------------------------------------
 
@@ -100,10 +103,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         special = self._data_read(func, args, kwargs)
         if special is not _RUN:
             return special
+        if func is _aten.nonzero.default:
+            return self._positions(args[0])
+        parts = choices.parts(func, args, self._lowerings())
+        if parts is not None:
+            with self:
+                return parts(*args, **kwargs)
         try:
             out = self.shapes.result(func, types, args, kwargs, inputs)
         except torch._subclasses.fake_tensor.DynamicOutputShapeException as error:
-            raise self._dynamic(func) from error
+            raise PlanError(choices.refusal(func, self.lines.forward())) from error
         self._record(func, args, kwargs, flat, inputs, out)
         return out
 
@@ -179,12 +188,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         name = CHECK if self.lines.within("torch.distributions") else "host read"
         self.recording.ops.append(Op(name, Work.HOST, self._phase(), line))
 
-    def _dynamic(self, func: Any) -> Exception:
-        return PlanError(
-            f"{func} at {self.lines.forward()} has a result whose shape depends on values, which "
-            "a plan does not have. Use an operator of fixed shape there, such as torch.where with "
-            "three arguments, or torch.topk."
+    def _positions(self, tensor: Any) -> Any:
+        """Positions of the elements that are taken to be true, found as the device finds them."""
+        known, elements = tensor.constant, tensor.numel()
+        count = (
+            choices.count(self.chosen, elements) if known is None else int(known.count_nonzero())
         )
+        with self:
+            torch.count_nonzero(tensor)
+            self._note_read(
+                f"how many elements are true ({count:,} of {elements:,} taken; --chosen)"
+            )
+            return unique.positions(tensor, count)
 
     # What is recorded ------------------------------------------------------------
 
@@ -244,7 +259,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         op.approximate = kwargs.get("approximate") == "tanh"
         op.differentiable = torch.is_grad_enabled()
         if not compared:
-            self._classify(op, func, name, args, flat, on_device, results)
+            op_kinds.classify(op, func, args, flat, on_device, results, self.recording.rank)
         if op.work is Work.ELEMENTWISE and self._runs_on_host(func):
             op.work, op.host_bytes = Work.HOST, sum(op.read_bytes) + sum(op.write_bytes)
         if self.keep_calls:
@@ -259,10 +274,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _runs_on_host(self, func: Any) -> bool:
         """Whether an operator's only lowering is a fallback."""
+        row = self._lowerings().get(overload_name(func))
+        return row is not None and row.kind is Kind.HOST
+
+    def _lowerings(self) -> Mapping[str, Lowering]:
         if self._tables is None:
             self._tables = tables.current() or tables.without_a_device()
-        row = self._tables.get(overload_name(func))
-        return row is not None and row.kind is Kind.HOST
+        return self._tables
 
     def _keep(self, func: Any, args: Any, kwargs: Any, out: Any, op: Op, index: int) -> None:
         """Keeps an operator with its arguments; `index` operators were recorded before it."""
@@ -300,55 +318,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for tensor in outputs:
             if tensor.device.type == DEVICE:
                 self.storages.key(tensor, self._phase(), "")
-
-    def _message(self, op: Op, name: str, args: Sequence[Any]) -> None:
-        """Who sends to whom, and that what is received is written."""
-        me = self.recording.rank
-        op.peer = op.group[int(args[2])]
-        op.group = (me, op.peer)
-        if name == "recv_":
-            op.group = (op.peer, me)
-            op.reads, op.writes = (), op.reads
-            op.read_bytes, op.write_bytes = (), op.read_bytes
-
-    def _classify(
-        self,
-        op: Op,
-        func: Any,
-        name: str,
-        args: Sequence[Any],
-        flat: list[Any],
-        on_device: list[Any],
-        results: list[Any],
-    ) -> None:
-        if func.namespace in collectives.NAMESPACES and name in collectives.KINDS:
-            op.work = Work.COLLECTIVE
-            op.collective = collectives.KINDS[name]
-            op.group = collectives.group_of(flat)
-            op.moved_bytes = collectives.put_in_bytes(name, args)
-            if op.collective == "all_to_all":
-                result = results[0] if results else None
-                op.sent, op.received = collectives.parts_of(
-                    name, args, result, len(op.group), op.line
-                )
-            if name in collectives.MESSAGES:
-                self._message(op, name, args)
-            return
-        attention = attention_of(name, args)
-        if attention is not None:
-            op.work = Work.ATTENTION
-            op.scores, op.head_dims = attention.scores, attention.head_dims
-            op.gradient, op.again, op.flash = attention.gradient, attention.again, attention.flash
-            op.kernel_bytes, op.drawn = attention.hbm_bytes, attention.drawn
-            op.dtype = op_work.dtype_of(on_device[0])
-            return
-        products = op_work.products_of(name, args, results[0] if results else None)
-        op.products = tuple(product for product in products if all(product))
-        if op.products:
-            op.work = Work.MATMUL
-            op.dtype = op_work.dtype_of(on_device[0])
-        elif name in op_work.MOVES:
-            op.work = Work.MOVE
 
 
 def _is_recomputation() -> bool:

@@ -53,7 +53,8 @@ class _Job:
     classes: Classes
     folder: str
     limit_s: float
-    keep_calls: bool = False
+    keep_calls: bool
+    chosen: float
 
 
 def record_roles(
@@ -65,6 +66,7 @@ def record_roles(
     *,
     keep_calls: bool = False,
     limit_s: float = 0.0,
+    chosen: float = 1.0,
     say: Callable[[str], None] | None = None,
 ) -> list[Recording]:
     """One recording per role, each with the ranks that it stands for.
@@ -77,13 +79,15 @@ def record_roles(
         ranks: ranks to record, each standing for those up to the next; found out if None.
         keep_calls: also keep each operator's arguments, to make programs of the steps.
         limit_s: seconds that each rank may run, 0 for any.
+        chosen: the share of their elements that masks are taken to choose.
         say: is told now and then how far the first rank is, or how long all have taken.
 
     Raises:
         PlanError: the script failed, or its ranks have too many roles.
     """
     world = where.devices * slices
-    job = _Job(str(script), tuple(arguments), where.name, slices, 0, [], "", limit_s, keep_calls)
+    how = (limit_s, keep_calls, chosen)
+    job = _Job(str(script), tuple(arguments), where.name, slices, 0, [], "", *how)
     if ranks:
         return _alike(_recorded(job, _declared(ranks, world), say)[0])
     branches = Branches(world)
@@ -94,6 +98,7 @@ def record_roles(
             mailbox=Alone(),
             keep_calls=keep_calls,
             limit_s=limit_s,
+            chosen=chosen,
             say=say,
         )
     except NeedsOthers:
@@ -248,6 +253,7 @@ def _record(job: _Job) -> None:
             mailbox=Mailbox(folder, job.rank, stands_for.__getitem__),
             keep_calls=job.keep_calls,
             limit_s=job.limit_s,
+            chosen=job.chosen,
         )
     except BaseException as error:
         _tell_of_failure(folder, job.rank)

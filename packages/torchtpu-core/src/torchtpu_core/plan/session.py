@@ -69,6 +69,7 @@ def record(
     mailbox: Mailbox | Alone | None = None,
     keep_calls: bool = False,
     limit_s: float = 0.0,
+    chosen: float = 1.0,
     say: Callable[[str], None] | None = None,
 ) -> Recording:
     """What the script does in its second step, as one rank of all devices of the slices.
@@ -83,6 +84,7 @@ def record(
         mailbox: how it exchanges objects with other ranks that are recorded.
         keep_calls: also keep each operator's arguments, to make a program of the step.
         limit_s: seconds that the script may run, 0 for any.
+        chosen: the share of their elements that masks are taken to choose.
         say: is told now and then how far the script is.
 
     Raises:
@@ -95,7 +97,7 @@ def record(
     autocast_layers.register()
     fake_results.register()
     host_lengths.register()
-    recorder = Recorder(recording, keep_calls=keep_calls)
+    recorder = Recorder(recording, keep_calls=keep_calls, chosen=chosen)
     module_calls = ModuleCalls(recording)
 
     def progress(seconds: float, line: str) -> None:
