@@ -115,6 +115,7 @@ def record(
         if branches is not None:
             watch(stack, branches)
         stack.enter_context(module_calls.followed())
+        stack.enter_context(recorder.lines.modules.followed())
         stack.enter_context(recorder)
         try:
             _run(script, recording, limit_s, progress)

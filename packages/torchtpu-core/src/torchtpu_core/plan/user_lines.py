@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which line of the user's an operator comes from.
 
-Forward operators: the innermost frame outside libraries. Backward operators: the line of
+Forward operators: the innermost frame outside libraries, and the module of a library that it is
+part of if that frame calls a whole model (`module_names.py`). Backward operators: the line of
 the forward operator whose gradient they compute, found by autograd's sequence number. Numbers
 are counted by thread, and a recomputation runs in the thread of the backward pass: its nodes
 are kept apart, and looked for in the inner backward pass that runs them.
@@ -17,6 +18,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
+
+from torchtpu_core.plan.module_names import ModuleNames
 
 #: This project's packages: in a checkout they are not where libraries lie.
 _OWN = (
@@ -53,9 +56,14 @@ def _backward_pass() -> int:
 
 
 class UserLines:
-    """Finds lines; remembers which code is a library's and which forward line a node has."""
+    """Finds lines; remembers which code is a library's and which forward line a node has.
+
+    Attributes:
+        modules: the modules whose calls are followed.
+    """
 
     def __init__(self) -> None:
+        self.modules = ModuleNames(lambda file: file.startswith(LIBRARIES))
         self._library: dict[CodeType, bool] = {}
         self._forward: dict[int, str] = {}
         self._recomputed: dict[int, str] = {}
@@ -69,16 +77,19 @@ class UserLines:
         """
         line = self._find(sys._getframe(2))
         in_pass = _backward_pass()
+        label = self.modules.label
         if line == NO_LINE and in_pass != NO_PASS:
             line = self._of_node(self._forward) or self._latest or line
+            line = line.partition(" in ")[0] if label else line
+        line += label
         if torch.is_grad_enabled():
             number = torch.autograd._get_sequence_nr() - 1
             if in_pass == NO_PASS:
                 self._recomputed.clear()
-                self._forward[number] = line
+                self._forward.setdefault(number, line)  # later ones may have no node
             else:
                 self._outer_pass = in_pass
-                self._recomputed[number] = line
+                self._recomputed.setdefault(number, line)
         return line
 
     def backward(self) -> str:

@@ -21,7 +21,7 @@ _BODY = re.compile(r"\bbody=%?([\w.-]+)")
 _CONDITION = re.compile(r"\bcondition=%?([\w.-]+)")
 _NAME = re.compile(r"%([\w.-]+)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
-_LINE = re.compile(r"[\w.-]+\.py:\d+")
+_LINE = re.compile(r"[\w.-]+\.py:\d+(?: in [\w.*]+)?")
 _ARRAY = re.compile(
     r"(?P<dtype>pred|token|opaque|[a-z]+\d+\w*)\[(?P<dims>[\d,<=]*)\]"
     r"(?:\{(?P<order>[\d,]*)(?::(?P<layout>[^{}]*))?\})?"
@@ -120,7 +120,7 @@ class Instruction:
 
     @property
     def line(self) -> str:
-        """The user's ``file.py:12`` in its op name, the innermost; else empty."""
+        """The user's ``file.py:12``, or ``file.py:12 in layers.*``, in its op name; else empty."""
         found = _LINE.findall(self.op_name)
         return found[-1] if found else ""
 
