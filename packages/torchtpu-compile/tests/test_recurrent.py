@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torchtpu_compile import bounded_program, recurrent_notice
+from torch.nn.utils import rnn
+from torchtpu_compile import bounded_program, eager_sizes, recurrent_notice
 from torchtpu_compile.explanation import explain
 
 LAYERS = {
@@ -83,6 +84,35 @@ def test_a_given_state_of_an_open_batch_reaches_both_directions() -> None:
             found.append([output, last, cell, *(t.grad for t in leaves)])
         for a, e in zip(*found, strict=True):
             torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+
+
+def _packed_results(layer: nn.Module, x: Tensor, lengths: Tensor) -> list[Tensor]:
+    layer.zero_grad()
+    x.requires_grad_()
+    packed = rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+    output, _ = layer(packed)
+    padded, _ = rnn.pad_packed_sequence(output)
+    padded.sin().sum().backward()
+    return [padded, x.grad, *(p.grad for p in layer.parameters())]  # type: ignore[list-item]
+
+
+def test_packed_sequences_of_new_lengths_share_programs_in_eager_mode(
+    compiles: Callable[[], int],
+) -> None:
+    host = nn.LSTM(FEATURES, HIDDEN)
+    device = deepcopy(host).to("tpu")
+    eager_sizes.reasons.clear()
+    for seen in range(10):
+        lengths = torch.randint(17, 30, (3,))
+        x = torch.randn(int(lengths.max()), 3, FEATURES)
+        actual = _packed_results(device, x.to("tpu"), lengths)
+        for a, e in zip(actual, _packed_results(host, x, lengths), strict=True):
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+        torch.tpu.synchronize()
+        if seen == 6:
+            before = compiles()
+    assert compiles() - before < 4  # pieces; a layer of each length would be 6
+    assert not [reason for reason in eager_sizes.reasons if "recurrent" in reason]
 
 
 class _Tagger(nn.Module):

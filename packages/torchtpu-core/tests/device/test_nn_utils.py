@@ -111,6 +111,39 @@ def test_padded_and_packed_sequences_match_cpu():
     torch.testing.assert_close(results[1], results[0])
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("total", [None, 9])
+@pytest.mark.parametrize("features", [(), (2, 3)])
+def test_packed_sequences_and_their_gradients_match_cpu(batch_first, total, features):
+    rows = torch.randn(3, 7, *features) if batch_first else torch.randn(7, 3, *features)
+    lengths, results = torch.tensor([4, 7, 2]), []
+    for device in ("cpu", "tpu"):
+        x = rows.clone().to(device).requires_grad_()
+        packed = rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+        padded, found = rnn.pad_packed_sequence(packed, batch_first, -1.5, total)
+        (grad,) = torch.autograd.grad(padded.sin().sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(grad.cos().sum(), x)
+        assert padded.stride() == (results[0][0].stride() if results else padded.stride())
+        results.append((padded, found, grad, second))
+    torch.testing.assert_close([t.cpu() for t in results[1]], list(results[0]))
+
+
+def test_padding_a_packed_sequence_is_as_few_operators_however_many_steps_there_are():
+    x = torch.randn(300, 16, 2, device="tpu", requires_grad=True)
+    lengths = torch.arange(300, 140, -10)
+    torch.tpu.synchronize()
+    torch.tpu.reset_counters()
+    rnn.pad_packed_sequence(rnn.pack_padded_sequence(x, lengths))[0].sum().backward()
+    torch.tpu.synchronize()
+    assert torch.tpu.counters()["ops"] < 20
+
+
+def test_padding_to_fewer_steps_than_there_are_is_refused():
+    packed = rnn.pack_sequence([torch.ones(3, device="tpu")])
+    with pytest.raises(RuntimeError, match="total_length to be at least"):
+        torch._VF._pad_packed_sequence(packed.data, packed.batch_sizes, False, 0.0, 2)
+
+
 def test_fused_conv_and_batch_norm_matches_cpu():
     outs = []
     for device in ("cpu", "tpu"):

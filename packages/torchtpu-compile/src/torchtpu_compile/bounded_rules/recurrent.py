@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules for recurrent layers: steps and sequences that are padding keep the state as it is.
 
-Lengths and batches may be open. Packed sequences are refused: how many rows they have depends on
-values.
+Lengths and batches may be open, and the rows of packed sequences: steps in the padding have no
+sequences, so that only rows in the padding are left to be told from others.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ def _by_steps(function: Callable[..., Any]) -> Rule:
     """A rule for a layer or its gradients, which `function` computes for the steps that count."""
 
     def rule(call: Call) -> Any:
-        if call.arg("batch_sizes") is not None:
-            if any(isinstance(x, Padded) and x.padded_dims for x in call.args):
-                raise refuse(call, "has packed sequences of open size")
-            return call.run()
-        operands = [_standard(call, x) if isinstance(x, Padded) else x for x in call.args]
+        counts = call.arg("batch_sizes")
+        operands = [
+            _standard(call, x, x is not counts) if isinstance(x, Padded) else x for x in call.args
+        ]
         arrays = [x.array if isinstance(x, Padded) else x for x in operands]
         input = _standard(call, call.arg("input"))
-        valid = call.sizes.valid(Padded(input.array[:, :, :1], input.dims), (0, 1))
+        places = range(len(input.dims) - 1)
+        valid = call.sizes.valid(Padded(input.array[..., :1], input.dims), places)
         values = function(*arrays, valid=valid)
         return [_result(call, value, index) for index, value in enumerate(values)]
 
     return rule
 
 
-def _standard(call: Call, x: Padded) -> Padded:
+def _standard(call: Call, x: Padded, has_features: bool = True) -> Padded:
     """Zeros in its padding, and each dimension as large as its true size asks for."""
     x = call.sizes.filled(call.sizes.compact(x), 0)
-    require_plain(call, x, [d for d in range(len(x.dims)) if d == len(x.dims) - 1])
+    require_plain(call, x, [len(x.dims) - 1] if x.dims and has_features else [])
     dims = tuple(call.sizes.dim(true_size(d)) for d in x.dims)
     return Padded(fitted(x.array, [padded_size(d) for d in dims]), dims)
 

@@ -115,12 +115,14 @@ class _Packing:
         batch_sizes: `(T,)`.
         rows: N.
         batch: B.
+        counted: `(N, 1)`, the rows that are no padding; None: all.
 
     Attributes:
         valid: `(T, B, 1)`, whether a sequence has that step.
     """
 
-    def __init__(self, batch_sizes: jax.Array, rows: int, batch: int) -> None:
+    def __init__(self, batch_sizes: jax.Array, rows: int, batch: int, counted: Maybe) -> None:
+        self._counted = counted
         sizes = batch_sizes.astype(jnp.int32)
         ends = jnp.cumsum(sizes)
         starts, lanes = ends - sizes, jnp.arange(batch, dtype=jnp.int32)
@@ -136,8 +138,9 @@ class _Packing:
         return jnp.where(self.valid, packed[self._row], 0)
 
     def pack(self, padded: jax.Array) -> jax.Array:
-        """`(T, B, ...)` -> `(N, ...)`."""
-        return padded[self._step, self._lane]
+        """`(T, B, H)` -> `(N, H)`, zero where a row does not count."""
+        packed = padded[self._step, self._lane]
+        return packed if self._counted is None else jnp.where(self._counted, packed, 0)
 
 
 class _Dense:
@@ -164,7 +167,7 @@ def _packing(
 ) -> _Packing | _Dense | None:
     """Which steps count and where they are; None: all, one after another."""
     if batch_sizes is not None:
-        return _Packing(batch_sizes, input.shape[0], hx.shape[0])
+        return _Packing(batch_sizes, input.shape[0], hx.shape[0], valid)
     return None if valid is None else _Dense(valid)
 
 
@@ -216,8 +219,8 @@ def recurrent_layer(
         cell: a key of `CELLS`.
         reverse: from the last step to the first.
         saving: keep what the backward pass needs.
-        valid: `(T, B, 1)`, the steps of an input that is not packed that count; None: all. The
-            others keep the state of their sequence.
+        valid: `(T, B, 1)`, the steps that count, of a packed input its rows `(N, 1)`; None: all.
+            The others keep the state of their sequence.
 
     Returns:
         Output `(T, B, P)` or `(N, P)`, last hidden state `(B, P)`, last cell state `(B, H)`,

@@ -24,6 +24,7 @@ from torchtpu_core.runtime import (
     host_search,
     inference,
     modes,
+    packed_sequences,
     recurrent_layers,
     sparse,
     tables,
@@ -82,6 +83,7 @@ def start() -> None:
         register(row)
     sparse.register(_library("aten::"))
     recurrent_layers.register()
+    packed_sequences.register()
     autocast_layers.register()
     attention_batches.register(_library("aten::"))
     fake_results.register()
