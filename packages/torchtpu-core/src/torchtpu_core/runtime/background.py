@@ -10,6 +10,7 @@ running op by op: the error of an op then shows at the op's own line.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import heapq
 import itertools
@@ -143,6 +144,8 @@ class _Worker:
             finally:
                 del request
                 took = time.monotonic() - begun
+                if self._unfinished == 1:
+                    give_back_heap()
                 with self._changed:
                     if rests:
                         self._rested_at = begun + took * (1 + _REST)
@@ -157,6 +160,16 @@ class _Worker:
                 if self._requests and (is_due or not self._requests[0][0]):
                     return heapq.heappop(self._requests)
                 self._changed.wait(max(left_s, 0.0) if self._requests else None)
+
+
+def give_back_heap() -> None:
+    """Return free memory to the system: the compiler leaves more than a step of a small model needs.
+
+    Does nothing where the C library is not glibc.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)  # without the GIL
 
 
 _worker = _Worker()
