@@ -163,7 +163,7 @@ class _Worker:
 
 
 def give_back_heap() -> None:
-    """Return free memory to the system: the compiler leaves more than a step of a small model needs.
+    """Return free memory to the system: the compiler frees far more than a small step takes.
 
     Does nothing where the C library is not glibc.
     """
