@@ -25,6 +25,7 @@ TRANSFORMED: dict[str, Callable[[Tensor], Any]] = {
     "jacfwd": torch.func.jacfwd(_numbers),
     "vmap": torch.func.vmap(_numbers),
     "vmap of grad": torch.func.vmap(torch.func.grad(_numbers)),
+    "grad of windows": torch.func.grad(lambda x: x.as_strided((2, 2), (1, 1)).pow(3).sum()),
     "vmap of other types": torch.func.vmap(lambda x: ((x > 0) + 1, x.bfloat16() + 0.1, x // 0.5)),
 }
 

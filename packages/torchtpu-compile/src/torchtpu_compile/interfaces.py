@@ -102,6 +102,7 @@ def _prepare_dynamo() -> None:
         meta_kernels,
         open_composites,
         open_numbers,
+        open_products,
         open_strides,
         recurrent_notice,
         resampling,
@@ -119,6 +120,7 @@ def _prepare_dynamo() -> None:
     open_composites.register()
     open_strides.register()
     open_numbers.register()
+    open_products.register()
     resampling.register()
     recurrent_notice.register()
     transformed_numbers.register()

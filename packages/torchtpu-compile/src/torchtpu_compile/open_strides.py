@@ -21,6 +21,8 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 _as_strided = torch.ops.aten.as_strided.default
 _KEY = torch._C.DispatchKey.AutogradPrivateUse1
+#: The key of PyTorch's own kernel, which is not ours again.
+_PYTORCHS = torch._C.DispatchKey.Autograd
 
 
 class _Strided(torch.autograd.Function):  # type: ignore[misc]
@@ -61,6 +63,7 @@ def as_strided(
         is_open
         and torch.is_grad_enabled()
         and self.requires_grad
+        and not torch._C._are_functorch_transforms_active()
         and self.ndim > 0
         and _overlaps(size, stride)
         and self.is_contiguous()
@@ -69,8 +72,7 @@ def as_strided(
     ):
         result: Tensor = _Strided.apply(self, size, stride)  # type: ignore[no-untyped-call]
         return result
-    with torch._C._DisablePythonDispatcher():  # PyTorch's own, and not this again
-        plain: Tensor = _as_strided(self, size, stride, storage_offset)
+    plain: Tensor = _as_strided._op_dk(_PYTORCHS, self, size, stride, storage_offset)
     return plain
 
 

@@ -46,7 +46,7 @@ def expression(size: Any) -> sympy.Expr:
 
 
 def _fixed(shape_env: Any) -> Callable[[sympy.Expr], sympy.Integer | None]:
-    """A function that tells the value of a function of sizes whose guards allow one only.
+    """A function that tells the value of an expression of sizes whose guards allow one only.
 
     Blocks of 128 positions: ``(s + 127) // 128`` is 1 where ``s`` is at most 128. The last pair
     of a sum in pairs: ``(s - 1) // 2 == 1`` is a guard itself.
@@ -57,9 +57,9 @@ def _fixed(shape_env: Any) -> Callable[[sympy.Expr], sympy.Integer | None]:
         _values[shape_env] = len(shape_env.guards), known
 
     def value(expr: sympy.Expr) -> sympy.Integer | None:
-        if not isinstance(expr, sympy.Function):
-            return None
         if expr not in known:
+            if not isinstance(expr, sympy.Function):
+                return None
             bounds = shape_env.bound_sympy(expr)
             is_one = bounds.lower == bounds.upper and is_static(bounds.lower)
             known[expr] = bounds.lower if is_one else None
