@@ -57,7 +57,9 @@ def evaluate(
     if reads_tensor(node):
         name = node.target._schema.name  # type: ignore[union-attr]
         in_memory = name in ("aten::sym_stride", "aten::sym_storage_offset")
-        if in_memory and node.all_input_nodes[0].op != "placeholder" and "val" in node.meta:
+        source = node.all_input_nodes[0]
+        is_own = source.op == "placeholder" or source.meta.get("unbacked_bindings")
+        if in_memory and not is_own and "val" in node.meta:
             return _of_trace(node, lookup)
         return _property(name, *args)
     return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -133,9 +133,15 @@ def _shows_untold_place(node: Node) -> bool:
     for user in node.users:
         if user.op == "output" and any(map(free_unbacked_symbols, tensors_of(node))):
             return True
-        if viewed(user) is node and _shows_untold_place(user):
+        is_part = user.target is operator.getitem  # of what ``x.split([k, n - k])`` returns
+        if (is_part or viewed(user) is node) and _shows_untold_place(user):
             return True
     return False
+
+
+def _tells_its_place(node: Node) -> bool:
+    """Whether nothing but this view itself tells its size or its place: ``x[k.item():]``."""
+    return viewed(node) is not None and bool(node.meta.get("unbacked_bindings"))
 
 
 class Placement:
@@ -186,7 +192,7 @@ class Placement:
             return self.groups.get(source)
         if node.target in ASSERTIONS:
             return self._group_of_assertion(node)
-        if _is_view_of_input(node) and _shows_untold_place(node):
+        if _tells_its_place(node) or (_is_view_of_input(node) and _shows_untold_place(node)):
             return None
         if not self._has_row(node):
             return None

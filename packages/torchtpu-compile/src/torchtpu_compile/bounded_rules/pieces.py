@@ -56,15 +56,16 @@ def _pieces(call: Call) -> Any:
     x = call.args[0]
     dim = dim_of(x, call.arg("dim"))
     unbind = "unbind" in str(call.node.target)
-    if not is_padded(x.dims[dim]):
+    count = len(call.node.meta["val"])
+    sizes = [sympy.Integer(1) if unbind else call.exprs(i)[dim] for i in range(count)]
+    if not is_padded(x.dims[dim]) and all(map(is_static, sizes)):
         return [
             Padded(piece, _with(x, dim, () if unbind else call.sizes.dim(piece.shape[dim]), unbind))
             for piece in call.run()
         ]
     x = call.sizes.compact(x)
     begin, result = jnp.zeros((), np.int64), []
-    for i in range(len(call.node.meta["val"])):
-        expr = sympy.Integer(1) if unbind else call.exprs(i)[dim]
+    for expr in sizes:
         size = call.sizes.dim(expr)
         array = moved(call, x, dim, begin, padded_size(size))
         begin = begin + call.sizes.true(expr)
