@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which module of a library an operator is part of, where the user's line only calls the whole model.
+"""Which module of a library an operator is part of, where the script only calls the whole model.
 
 ``model(batch)`` of a model from a library is one line of the script for all of its operators. The
 names of its modules, as `torch.nn.Module.named_modules` gives them, tell them apart; layers that
