@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from torchtpu_core.plan import user_lines
 from torchtpu_core.plan.module_names import folded
 
 Planned = Callable[..., dict]
@@ -68,3 +70,22 @@ def test_what_is_computed_again_has_the_names_of_the_first_time(planned: Planned
     lines = {line.rpartition("/")[2] for line in plan["slowest_lines"]}
     assert name in lines
     assert not any(line.count(" in ") > 1 for line in lines)
+
+
+def test_values_that_a_library_reads_are_read_at_its_place_for_the_users_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_lines, "_INSTALLED", str(tmp_path))
+    monkeypatch.setattr(user_lines, "LIBRARIES", (str(tmp_path), *user_lines.LIBRARIES))
+    text = "def asks(call):\n    return call()\n"
+    (tmp_path / "kind").mkdir()
+    found: dict = {}
+    exec(compile(text, str(tmp_path / "kind" / "loop.py"), "exec"), found)
+    lines = user_lines.UserLines()
+    lines.modules.label = " in layers.*"
+
+    def note() -> str:
+        return lines.reading()
+
+    here = f"{__file__}:{note.__code__.co_firstlineno + 4}"
+    assert (note(), found["asks"](note)) == (f"{here} in layers.*", f"{here} in kind/loop.py:2")

@@ -175,7 +175,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return _RUN
 
     def _note_read(self, what: str) -> None:
-        line = self.lines.forward()
+        line = self.lines.reading()
         known = self.recording.reads.setdefault(line, HostRead(line, what, 0))
         known.times += 1
         known.last = len(self.recording.ops)

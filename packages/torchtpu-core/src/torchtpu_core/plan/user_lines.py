@@ -11,6 +11,7 @@ are kept apart, and looked for in the inner backward pass that runs them.
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
@@ -34,20 +35,22 @@ def _folders(packages: Iterable[str]) -> tuple[str, ...]:
     return tuple(str(Path(spec.origin).parent) for spec in found if spec and spec.origin)
 
 
+_INSTALLED = sysconfig.get_paths()["purelib"]
+_TORCHS = (str(Path(torch.__file__).parent), *_folders(_OWN))
 #: Where code lies that is not the user's.
-LIBRARIES = (
-    sysconfig.get_paths()["stdlib"],
-    sysconfig.get_paths()["purelib"],
-    str(Path(torch.__file__).parent),
-    *_folders(_OWN),
-    "<frozen",
-)
+LIBRARIES = (sysconfig.get_paths()["stdlib"], _INSTALLED, *_TORCHS, "<frozen")
 
 
+#: A line with a module's name behind it.
+_NAMED = re.compile(r"(:\d+) in [\w.*]+$")
 NO_PASS = -1
 NO_LINE = "(no line of the script)"
 #: Nodes before a node without a line among which one with a line is looked for.
 FARTHEST = 32
+
+
+def _without_name(line: str) -> str:
+    return _NAMED.sub(r"\1", line)
 
 
 def _backward_pass() -> int:
@@ -75,12 +78,13 @@ class UserLines:
 
         What a library recomputes has no line of its own: it has that of the node that asks for it.
         """
-        line = self._find(sys._getframe(2))
-        in_pass = _backward_pass()
-        label = self.modules.label
+        return self._forward_line(sys._getframe(2))
+
+    def _forward_line(self, frame: FrameType | None) -> str:
+        line, in_pass, label = self._find(frame), _backward_pass(), self.modules.label
         if line == NO_LINE and in_pass != NO_PASS:
             line = self._of_node(self._forward) or self._latest or line
-            line = line.partition(" in ")[0] if label else line
+            line = _without_name(line) if label else line
         line += label
         if torch.is_grad_enabled():
             number = torch.autograd._get_sequence_nr() - 1
@@ -111,6 +115,21 @@ class UserLines:
         number = node._sequence_nr()
         # A function of Python's takes a number of its own, after its operators'.
         return next((known[n] for n in range(number, number - FARTHEST, -1) if n in known), "")
+
+    def reading(self) -> str:
+        """The line that runs now, and the place in a library that does what it asks for.
+
+        PyTorch's own code is no such place: ``loss.item()`` of the user's is the user's line alone.
+        """
+        frame: FrameType | None = sys._getframe(2)
+        line = self._forward_line(frame)
+        while frame is not None and self._is_library(frame.f_code):
+            file = frame.f_code.co_filename
+            if file.startswith(_INSTALLED) and not file.startswith(_TORCHS):
+                place = Path(file).relative_to(_INSTALLED).as_posix()
+                return f"{_without_name(line)} in {place}:{frame.f_lineno}"
+            frame = frame.f_back
+        return line
 
     def of_frame(self, frame: FrameType | None) -> str:
         """The innermost line of the user's from a frame outwards."""
