@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -83,6 +85,8 @@ AVERAGE: dict[str, tuple[Any, ...]] = {
     "ceil, padding not counted": ([3, 3], [2, 3], [1, 0], True, False, None),
     "divisor": ([2, 3], [2, 2], [1, 0], False, True, 5),
     "global": ([7, 8], [1, 1], [0, 0], False, True, None),
+    "larger than the image": ([256, 99], [], [0, 0], True, True, None),
+    "larger than the image, padded": ([12, 18], [2, 9], [5, 9], True, False, None),
 }
 
 
@@ -94,6 +98,12 @@ def test_avg_pool2d_equals_cpu(case: str) -> None:
     grad = rand(*torch.ops.aten.avg_pool2d(x, *AVERAGE[case]).shape)
     arguments = (grad, x, kernel, stride or kernel, *rest)
     check("aten::avg_pool2d_backward", *arguments, table=TABLE)
+
+
+def test_kernels_beyond_the_image_make_no_larger_values() -> None:
+    window = pooling.windows([7], [2560], [2560], [0], ceil_mode=True)[0]
+    made = jax.make_jaxpr(lambda x: average_pooling.window_sum(x, 1, window))(np.ones((2, 7)))
+    assert {equation.primitive.name for equation in made.eqns} <= {"reduce_sum", "broadcast_in_dim"}
 
 
 def test_avg_pool2d_with_a_long_kernel_equals_cpu() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,7 @@ _MAX_TAPS = 16
 
 def window_sum(x: jax.Array, dim: int, w: Window) -> jax.Array:
     """Sums over the windows of one dimension; what lies outside the input counts as zero."""
+    w = _trimmed(w)
     if w.is_whole:
         return jnp.sum(x, axis=dim, keepdims=True)
     zero = jnp.zeros((), x.dtype)
@@ -47,6 +49,16 @@ def window_sum(x: jax.Array, dim: int, w: Window) -> jax.Array:
     # a concrete zero, else JAX does not see a sum and cannot transpose it
     out = lax.reduce_window(x, np.zeros((), x.dtype), lax.add, extent, step, "VALID")
     return lax.slice_in_dim(out, 0, w.out, 1, dim)
+
+
+def _trimmed(w: Window) -> Window:
+    """The window without positions of the kernel that never meet the input.
+
+    Some models pool images of 7 x 7 by a kernel of their 2,560 features, in ceil mode.
+    """
+    before = max(0, w.padding - (w.out - 1) * w.stride)
+    kernel = min(w.kernel, w.size + w.padding) - before
+    return replace(w, kernel=kernel, padding=w.padding - before)
 
 
 def _extents(w: Window, include_pad: bool) -> np.ndarray:
