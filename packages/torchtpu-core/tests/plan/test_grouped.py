@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from torchtpu_core.plan.grouped import lives_in_groups, operands_of_groups
 from torchtpu_core.plan.lifetimes import lifetimes_of
-from torchtpu_core.plan.records import Phase, Recording, Work
+from torchtpu_core.plan.records import Block, Category, Phase, Recording, Work
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.testing.recordings import op, recording
 
@@ -15,20 +17,29 @@ BYTES = 8 * 256 * 16 * 16 * 2
 BACK = Phase.BACKWARD
 
 
-def _convolved(groups: int, dtype: str = "bf16") -> Recording:
-    """A ReLU between two convolutions, the second of groups, and their gradients."""
+WEIGHT = 8
+
+
+def _convolved(groups: int, dtype: str = "bf16", features: int = 256) -> Recording:
+    """A ReLU between two convolutions, the second of groups, and their gradients.
+
+    The ReLU's storage has `features`; the second convolution reads 256 of them.
+    """
     grouped = ((groups, 2048, 9 * 256 // groups, 256 // groups),)
     ops = [
         op("convolution", Work.MATMUL, (0,), (1,), products=((1, 2048, 256, 256),)),
         op("relu", Work.ELEMENTWISE, (1,), (2,)),
-        op("convolution", Work.MATMUL, (2,), (3,), products=grouped, dtype=dtype),
+        op("convolution", Work.MATMUL, (2, WEIGHT), (3,), products=grouped, dtype=dtype),
         op("convolution", Work.MATMUL, (3,), (4,), products=((1, 2048, 256, 256),)),
-        op("convolution_backward", Work.MATMUL, (4, 2), (5, 6), BACK, products=grouped),
+        op("convolution_backward", Work.MATMUL, (4, 2, WEIGHT), (5, 6), BACK, products=grouped),
         op("convolution_backward", Work.MATMUL, (5, 0), (7,), BACK, products=((1, 256, 9, 9),)),
     ]
     made = recording(ops, dict.fromkeys(range(6), len(ops)), size=BYTES)
     for storage in range(1, 6):
         made.blocks[storage].shape = IMAGE
+    made.blocks[2].shape = (IMAGE[0], features, *IMAGE[2:])
+    kept = Block(1, 0, Phase.FORWARD, "", category=Category.PARAMETERS)
+    made.blocks[WEIGHT] = replace(kept, shape=(256, 256 // groups, 3, 3))
     return made
 
 
@@ -42,6 +53,11 @@ def test_operands_of_groups_lie_by_batch_and_features_of_a_group(groups, padding
     lives = {one.storage: one for one in lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives}
     assert lives[2].size_bytes == padding * BYTES
     assert (lives[2].first, lives[2].end) == (1, 5)  # until the gradient of the weight
+
+
+def test_depthwise_convolutions_of_a_part_of_the_features_have_no_groups() -> None:
+    made = _convolved(256, features=512)
+    assert operands_of_groups(made.ops, made.blocks) == {}
 
 
 @pytest.mark.parametrize("groups", [1, 256])

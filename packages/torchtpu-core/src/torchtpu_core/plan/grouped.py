@@ -81,12 +81,15 @@ def _convolutions(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[_Grou
         if not op.name.startswith("convolution") or not op.products or not op.writes:
             continue
         groups, gradient = op.products[0][0], op.name.endswith("backward")
-        images = (op.reads[1], op.reads[0]) if gradient else (op.reads[0], op.writes[0])
-        known = all(s in blocks and len(blocks[s].shape) > 2 for s in images)
-        if groups == 1 or not known or op.writes[0] not in blocks:
+        ends = op.reads[:3] if gradient else (*op.writes[:1], *op.reads[:2])
+        known = all(s in blocks and len(blocks[s].shape) > 2 for s in ends)
+        if groups == 1 or len(ends) < 3 or not known or op.writes[0] not in blocks:
             continue
-        batch, inner = blocks[images[0]].shape[0], blocks[images[0]].shape[1] // groups
-        outer = blocks[images[1]].shape[1] // groups
+        made, image, weight = (blocks[s].shape for s in ends)
+        # The image's storage may hold more features than are read of it; the weight's may not.
+        inner, outer = weight[1], weight[0] // groups
+        if weight[0] != made[1] == weight[1] * groups:  # transposed
+            inner, outer = outer, inner
         if inner > 1 and outer > 0:
-            read, made = tile_padding(batch, inner), tile_padding(batch, outer)
-            yield _Grouped(op, index, gradient, images[0], read, made)
+            read, moved = tile_padding(image[0], inner), tile_padding(image[0], outer)
+            yield _Grouped(op, index, gradient, ends[1], read, moved)
