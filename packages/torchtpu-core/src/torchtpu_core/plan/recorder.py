@@ -25,6 +25,7 @@ from torchtpu_core.lowering.table import Kind, Lowering
 from torchtpu_core.plan import (
     arguments,
     calls,
+    checked_values,
     choices,
     foreach,
     identity_copies,
@@ -159,6 +160,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """The placeholder of a value that the host reads, or `_RUN`."""
         if func is _aten._local_scalar_dense.default:
             self._note_read("a number (.item(), float(), bool() or an if)")
+            if args[0].dtype is torch.bool and not placeholders.is_known(args[0]):
+                checked = checked_values.harmless(self.lines.asking())
+                return placeholders.of(args[0]) if checked is None else checked
             return placeholders.of(args[0])
         if func is _aten.equal.default:
             self._note_read("whether two tensors are equal")

@@ -36,11 +36,16 @@ def _folders(packages: Iterable[str]) -> tuple[str, ...]:
 
 
 _INSTALLED = sysconfig.get_paths()["purelib"]
-_TORCHS = (str(Path(torch.__file__).parent), *_folders(_OWN))
+_TORCH = Path(torch.__file__).parent
+_TORCHS = (str(_TORCH), *_folders(_OWN))
+_ON_THE_WAY = (
+    *("_tensor.py", "_ops.py", "overrides.py", "_compile.py", "_dynamo"),
+    "utils/_python_dispatch.py",
+)
+#: What lies between a tensor's method and a dispatch mode.
+_DISPATCH = (*_folders(_OWN), *(str(_TORCH / name) for name in _ON_THE_WAY))
 #: Where code lies that is not the user's.
 LIBRARIES = (sysconfig.get_paths()["stdlib"], _INSTALLED, *_TORCHS, "<frozen")
-
-
 #: A line with a module's name behind it.
 _NAMED = re.compile(r"(:\d+) in [\w.*]+$")
 NO_PASS = -1
@@ -130,6 +135,13 @@ class UserLines:
                 return f"{_without_name(line)} in {place}:{frame.f_lineno}"
             frame = frame.f_back
         return line
+
+    def asking(self) -> FrameType | None:
+        """The frame that asks for the value of a tensor that is read now."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename.startswith(_DISPATCH):
+            frame = frame.f_back
+        return frame
 
     def of_frame(self, frame: FrameType | None) -> str:
         """The innermost line of the user's from a frame outwards."""
