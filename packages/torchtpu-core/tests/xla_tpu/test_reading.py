@@ -39,6 +39,19 @@ def test_fusion_without_a_line_has_that_of_its_inner_instruction(programs) -> No
 
 
 @pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("jit(f)/forward/train.py:43/tanh", "train.py:43"),
+        ("jit(f)/forward/train.py:43 in layers.*.mlp-2/tanh", "train.py:43 in layers.*.mlp-2"),
+        ("jit(f)/forward/tanh", ""),
+    ],
+)
+def test_line_ends_with_the_module_that_it_calls(name: str, line: str) -> None:
+    text = f'f32[8]{{0}} tanh(%a), metadata={{op_name="{name}"}}'
+    assert hlo.Instruction("t", "tanh", (), ("a",), text).line == line
+
+
+@pytest.mark.parametrize(
     ("text", "left", "right", "flops"),
     [
         (

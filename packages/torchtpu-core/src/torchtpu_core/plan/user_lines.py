@@ -47,7 +47,7 @@ _DISPATCH = (*_folders(_OWN), *(str(_TORCH / name) for name in _ON_THE_WAY))
 #: Where code lies that is not the user's.
 LIBRARIES = (sysconfig.get_paths()["stdlib"], _INSTALLED, *_TORCHS, "<frozen")
 #: A line with a module's name behind it.
-_NAMED = re.compile(r"(:\d+) in [\w.*]+$")
+_NAMED = re.compile(r"(:\d+) in [^\s/]+$")
 NO_PASS = -1
 NO_LINE = "(no line of the script)"
 #: Nodes before a node without a line among which one with a line is looked for.

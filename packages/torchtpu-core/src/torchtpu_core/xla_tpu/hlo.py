@@ -21,7 +21,7 @@ _BODY = re.compile(r"\bbody=%?([\w.-]+)")
 _CONDITION = re.compile(r"\bcondition=%?([\w.-]+)")
 _NAME = re.compile(r"%([\w.-]+)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
-_LINE = re.compile(r"[\w.-]+\.py:\d+(?: in [\w.*]+)?")
+_LINE = re.compile(r"[\w.-]+\.py:\d+(?: in [^\s/]+)?")
 _ARRAY = re.compile(
     r"(?P<dtype>pred|token|opaque|[a-z]+\d+\w*)\[(?P<dims>[\d,<=]*)\]"
     r"(?:\{(?P<order>[\d,]*)(?::(?P<layout>[^{}]*))?\})?"
