@@ -50,6 +50,15 @@ _Request: TypeAlias = tuple[bool, int, int, Callable[[], None]]
 
 _began = time.monotonic()
 
+#: How long the end of a process may wait for a compilation without a word.
+_SILENT_S = 3.0
+_AT_EXIT = (
+    "torchtpu: the script is over; waiting for the program that is being compiled beside it, which "
+    "XLA cannot stop. Ctrl-C ends the process at once."
+)
+#: What a shell takes for ended by Ctrl-C.
+_INTERRUPTED = 130
+
 
 class _Worker:
     """One daemon thread: takes what is urgent, then the smallest, and rests after what is not."""
@@ -111,7 +120,17 @@ class _Worker:
         with self._changed:
             self._stopped = True
             self._keep([])
-            self._changed.wait_for(lambda: self._unfinished == 0)
+            self._wait_for_the_last()
+
+    def _wait_for_the_last(self) -> None:
+        """Wait for what is under way, and say so if that takes long; Ctrl-C ends the process."""
+        try:
+            if not self._changed.wait_for(lambda: self._unfinished == 0, _SILENT_S):
+                print(_AT_EXIT, file=sys.stderr, flush=True)
+                self._changed.wait_for(lambda: self._unfinished == 0)
+        except KeyboardInterrupt:
+            sys.stdout.flush()
+            os._exit(_INTERRUPTED)
 
     def _make_last(self, seconds: float) -> None:
         """Make what takes no longer, without rests; in a patient process only what is urgent."""
