@@ -51,7 +51,7 @@ _Request: TypeAlias = tuple[bool, int, int, Callable[[], None]]
 _began = time.monotonic()
 
 #: How long the end of a process may wait for a compilation without a word.
-_SILENT_S = 3.0
+_SILENT_S = 5.0
 _AT_EXIT = (
     "torchtpu: the script is over; waiting for the program that is being compiled beside it, which "
     "XLA cannot stop. Ctrl-C ends the process at once."
