@@ -44,15 +44,23 @@ def parts(
     Raises:
         IndexError: a mask does not cover what it indexes.
     """
+    if not _may_depend_on_values(func):
+        return None
     if func.overloadpacket in _INDEXING:
         if not masks.needs_mask_expansion(func._schema.name, args[1]):
             return None
         masks.check_masks(args[0].shape, args[1])
         return functools.partial(_by_positions, func)
-    if torch.Tag.dynamic_output_shape not in func.tags or func is _SUM:
-        return None
     row = known.get(overload_name(func))
     return row.function if row is not None and row.kind is Kind.COMPOSITE else None
+
+
+@functools.cache
+def _may_depend_on_values(func: Any) -> bool:
+    """Asked of every operator that is recorded."""
+    if func.overloadpacket in _INDEXING:
+        return True
+    return torch.Tag.dynamic_output_shape in func.tags and func is not _SUM
 
 
 def _by_positions(func: Any, self: Any, indices: Sequence[Any], *rest: Any, **named: Any) -> Any:

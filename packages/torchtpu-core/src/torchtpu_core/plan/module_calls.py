@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
+from torchtpu_core.plan import module_hooks
 from torchtpu_core.plan.records import Op, Recording
 from torchtpu_core.units import format_flops
 
@@ -45,19 +45,9 @@ class ModuleCalls:
         self._kept: list[nn.Module] = []  # identifiers are not used again
         self._inside: list[tuple[int, int]] = []
 
-    @contextlib.contextmanager
-    def followed(self) -> Iterator[None]:
+    def followed(self) -> contextlib.AbstractContextManager[None]:
         """While the script runs."""
-        hooks = nn.modules.module
-        handles = [
-            hooks.register_module_forward_pre_hook(self._begins),
-            hooks.register_module_forward_hook(self._ends, always_call=True),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        return module_hooks.followed(self._begins, self._ends)
 
     def _begins(self, module: nn.Module, _: Any) -> None:
         self._inside.append((id(module), len(self._recording.ops)))

@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+
+from torchtpu_core.plan import module_hooks
 
 #: What wrappers add to the names of what they wrap.
 _WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
@@ -49,19 +51,9 @@ class ModuleNames:
         # Modules of libraries that the innermost module of the user's called, by name.
         self._inside: list[tuple[str, ...]] = []
 
-    @contextlib.contextmanager
-    def followed(self) -> Iterator[None]:
+    def followed(self) -> contextlib.AbstractContextManager[None]:
         """While the script runs."""
-        hooks = nn.modules.module
-        handles = [
-            hooks.register_module_forward_pre_hook(self._begins),
-            hooks.register_module_forward_hook(self._ends, always_call=True),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        return module_hooks.followed(self._begins, self._ends)
 
     def _begins(self, module: nn.Module, _: Any) -> None:
         before = self._inside[-1] if self._inside else ()
