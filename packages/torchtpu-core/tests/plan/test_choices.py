@@ -43,6 +43,13 @@ written = x.clone()
 written[x > 2] = x[x > 2] + 1
 written[x[:, 0] > 2, torch.zeros(6, dtype=torch.long, device="tpu")] = 1
 """
+OF_THE_HOST = """
+import torch
+
+found = torch.ones(1 << 23).nonzero()
+print("found", len(found))
+torch.ones(3, device="tpu").add_(1)
+"""
 REPEATED = """
 import torch
 
@@ -69,6 +76,12 @@ def test_results_have_the_shapes_of_the_device(planned: Planned) -> None:
     assert "unique [(48,), (6, 8), (48,)]" in said
     # Masks that have values: the host's, not once they were copied, and literals.
     assert "known (3, 8) (6, 8)\nliteral (3, 8)" in said
+
+
+def test_large_tensors_of_the_host_are_searched_without_a_read(planned: Planned) -> None:
+    said = planned(OF_THE_HOST, "--target", "v5e:1x1")["said"]
+    assert f"found {1 << 23}" in said
+    assert "how many elements are true" not in said
 
 
 def test_sizes_that_are_sums_of_values_are_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -199,10 +199,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             choices.count(self.chosen, elements) if known is None else int(known.count_nonzero())
         )
         with self:
-            torch.count_nonzero(tensor)
-            self._note_read(
-                f"how many elements are true ({count:,} of {elements:,} taken; --chosen)"
-            )
+            if tensor.device.type == DEVICE:
+                torch.count_nonzero(tensor)
+                self._note_read(
+                    f"how many elements are true ({count:,} of {elements:,} taken; --chosen)"
+                )
             return unique.positions(tensor, count)
 
     # What is recorded ------------------------------------------------------------
