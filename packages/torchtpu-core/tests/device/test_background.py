@@ -32,8 +32,9 @@ def test_the_end_of_a_process_says_what_it_waits_for(
 ) -> None:
     monkeypatch.setattr(background, "_SILENT_S", silent_s)
     monkeypatch.setattr(background, "_LAST_S", 0.0)
-    worker, gate = background._Worker(), threading.Event()
-    worker.submit(lambda: _wait(gate), 1, True)
+    worker, begun, gate = background._Worker(), threading.Event(), threading.Event()
+    worker.submit(lambda: (begun.set(), _wait(gate)), 1, True)
+    begun.wait()  # what is only queued is dropped at the end
     threading.Timer(0.3, gate.set).start()
     worker.stop()
     assert gate.is_set()
