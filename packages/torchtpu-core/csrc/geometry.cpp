@@ -84,6 +84,46 @@ bool fill_box(Box& box, int64_t total, c10::IntArrayRef sizes, c10::IntArrayRef 
   return outer == 1 || add(1, 1, -1);
 }
 
+// Cuts radix dims where the value's own dims end, if the view lies within one index of each: a token
+// of `[B, T, D]` is read as `[B, 1, D]`. Else the value would be shaped as `[B, T * D]`, which moves
+// it on a TPU, and all that is fused with it.
+void follow(Box& box, const Geometry& base) {
+  if (!base.row_major) {
+    return;
+  }
+  Box cut;
+  int64_t stride = 1;
+  int64_t base_dim = static_cast<int64_t>(base.sizes.size()) - 1;
+  int64_t base_stride = 1;  // of `base_dim`
+  for (int64_t i = static_cast<int64_t>(box.radix.size()) - 1; i >= 0; --i) {
+    int64_t length = box.radix[i], start = box.starts[i], extent = box.extents[i], dim = box.order[i];
+    const int64_t end = stride * length;
+    auto add = [&](int64_t count, int64_t first, int64_t taken) {
+      cut.radix.push_back(count);
+      cut.starts.push_back(first);
+      cut.extents.push_back(taken);
+      cut.order.push_back(dim);
+    };
+    for (; base_dim >= 0 && base_stride < end; base_stride *= base.sizes[base_dim--]) {
+      const int64_t inner = base_stride / stride;
+      if (inner > 1 && base_stride % stride == 0 && length % inner == 0 && start % inner + extent <= inner) {
+        add(inner, start % inner, extent);
+        start /= inner;
+        length /= inner;
+        extent = 1;
+        dim = -1;
+        stride = base_stride;
+      }
+    }
+    add(length, start, extent);
+    stride = end;
+  }
+  for (Dims* dims : {&cut.radix, &cut.starts, &cut.extents, &cut.order}) {
+    std::reverse(dims->begin(), dims->end());
+  }
+  box = std::move(cut);
+}
+
 }  // namespace
 
 const Geometry* intern_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides,
@@ -169,6 +209,9 @@ Plan plan_view(const Geometry* base, c10::IntArrayRef sizes, c10::IntArrayRef st
   plan.kind = PlanKind::kSlice;
   plan.box = std::make_unique<Box>();
   if (fill_box(*plan.box, total, sizes, strides, offset, moving_dims(sizes, strides))) {
+    if (base->dtype == dtype) {
+      follow(*plan.box, *base);
+    }
     return plan;
   }
   plan.kind = PlanKind::kGather;

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torchtpu_core.lowering import storage_views
 
 _SIZE = 24
 _VIEWS = (
@@ -206,3 +207,24 @@ def test_in_place_write_through_a_view_without_a_box_lands_where_cpu_writes():
         outs.append((x.cpu(), view.cpu()))
     assert torch.equal(outs[1][0], outs[0][0])
     assert torch.equal(outs[1][1], outs[0][1])
+
+
+def test_one_token_is_read_and_written_in_the_shape_of_its_tensor(monkeypatch):
+    """Shaped as `[B, T * D]` a TPU would move all of it; a token at another place is no program."""
+    read, seen = storage_views.read, []
+
+    def spy(value, base, view, plan, starts):
+        seen.append((plan.radix, plan.extents))
+        return read(value, base, view, plan, starts)
+
+    monkeypatch.setattr(storage_views, "read", spy)
+    x = torch.arange(3.0 * 17 * 19).view(3, 17, 19)
+    on_tpu = x.to("tpu")
+    for token in (0, 5, 16):
+        assert torch.equal((on_tpu[:, token] * 2).cpu(), x[:, token] * 2)
+    assert [one for one in seen if one[0]] == [((3, 17, 19), (3, 1, 19))]
+    flat = on_tpu.view(3, -1)[:, 5:24]  # of two tokens
+    assert torch.equal((flat * 2).cpu(), x.view(3, -1)[:, 5:24] * 2)
+    on_tpu[:, 3] = 7
+    x[:, 3] = 7
+    assert torch.equal(on_tpu.cpu(), x)

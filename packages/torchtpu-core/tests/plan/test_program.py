@@ -163,8 +163,10 @@ def test_views_are_read_and_written_as_torch_does(case, whole_first: bool) -> No
     values, storage = Values(), torch.zeros(elements)
     if whole_first:
         storage = torch.arange(float(elements))
-        whole = Place(1, (elements // 2, 2), (2, 1), 0, torch.float32, elements)
-        values.set(whole, jnp.asarray(storage.numpy().reshape(-1, 2)))
+        sizes = (elements // 6, 3, 2) if elements % 6 == 0 else (elements // 2, 2)
+        strides = torch.empty(sizes).stride()
+        whole = Place(1, sizes, strides, 0, torch.float32, elements)
+        values.set(whole, jnp.asarray(storage.numpy().reshape(sizes)))
     for number, (sizes, strides, offset) in enumerate(seen):
         place = Place(1, sizes, strides, offset, torch.float32, elements)
         view = torch.as_strided(storage, sizes, strides, offset)
@@ -247,6 +249,19 @@ def test_parts_of_rows_that_are_no_multiple_of_them_are_read_without_a_gather() 
     assert "gather" not in str(jax.make_jaxpr(read)(flat))
     expected = torch.as_strided(torch.arange(150.0), place.sizes, place.strides, place.offset)
     np.testing.assert_array_equal(read(flat), expected.numpy())
+
+
+def test_one_token_is_read_in_the_shape_of_its_tensor() -> None:
+    tokens = Place(0, (2, 15, 8), (120, 8, 1), 0, torch.float32, 240)
+
+    def read(array: jax.Array) -> jax.Array:
+        values = Values()
+        values.set(tokens, array)
+        return values.read(Place(0, (2, 8), (120, 1), 24, torch.float32, 240))
+
+    array = jnp.arange(240.0).reshape(tokens.sizes)
+    assert "[2,120]" not in str(jax.make_jaxpr(read)(array))
+    np.testing.assert_array_equal(read(array), array[:, 3])
 
 
 @pytest.mark.parametrize("shapes", [((4, 256), (8, 128)), ((3, 5), (4, 2))])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -182,9 +183,9 @@ def _view(flat: jax.Array, place: Place, kept_flat: bool = False) -> jax.Array:
     if box is None:
         return view_ops.as_strided(flat.reshape(-1), place.sizes, place.strides, place.offset)
     radix, starts, order = box
-    whole = _reshaped(flat, radix)
     extents = [*(place.sizes[d] for d in order), 1][: len(radix)]
-    taken = layout.cut(whole, starts, extents)
+    radix, starts, extents = _following(flat.shape, radix, starts, extents)
+    taken = layout.cut(_reshaped(flat, radix), starts, extents)
     taken = layout.reshaped(taken, [place.sizes[d] for d in order])
     ascending = sorted(order)
     taken = layout.permuted(taken, [order.index(d) for d in ascending])
@@ -225,6 +226,30 @@ def _updated(flat: jax.Array, place: Place, value: jax.Array, kept_flat: bool) -
 def _reshaped(flat: jax.Array, radix: Sequence[int]) -> jax.Array:
     missing = math.prod(radix) - flat.size
     return layout.reshaped(jnp.pad(flat.reshape(-1), (0, missing)) if missing else flat, radix)
+
+
+def _following(
+    sizes: Sequence[int], radix: Sequence[int], starts: Sequence[int], extents: Sequence[int]
+) -> tuple[list[int], list[int], list[int]]:
+    """A box cut where the value's own dimensions end, if it is within one index of each.
+
+    As `follow` in ``csrc/geometry.cpp``: a token of `[B, T, D]` is not read as one of `[B, T * D]`.
+    """
+    ends = list(itertools.accumulate(reversed(sizes), operator.mul))
+    cut: list[tuple[int, int, int]] = []
+    stride = 1
+    for length, start, extent in zip(*map(reversed, (radix, starts, extents)), strict=True):
+        end = stride * length
+        for at in ends:
+            inner, rest = divmod(at, stride)
+            fits = stride < at < end and not rest and length % inner == 0
+            if fits and start % inner + extent <= inner:
+                cut.append((inner, start % inner, extent))
+                length, start, extent, stride = length // inner, start // inner, 1, at
+        cut.append((length, start, extent))
+        stride = end
+    found = [list(one) for one in zip(*reversed(cut), strict=True)]
+    return found[0], found[1], found[2]
 
 
 def _box(elements: int, place: Place) -> tuple[list[int], list[int], list[int]] | None:
