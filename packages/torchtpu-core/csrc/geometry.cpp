@@ -87,7 +87,7 @@ bool fill_box(Box& box, int64_t total, c10::IntArrayRef sizes, c10::IntArrayRef 
 // Cuts radix dims where the value's own dims end, if the view lies within one index of each: a token
 // of `[B, T, D]` is read as `[B, 1, D]`. Else the value would be shaped as `[B, T * D]`, which moves
 // it on a TPU, and all that is fused with it.
-void follow(Box& box, const Geometry& base) {
+void cut_along(Box& box, const Geometry& base) {
   if (!base.row_major) {
     return;
   }
@@ -210,7 +210,7 @@ Plan plan_view(const Geometry* base, c10::IntArrayRef sizes, c10::IntArrayRef st
   plan.box = std::make_unique<Box>();
   if (fill_box(*plan.box, total, sizes, strides, offset, moving_dims(sizes, strides))) {
     if (base->dtype == dtype) {
-      follow(*plan.box, *base);
+      cut_along(*plan.box, *base);
     }
     return plan;
   }

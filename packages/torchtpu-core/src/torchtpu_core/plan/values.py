@@ -233,7 +233,7 @@ def _following(
 ) -> tuple[list[int], list[int], list[int]]:
     """A box cut where the value's own dimensions end, if it is within one index of each.
 
-    As `follow` in ``csrc/geometry.cpp``: a token of `[B, T, D]` is not read as one of `[B, T * D]`.
+    As `cut_along` in ``csrc/geometry.cpp``: a token of `[B, T, D]` is not read as one of `[B, T * D]`.
     """
     ends = list(itertools.accumulate(reversed(sizes), operator.mul))
     cut: list[tuple[int, int, int]] = []
