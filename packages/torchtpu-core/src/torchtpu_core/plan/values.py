@@ -184,7 +184,7 @@ def _view(flat: jax.Array, place: Place, kept_flat: bool = False) -> jax.Array:
         return view_ops.as_strided(flat.reshape(-1), place.sizes, place.strides, place.offset)
     radix, starts, order = box
     extents = [*(place.sizes[d] for d in order), 1][: len(radix)]
-    radix, starts, extents = _following(flat.shape, radix, starts, extents)
+    radix, starts, extents = _cut_along(flat.shape, radix, starts, extents)
     taken = layout.cut(_reshaped(flat, radix), starts, extents)
     taken = layout.reshaped(taken, [place.sizes[d] for d in order])
     ascending = sorted(order)
@@ -228,12 +228,12 @@ def _reshaped(flat: jax.Array, radix: Sequence[int]) -> jax.Array:
     return layout.reshaped(jnp.pad(flat.reshape(-1), (0, missing)) if missing else flat, radix)
 
 
-def _following(
+def _cut_along(
     sizes: Sequence[int], radix: Sequence[int], starts: Sequence[int], extents: Sequence[int]
 ) -> tuple[list[int], list[int], list[int]]:
     """A box cut where the value's own dimensions end, if it is within one index of each.
 
-    As `cut_along` in ``csrc/geometry.cpp``: a token of `[B, T, D]` is not read as one of `[B, T * D]`.
+    As in ``csrc/geometry.cpp``: a token of `[B, T, D]` is not read as one of `[B, T * D]`.
     """
     ends = list(itertools.accumulate(reversed(sizes), operator.mul))
     cut: list[tuple[int, int, int]] = []
