@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import torch
 from jax import export as jax_export
+from torch.export.exported_program import ExportedProgram
 from torch.fx import Node
 from torchtpu_core.lowering.promotion import SCALAR_WORDS
 from torchtpu_core.runtime import current
@@ -23,7 +24,14 @@ from torchtpu_core.targets import parse_target
 from torchtpu_core.tpu import init
 from torchtpu_core.xla_tpu import TIMEOUT_S
 
-from torchtpu_compile import ahead_call, ahead_file, ahead_report, export, weights_file
+from torchtpu_compile import (
+    ahead_call,
+    ahead_file,
+    ahead_report,
+    export,
+    exported_programs,
+    weights_file,
+)
 from torchtpu_compile.ahead_model import AOTModel, load
 from torchtpu_compile.ahead_sizes import OpenSizes
 from torchtpu_compile.bounded_program import Variant
@@ -36,8 +44,8 @@ __all__ = ["AOTModel", "aot", "load"]
 
 
 def aot(
-    model: torch.nn.Module,
-    args: Sequence[Any],
+    model: torch.nn.Module | ExportedProgram,
+    args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
     path: str | Path | None = None,
@@ -57,8 +65,10 @@ def aot(
     program: a loaded model keeps its buffers up to date, and draws from the device's generator.
 
     Args:
-        model: a module that `torch.export` can capture, in the mode it shall run in.
-        args: example inputs; their sizes and dtypes are the file's.
+        model: a module that `torch.export` can capture, in the mode it shall run in, or what
+            `torch.export.export` or `torch.export.load` returned.
+        args: example inputs; their sizes and dtypes are the file's. Left out, like `kwargs` and
+            `dynamic_shapes`, for an `ExportedProgram`, which has its own.
         kwargs: further example inputs.
         path: of the program; None: ``<name>.tpu``. A missing directory is made.
         target: where it shall run, such as ``v5p:2x2x1``; None: the current target.
@@ -77,7 +87,8 @@ def aot(
 
     Raises:
         AOTFileError: no file can be written there.
-        TypeError: the model is no module, or its arguments are not in a tuple and a dict.
+        TypeError: the model is no module and no ExportedProgram, or its arguments are not in a
+            tuple and a dict.
         GraphError: the model is not one program, an open size has no upper bound, or an op has
             no rule for padded sizes.
         OutOfMemoryError: the program does not fit the target's memory.
@@ -86,6 +97,7 @@ def aot(
         CompilerTargetError: XLA's TPU compiler does not know the target.
     """
     path = ahead_file.writable(Path(path if path is not None else f"{name}.tpu"))
+    args, kwargs = exported_programs.example_of(model, args, kwargs, dynamic_shapes)
     init()
     chosen = parse_target(target or current.target().name)
     executable = export.one_program(model, args, kwargs, name, dynamic_shapes)
@@ -106,7 +118,7 @@ def aot(
         "target": chosen.name,
         "weights_sha256": weights_file.write(weights_file.beside(path), file.weights),
         "report": report,
-        **file.manifest(model, args, kwargs or {}, variants),
+        **file.manifest(exported_programs.callee(model), args, kwargs, variants),
     }
     ahead_file.write(path, manifest, [serialized for serialized, _, _ in made], hlo)
     return {"path": str(path), **report}

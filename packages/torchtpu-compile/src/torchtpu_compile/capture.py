@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.runtime import recurrent_layers, tables
 
-from torchtpu_compile import ahead_call, ahead_containers
+from torchtpu_compile import ahead_call, ahead_containers, exported_programs
 from torchtpu_compile.ahead_containers import Container
 from torchtpu_compile.decompositions import in_program, missing_rows
 from torchtpu_compile.errors import GraphError, user_line
@@ -51,7 +51,7 @@ class Captured:
 
 
 def captured(
-    model: torch.nn.Module,
+    model: torch.nn.Module | ExportedProgram,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     dynamic_shapes: Any = None,
@@ -59,7 +59,7 @@ def captured(
     """The model's graph on the device, taken apart to what has a lowering.
 
     Args:
-        model: the module.
+        model: the module, or what torch.export made of one.
         args: example inputs.
         kwargs: further ones.
         dynamic_shapes: which of their sizes are open, as `torch.export` takes it.
@@ -79,7 +79,11 @@ def captured(
         warnings.filterwarnings("ignore", ".*LeafSpec.*is deprecated", FutureWarning)
         # Its recurrent layers keep lists of their own parameters.
         warnings.filterwarnings("ignore", ".*_flat_weights.* were assigned during export")
-        exported = _on_the_device(model, args, kwargs, dynamic_shapes, opened)
+        if isinstance(model, ExportedProgram):
+            exported = exported_programs.on_the_device(model)
+            opened.container, leaves = exported_programs.returned_by(model)
+        else:
+            exported = _on_the_device(model, args, kwargs, dynamic_shapes, opened)
         for node in _nodes(exported.graph_module):
             if node.target is _METADATA_CHECK:  # a program has the dtypes it was traced with
                 node.graph.erase_node(node)
@@ -88,6 +92,8 @@ def captured(
         rows = missing_rows(tables.current(), open_sizes=bool(exported.range_constraints))
         exported = exported.run_decompositions({**composites, **rows})
         _without_tokens(exported)
+        if isinstance(model, ExportedProgram):
+            exported_programs.return_leaves(exported, leaves)
         return Captured(exported, opened.container, ahead_call.user_tensors(exported))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from torch.export.exported_program import ExportedProgram
 from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.lowering import checks, dtypes, layout
 from torchtpu_core.lowering.interpreter import overload_name
@@ -20,7 +21,7 @@ from torchtpu_core.lowering.table import Kind
 from torchtpu_core.runtime import clients, tables
 from torchtpu_core.tpu import init
 
-from torchtpu_compile import ahead_sizes, capture
+from torchtpu_compile import ahead_sizes, capture, exported_programs
 from torchtpu_compile.bounded_program import Variant
 from torchtpu_compile.errors import GraphError, describe, line_of
 from torchtpu_compile.executable import CAPTURED, Executable, host_array
@@ -35,8 +36,8 @@ Messages = list[tuple[type[Exception], str]]
 
 
 def export_stablehlo(
-    model: torch.nn.Module,
-    args: Sequence[Any],
+    model: torch.nn.Module | ExportedProgram,
+    args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
     name: str = "graph",
@@ -51,8 +52,9 @@ def export_stablehlo(
     file and line as their location.
 
     Args:
-        model: a module that `torch.export` can capture.
-        args: example inputs; tensors of any device, only shapes and dtypes matter.
+        model: a module that `torch.export` can capture, or what it made of one.
+        args: example inputs; tensors of any device, only shapes and dtypes matter. Left out for
+            an `ExportedProgram`, which has its own.
         kwargs: further example inputs.
         name: the module's name.
         path: also write the module to this file: text for ``.mlir``, portable bytecode,
@@ -62,7 +64,8 @@ def export_stablehlo(
         StableHLO, as JAX prints it.
 
     Raises:
-        TypeError: the model is no module, or its arguments are not in a tuple and a dict.
+        TypeError: the model is no module and no ExportedProgram, or its arguments are not in a
+            tuple and a dict.
         GraphError: an op has no lowering for the device, or draws random numbers, or the file
             shall be bytecode and an op is a call that only the host's XLA knows.
     """
@@ -71,6 +74,7 @@ def export_stablehlo(
             f"{path} is neither .mlir (text) nor .mlirbc (portable bytecode). Give the file one "
             "of these suffixes."
         )
+    args, kwargs = exported_programs.example_of(model, args, kwargs)
     executable = one_program(model, args, kwargs, name)
     _refuse_open_sizes(executable)
     _refuse_draws(executable.programs[0])
@@ -84,9 +88,9 @@ def export_stablehlo(
 
 
 def one_program(
-    model: torch.nn.Module,
+    model: torch.nn.Module | ExportedProgram,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
+    kwargs: Mapping[str, Any],
     name: str,
     dynamic_shapes: Any = None,
 ) -> Executable:
@@ -98,7 +102,7 @@ def one_program(
     """
     _refuse_other_kinds(model, args, kwargs)
     init()
-    executable = _capture(model, tuple(args), dict(kwargs or {}), name, dynamic_shapes)
+    executable = _capture(model, tuple(args), dict(kwargs), name, dynamic_shapes)
     for step in executable.steps:
         if isinstance(step, EagerStep):
             raise GraphError(f"{describe(step.nodes[0])} {_why_apart(step.nodes[0])}")
@@ -117,17 +121,17 @@ def _refuse_draws(program: Program) -> None:
 
 
 def _refuse_other_kinds(model: Any, args: Any, kwargs: Any) -> None:
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, (torch.nn.Module, ExportedProgram)):
         raise TypeError(
-            f"the model is a {type(model).__name__}, but only a torch.nn.Module can be exported. "
-            "Call it in the forward() of one."
+            f"the model is a {type(model).__name__}, but only a torch.nn.Module or what "
+            "torch.export made of one can be exported. Call it in the forward() of one."
         )
     if not isinstance(args, (tuple, list)):
         raise TypeError(
             f"the example arguments are a {type(args).__name__}, not a tuple. Put them in one, "
             "such as (x,) for one tensor."
         )
-    if kwargs is not None and not isinstance(kwargs, Mapping):
+    if not isinstance(kwargs, Mapping):
         raise TypeError(
             f"the keyword arguments are a {type(kwargs).__name__}, not a dict from names to values."
         )
@@ -184,13 +188,15 @@ def _without_dropout(node: torch.fx.Node) -> bool:
 
 
 def _capture(
-    model: torch.nn.Module,
+    model: torch.nn.Module | ExportedProgram,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     name: str,
     dynamic_shapes: Any,
 ) -> Executable:
-    shapes = ahead_sizes.declared(model, args, kwargs, dynamic_shapes)
+    shapes = None
+    if isinstance(model, torch.nn.Module):
+        shapes = ahead_sizes.declared(model, args, kwargs, dynamic_shapes)
     try:
         found = capture.captured(model, args, kwargs, shapes)
     except Exception as error:
