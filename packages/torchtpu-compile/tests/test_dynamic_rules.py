@@ -40,12 +40,13 @@ def _sorted(x: Tensor) -> Tensor:
     return x.flatten().sort()[0]
 
 
-def _experts(x: Tensor) -> Tensor:
-    """Rows go to three experts in turn, in one product."""
+def _experts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows go to three experts in turn, in one product; and what its weights' gradient is."""
     expert = torch.arange(x.shape[0], device=x.device) % 3
     ends = F.one_hot(expert, 3).sum(0).cumsum(0).to(torch.int32)
     weights = torch.linspace(-1, 1, 48, device=x.device).reshape(3, 4, 4)
-    return F.grouped_mm(x[expert.argsort(stable=True)], weights, offs=ends)
+    rows = x[expert.argsort(stable=True)]
+    return F.grouped_mm(rows, weights, offs=ends), F.grouped_mm(rows.t(), rows.sin(), offs=ends)
 
 
 def _written_at(x: Tensor) -> Tensor:
@@ -325,7 +326,7 @@ GRADIENTS: dict[str, Case] = {
     "factors of LU": (_solved_by_factors, lambda n: torch.randn(n, 4)),
     "losses of flattened rows": (_mean_of_flattened_rows, _rows),
     "multi-label margin": (_multilabel, _rows),
-    "grouped products": (lambda x: _experts(x).square().sum(), lambda n: torch.randn(n, 4)),
+    "grouped products": (lambda x: _experts(x)[0].square().sum(), lambda n: torch.randn(n, 4)),
     "mse": (lambda x: F.mse_loss(x.sin(), x * 2), _rows),
     "smooth_l1": (lambda x: F.smooth_l1_loss(x.sin(), x * 2), _rows),
     "huber": (lambda x: F.huber_loss(x.sin(), x * 2), _rows),

@@ -100,7 +100,7 @@ def _grouped_product(call: Call) -> Padded:
         call.args[1] = b = call.sizes.filled(b, 0, [1])
         return Padded(call.run(), (a.dims[1], b.dims[1]))
     if len(a.dims) == 2:
-        return Padded(call.run(), ((), a.dims[0], b.dims[1]))
+        return Padded(call.run(), (ends.dims[0], a.dims[0], b.dims[1]))
     return Padded(call.run(), (_batch(call, a, b), a.dims[1], b.dims[2]))
 
 
