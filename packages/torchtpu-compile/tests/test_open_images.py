@@ -84,6 +84,16 @@ CASES: dict[str, Case] = {
         lambda x: F.max_pool1d(x, 3, 2, 1), lambda n: [torch.randn(2, 3, n)], [(2,)]
     ),
     "kron": Case(torch.kron, lambda n: (torch.randn(n, 3), torch.randn(2)), ((0,), ())),
+    "block_diag": Case(
+        lambda x, y: torch.block_diag(x, y[0], x),
+        lambda n: (torch.randn(n, 3), torch.randn(2, n)),
+        ((0,), (1,)),
+    ),
+    "gradient": Case(
+        lambda x: torch.gradient(x, spacing=0.5, dim=-1, edge_order=2)[0],
+        lambda n: [torch.randn(3, n)],
+        [(1,)],
+    ),
     "tensordot": Case(
         lambda x, y: torch.tensordot(x, y, ([1, 2], [0, 1])),
         lambda n: (torch.randn(3, n, 2), torch.randn(n, 2, 4)),
@@ -170,6 +180,22 @@ def test_products_over_pairs_of_dimensions_are_those_of_torch() -> None:
     torch.testing.assert_close(
         open_composites.take_along_dim(x, index), torch.take_along_dim(x, index)
     )
+
+
+def test_differences_and_blocks_are_those_of_torch() -> None:
+    x = torch.randn(4, 5)
+    for order in (1, 2):
+        for spacing, dim in ((None, None), (2, (1, 0)), ([0.5, 3.0], (0, -1)), (0.5, 1)):
+            options = {"spacing": spacing, "dim": dim, "edge_order": order}
+            expected = torch.gradient(x, **{k: v for k, v in options.items() if v is not None})
+            torch.testing.assert_close(open_composites.gradient(x, **options), list(expected))
+    for options in ({"dim": 2}, {"dim": (0, 0)}, {"edge_order": 3}, {"spacing": [1.0]}):
+        with pytest.raises(RuntimeError, match=r"torch\.gradient"):
+            open_composites.gradient(x, **options)
+    with pytest.raises(RuntimeError, match=r"torch\.block_diag"):
+        open_composites.block_diag([x, x[None]])
+    for blocks in ((x, x[0], x[0, 0]), (x[:, :0], x), (x.long(), x)):
+        torch.testing.assert_close(open_composites.block_diag(blocks), torch.block_diag(*blocks))
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])

@@ -89,6 +89,60 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Tens
     return flat.reshape(size[0], *places, rank)
 
 
+def block_diag(tensors: Sequence[Tensor]) -> Tensor:
+    """`(a, b)`, `(c, d)`, ... -> `(a + c + ..., b + d + ...)`; vectors and numbers are rows."""
+    most = max(t.ndim for t in tensors)
+    torch._check(
+        most <= 2,
+        lambda: f"torch.block_diag: Input tensors must have 2 or fewer dimensions, but got {most}",
+    )
+    blocks = [t.reshape(1, -1) if t.ndim < 2 else t for t in tensors]
+    width = sum(b.shape[1] for b in blocks)
+    rows, before = [], 0
+    for block in blocks:
+        after = width - before - block.shape[1]
+        rows.append(torch.constant_pad_nd(block, [before, after]))
+        before = before + block.shape[1]
+    return torch.cat(rows)
+
+
+def gradient(
+    self: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1
+) -> list[Tensor]:
+    """Differences over neighbours, `self`'s sizes, one result per dimension."""
+    dims = range(self.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    dims = [d + self.ndim if d < 0 else d for d in dims]
+    spacings = list(spacing) if isinstance(spacing, (list, tuple)) else [spacing] * len(dims)
+    torch._check(edge_order in (1, 2), lambda: "torch.gradient only supports edge_order=1 and 2.")
+    torch._check(
+        len(set(dims)) == len(dims) == len(spacings) and all(0 <= d < self.ndim for d in dims),
+        lambda: (
+            f"torch.gradient expected dims of a {self.ndim}-dimensional tensor, each once and "
+            f"with one spacing, but got {dim} and {spacing}"
+        ),
+    )
+    for d in dims:
+        torch._check(
+            self.shape[d] > edge_order,
+            lambda: "torch.gradient expected each dimension size to be at least edge_order+1",
+        )
+    return [
+        _differences(self, d, 1 if h is None else h, edge_order)
+        for d, h in zip(dims, spacings, strict=True)
+    ]
+
+
+def _differences(x: Tensor, dim: int, spacing: Any, edge_order: int) -> Tensor:
+    """Central differences, at the ends differences to one side, of first or second order."""
+    inner = (x.narrow(dim, 2, x.shape[dim] - 2) - x.narrow(dim, 0, x.shape[dim] - 2)) / 2
+    weights = (-1.0, 1.0) if edge_order == 1 else (-1.5, 2.0, -0.5)
+    first, last = (
+        sum(w * x.narrow(dim, end + step * i, 1) for i, w in enumerate(weights)) * step
+        for end, step in ((0, 1), (x.shape[dim] - 1, -1))
+    )
+    return torch.cat([first, inner, last], dim) / spacing
+
+
 def _from_minus_one(like: Tensor, count: int, align_corners: bool) -> Tensor:
     """`(count,)` from -1 to 1, or half a step within."""
     if count <= 1:
@@ -158,12 +212,23 @@ def _rows(joined: Tensor, lengths: Tensor) -> Tensor:
     return joined[places.clamp_max(count - 1)] if count else joined.new_zeros((len(lengths), 0))
 
 
-_FORMS: Mapping[Any, Callable[..., Tensor]] = {
+_FORMS: Mapping[Any, Callable[..., Any]] = {
     aten.max_pool1d.default: max_pool1d,
     aten.tensordot.default: tensordot,
     aten.kron.default: kron,
     aten.take_along_dim.default: take_along_dim,
     aten.affine_grid_generator.default: affine_grid,
+    aten.block_diag.default: block_diag,
+    **dict.fromkeys(
+        (
+            aten.gradient.scalarint,
+            aten.gradient.scalararray,
+            aten.gradient.array,
+            aten.gradient.scalarrayint,
+            aten.gradient.scalarrayarray,
+        ),
+        gradient,
+    ),
     aten.ctc_loss.IntList: ctc_loss_of_lists,
     aten.ctc_loss.Tensor: ctc_loss_of_tensors,
 }

@@ -104,16 +104,19 @@ def _histogram(call: Call) -> Padded:
     # aten::histc(self, bins, min, max)
     x = call.args[0]
     dtype = x.array.dtype
-    if not dtypes.is_floating(dtype):
-        raise refuse(call, "counts whole numbers of open number")
+    if dtype.itemsize < 4 and not dtypes.is_floating(dtype):
+        raise refuse(call, "counts narrow whole numbers of open number")
     low, high = (jnp.asarray(_number(call.arg(name), dtype)) for name in ("min", "max"))
     from_data, one = low == high, np.array(1, dtype)
     low = jnp.where(from_data, jnp.min(call.sizes.filled(x, highest(dtype)).array), low)
     high = jnp.where(from_data, jnp.max(call.sizes.filled(x, lowest(dtype)).array), high)
     flat_range = low == high
-    call.set("min", jnp.where(flat_range, low - one, low))
-    call.set("max", jnp.where(flat_range, high + one, high))
-    call.args[0] = call.sizes.filled(x, jnp.nan)  # NaN is in no bin
+    low, high = jnp.where(flat_range, low - one, low), jnp.where(flat_range, high + one, high)
+    call.set("min", low)
+    call.set("max", high)
+    # NaN is in no bin, and neither is a whole number beside them.
+    beside = jnp.where(high < highest(dtype), high + one, low - one)
+    call.args[0] = call.sizes.filled(x, jnp.nan if dtypes.is_floating(dtype) else beside)
     return call.result(call.run())
 
 
