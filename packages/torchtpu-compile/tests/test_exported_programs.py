@@ -24,10 +24,10 @@ class Counting(nn.Module):
         self.layer = nn.Linear(4, 3)
         self.register_buffer("calls", torch.zeros(()))
 
-    def forward(self, x: torch.Tensor, *, seen: torch.Tensor) -> dict[str, Any]:
+    def forward(self, input: torch.Tensor, *, seen: torch.Tensor) -> dict[str, Any]:
         self.calls.add_(1)
-        seen.add_(x.sum())
-        return {"y": self.layer(x).relu(), "more": (x.shape[0], [None, self.calls * 2])}
+        seen.add_(input.sum())
+        return {"y": self.layer(input).relu(), "more": (input.shape[0], [None, self.calls * 2])}
 
 
 def exported(**more: Any) -> torch.export.ExportedProgram:
@@ -36,7 +36,7 @@ def exported(**more: Any) -> torch.export.ExportedProgram:
 
 
 def test_exported_program_runs_within_its_bounds(tmp_path: Path) -> None:
-    sizes = {"x": {0: Dim("n", min=1, max=64)}, "seen": None}
+    sizes = {"input": {0: Dim("n", min=1, max=64)}, "seen": None}
     program = exported(dynamic_shapes=sizes)
     torch.export.save(program, tmp_path / "p.pt2")
     aot(torch.export.load(tmp_path / "p.pt2"), path=tmp_path / "m")
@@ -52,6 +52,7 @@ def test_exported_program_runs_within_its_bounds(tmp_path: Path) -> None:
         made(torch.randn(65, 4), seen=torch.ones(2))
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 def test_given_program_stays_as_it_was(tmp_path: Path) -> None:
     program = exported()
     before = program.graph_module.code
@@ -94,6 +95,21 @@ def test_example_or_sizes_beside_a_program_are_refused(tmp_path: Path) -> None:
         aot(exported(), (torch.randn(5, 4),), path=tmp_path / "m")
     with pytest.raises(TypeError, match="example arguments are missing"):
         aot(nn.ReLU(), path=tmp_path / "m")
-    open_above = exported(dynamic_shapes={"x": {0: Dim.DYNAMIC}, "seen": None})
+    open_above = exported(dynamic_shapes={"input": {0: Dim.DYNAMIC}, "seen": None})
     with pytest.raises(GraphError, match="open without an upper bound"):
         aot(open_above, path=tmp_path / "m")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_torchscript_is_refused_with_what_to_give() -> None:
+    with pytest.raises(TypeError, match="Give the module that it was made from"):
+        export_stablehlo(torch.jit.script(nn.ReLU()), (torch.ones(3),))
+
+
+def test_array_in_place_of_a_tensor_is_named_on_one_line(tmp_path: Path) -> None:
+    aot(nn.ReLU(), (torch.ones(30, 4),), path=tmp_path / "m")
+    with pytest.raises(
+        AOTFileError, match=r"was called with \(array\(\[\[1.*\.\.\.\)\. Call"
+    ) as raised:
+        load(tmp_path / "m")(torch.ones(30, 4).numpy())
+    assert len(str(raised.value)) < 300

@@ -32,6 +32,8 @@ _TARGETS = {
     OutputKind.PARAMETER_MUTATION: WEIGHT,
     OutputKind.USER_INPUT_MUTATION: ARGUMENT,
 }
+#: Of the text of a plain value in an error, in characters.
+_LONGEST = 60
 #: What a program's checks raise, by name.
 _ERRORS: dict[str, type[Exception]] = {
     error.__name__: error
@@ -156,7 +158,9 @@ def _at(stated: dict[str, Any], known: Mapping[str, int]) -> dict[str, Any]:
 def _shown(containers: Container, leaves: Iterable[Mapping[str, Any]]) -> str:
     """A call with ``float32[2, 4]`` in place of each tensor, names in order."""
     texts = [
-        leaf["value"] if "value" in leaf else f"{leaf['dtype']}{_sizes(leaf['size'])}{leaf['kind']}"
+        _short(leaf["value"])
+        if "value" in leaf
+        else f"{leaf['dtype']}{_sizes(leaf['size'])}{leaf['kind']}"
         for leaf in leaves
     ]
     assert containers is not None
@@ -165,6 +169,12 @@ def _shown(containers: Container, leaves: Iterable[Mapping[str, Any]]) -> str:
     items = [ahead_containers.shown(part, left) for part in args]
     items += [f"{n}={ahead_containers.shown(v, left)}" for n, v in zip(names, values, strict=True)]
     return f"({', '.join(items)})"
+
+
+def _short(text: str) -> str:
+    """The text of a plain value, on one line; that of an array would fill a screen."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 def _sizes(forms: Sequence[ahead_sizes.Form]) -> str:

@@ -126,6 +126,11 @@ def _refuse_other_kinds(model: Any, args: Any, kwargs: Any) -> None:
             f"the model is a {type(model).__name__}, but only a torch.nn.Module or what "
             "torch.export made of one can be exported. Call it in the forward() of one."
         )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(
+            "the model is TorchScript, which torch.export does not capture. Give the module that "
+            "it was made from."
+        )
     if not isinstance(args, (tuple, list)):
         raise TypeError(
             f"the example arguments are a {type(args).__name__}, not a tuple. Put them in one, "

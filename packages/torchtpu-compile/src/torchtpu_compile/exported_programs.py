@@ -56,6 +56,8 @@ def callee(model: Any) -> Any:
 def on_the_device(exported: ExportedProgram) -> ExportedProgram:
     """The program on the device; weights that are there already are shared with the given one."""
     module = copy.deepcopy(exported.graph_module)
+    for given, own in zip(exported.graph.nodes, module.graph.nodes, strict=True):
+        own.name = given.name  # a copy renames what Python has a name for, such as `input`
     moved = ExportedProgram(
         module,
         module.graph,
