@@ -70,6 +70,22 @@ def test_lengths_and_batches_share_programs(name: str) -> None:
     assert not bounded_program.reasons, bounded_program.reasons
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_open_batch_of_fixed_length_shares_programs(kind: type[nn.RNNBase]) -> None:
+    host = kind(FEATURES, HIDDEN)
+    device = deepcopy(host).to("tpu")
+    compiled = torch.compile(device, backend="tpu", fullgraph=True, dynamic=False)
+    bounded_program.reasons.clear()
+    for batch in (3, 2, 6):
+        x = torch.randn(5, batch, FEATURES)
+        given = x.to("tpu")
+        torch._dynamo.mark_dynamic(given, 1)
+        actual = _results(compiled, device, given)
+        for a, e in zip(actual, _results(host, host, x), strict=True):
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+    assert not bounded_program.reasons, bounded_program.reasons
+
+
 def test_a_given_state_of_an_open_batch_reaches_both_directions() -> None:
     host = nn.LSTM(FEATURES, HIDDEN, bidirectional=True)
     device = deepcopy(host).to("tpu")

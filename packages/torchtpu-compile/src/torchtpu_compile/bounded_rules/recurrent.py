@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from torchtpu_core.lowering import recurrent_layers
 
 from torchtpu_compile.bounded_call import Call, Rule
@@ -30,6 +31,8 @@ def _by_steps(function: Callable[..., Any]) -> Rule:
         input = _standard(call, call.arg("input"))
         places = range(len(input.dims) - 1)
         valid = call.sizes.valid(Padded(input.array[..., :1], input.dims), places)
+        if valid is not None:  # the loop takes a part of it per step, also where no step is padding
+            valid = jnp.broadcast_to(valid, (*input.array.shape[:-1], 1))
         values = function(*arrays, valid=valid)
         return [_result(call, value, index) for index, value in enumerate(values)]
 
