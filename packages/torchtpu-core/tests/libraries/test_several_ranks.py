@@ -72,6 +72,23 @@ assert arguments.world_size == ranks and arguments.device.type == "tpu"
 trainer.train()
 report([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
 """
+SHARDED = """
+if ranks > 1:
+    assert all(hasattr(p, "full_tensor") for p in model.parameters())
+"""
+SHARDED_TRAINER = TRAINER.replace(
+    "tempfile.mkdtemp(),",
+    """tempfile.mkdtemp(), fsdp="full_shard auto_wrap" if ranks > 1 else "",
+    fsdp_config={"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]},""",
+).replace(
+    "trainer = ",
+    """if ranks > 1:
+    from accelerate import PartialState
+    from accelerate.utils import DistributedType
+
+    PartialState().distributed_type = DistributedType.MULTI_GPU
+trainer = """,
+)
 LIGHTNING = """
 class Regression(lightning.LightningModule):
     def __init__(self):
@@ -115,7 +132,13 @@ def _blocks(*words: str) -> str:
     ("library", "words", "loop"),
     [
         ("accelerate", ("Accelerator(cpu=True)",), ACCELERATE),
+        ("accelerate", ("ACCELERATE_TORCH_DEVICE", "fsdp_plugin=plugin"), ACCELERATE + SHARDED),
         ("transformers", ("Accelerator(cpu=True)",), TRAINER),
+        (
+            "transformers",
+            ("Accelerator(cpu=True)",),
+            SHARDED_TRAINER + "model = trainer.model_wrapped" + SHARDED,
+        ),
         ("lightning", ("SingleDeviceStrategy", "TorchTpuDDP"), LIGHTNING),
     ],
 )
