@@ -55,3 +55,12 @@ def test_a_message_into_another_shape_arrives_with_a_warning_at_the_later_end(pa
     assert re.search(
         r"rank 1 sends 8 elements of torch.float32, shape \[2, 4\] at \S*own_mess", said
     )
+
+
+@pytest.mark.parametrize("device", ["tpu", "cpu"])
+def test_a_message_into_a_shape_with_another_dimension_of_one_arrives_without_a_warning(
+    pair, device
+):
+    (values, late), (_, early) = pair("own_messages.one_more_dimension", device)
+    assert values == [0.0, *range(6)]
+    assert late == [] and early == []

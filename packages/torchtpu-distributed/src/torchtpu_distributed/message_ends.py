@@ -4,10 +4,12 @@
 Compiled code compares the ends (`csrc/letters.h`). Another dtype or number of elements would be
 delivered as garbage or in part, and ends the job. Another shape of as many elements is delivered
 as gloo and NCCL do, which some programs mean, so that it is a warning at the end that comes last.
+Dimensions of size 1 do not count: with or without them every element has its place.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 
 from torchtpu_distributed.group import Group
@@ -33,6 +35,9 @@ def refuse(group: Group, pending: Pending, said: str) -> None:
 
 def warn_of_shapes(group: Group, pending: Pending, said: str) -> None:
     """Say that the ends of a message have other shapes of as many elements; see `refuse`."""
+    _, mine, other = said.split("\n")[:3]
+    if _dims(mine) == _dims(other):
+        return
     warnings.warn(
         f"The ends of a message of group {group.name!r} have other shapes; "
         f"{_ends(group, pending, said)}\nThe elements arrive in the order in which they are sent. "
@@ -40,6 +45,11 @@ def warn_of_shapes(group: Group, pending: Pending, said: str) -> None:
         RuntimeWarning,
         stacklevel=4,  # of torch.distributed; the text has the script's lines
     )
+
+
+def _dims(what: str) -> list[str]:
+    """The sizes but 1 of what an end says it is: `"8 elements of torch.float32, shape [8, 1]"`."""
+    return [size for size in re.findall(r"\d+", what.partition(" shape ")[2]) if size != "1"]
 
 
 def _ends(group: Group, pending: Pending, said: str) -> str:

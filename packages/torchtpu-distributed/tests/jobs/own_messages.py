@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import torch
@@ -123,6 +124,26 @@ def reshaped(device: str) -> tuple[list[float], list[str]]:
             dist.recv(x, 1, tag=tag)
     dist.barrier()
     return x.flatten().tolist(), [str(each.message) for each in noted]
+
+
+def one_more_dimension(device: str) -> tuple[list[float], list[str]]:
+    """Messages from rank 1 into shapes with other dimensions of size 1; see `reshaped`."""
+    rank, found = dist.get_rank(), []
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        for tag, (sent, received) in enumerate([((), (1,)), ((2, 1, 3), (1, 2, 3))], 41):
+            size = math.prod(sent)
+            if rank == 1:
+                work = dist.isend(torch.arange(float(size), device=device).view(sent), 0, tag=tag)
+            dist.barrier()
+            if rank == 1:
+                _wait(work)
+            else:
+                into = torch.full(received, 9.0, device=device)
+                dist.recv(into, 1, tag=tag)
+                found += into.flatten().tolist()
+    dist.barrier()
+    return found, [str(each.message) for each in noted]
 
 
 def _wait(*works: dist.Work | None) -> None:
