@@ -111,3 +111,9 @@ def test_process_groups_that_are_destroyed_leave_no_threads_and_no_connections(r
         assert len(held) == 5 and {threads for threads, _ in held} == {0}
         descriptors = [count for _, count in held]
         assert descriptors[-1] <= descriptors[1] + 2, descriptors  # one may be about to close
+
+
+def test_process_group_after_one_that_failed_works_and_a_lost_exit_code_is_explained(run_scripts):
+    for rank in run_scripts("made_after_failure.py"):
+        assert rank.stdout.split("\n")[:2] == ["CollectiveMismatchError", "[2.0, 2.0, 2.0]"]
+        assert rank.returncode == 0 or "ended here, with code 1" in rank.stderr

@@ -44,6 +44,11 @@ from torchtpu_distributed.watch import Watch
 _DRAIN_AFTER_ERROR_S = 1.0
 #: How long a thread may need to come out of a collective that is over.
 _STUCK_S = 2.0
+#: Python tells nobody at its end which code it was to end with.
+_WITHOUT_CODE = (
+    "a collective of a process group that failed still waits for another rank, so that this "
+    "process is ended here, with code 1, whatever the script has ended with."
+)
 #: How long a store that a process hosts outlives its failure, for ranks that read it.
 _READ_S = 1.5
 #: Time between two looks whether all ranks still run.
@@ -134,6 +139,8 @@ class World:
             print(f"{type(left).__name__}: {left}", file=sys.stderr)
         elif is_free:
             return
+        elif error is None:
+            print(f"torchtpu: {_WITHOUT_CODE}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
