@@ -8,7 +8,6 @@ import os
 
 import torch
 from torch import distributed as dist
-
 from torchtpu_distributed.errors import CollectiveError
 
 
