@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torchtpu_core.lowering import attention, mxu, transformer
+from torchtpu_core.lowering import attention, layout, mxu, transformer, view_ops
 from torchtpu_core.testing.lowering import assert_close, check, lower
 
 _GENERATOR = torch.Generator().manual_seed(0)
@@ -255,3 +255,51 @@ def test_scores_that_the_gradient_computes_again_are_not_kept_on_a_tpu() -> None
     assert "optimization_barrier" not in text()
     with mxu.for_platform("tpu"):
         assert text().count("optimization_barrier") == 1
+
+
+def tokens_and_gradients(whole: bool, parts: bool) -> tuple[str, list[Any], list[Tensor]]:
+    """Attention of 9 tokens and its gradient as a TPU computes them: program, results, expected.
+
+    Args:
+        whole: query, key and value are parts of one projection.
+        parts: the logarithms of the sums are not known to be of all keys.
+    """
+    shape, split = (2, 9, 3 * 128), (2, 9, 3, 4, 32)
+    x, slope = rand(*shape), rand(2, 4, 9, 32)
+
+    def function(x: jax.Array, slope: jax.Array) -> list[Any]:
+        if whole:
+            cut = view_ops.split_with_sizes(layout.reshaped(x, split), (1, 1, 1), 2)
+            of = [layout.reshaped(one, (2, 9, 4, 32)) for one in cut]
+            given = [layout.permuted(one, (0, 2, 1, 3)) for one in of]
+        else:
+            cut = [one + 0 for one in jnp.split(x, 3, axis=2)]
+            given = [layout.permuted(layout.reshaped(c, (2, 9, 4, 32)), (0, 2, 1, 3)) for c in cut]
+        out, log_sums, _ = attention.attend(*given)
+        out = out + 0 if parts else out
+        log_sums = log_sums + 0 if parts else log_sums
+        bias = None
+        grads = attention.attend_backward(
+            slope, *given, bias, out, log_sums, is_causal=False, scale=None
+        )
+        return [out, *grads[:3]]
+
+    with mxu.for_platform("tpu"), layout.remembering():
+        arrays = jnp.asarray(x.numpy()), jnp.asarray(slope.numpy())
+        text = str(jax.make_jaxpr(function)(*arrays))
+        found = jax.jit(function)(*arrays)
+    q, k, v = (one.transpose(1, 2).detach().requires_grad_() for one in x.view(split).unbind(2))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    return text, found, [out, *torch.autograd.grad(out, (q, k, v), slope)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("parts", [False, True])
+def test_padded_heads_are_kept_as_tokens_for_the_gradient_on_a_tpu(whole, parts) -> None:
+    text, found, expected = tokens_and_gradients(whole, parts)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(torch.tensor(one.tolist()), other.detach(), rtol=1e-4, atol=1e-5)
+    (barrier,) = [line for line in text.splitlines() if "optimization_barrier" in line]
+    made = barrier.partition("=")[0]
+    assert f"[2,9,{384 if whole else 128}]" in made
+    assert made.count("[2,4,9,32]") == 1  # the gradient's own operand

@@ -48,16 +48,29 @@ def _attention(tokens, *, parts, width=64, drawn=0):
 
 
 @pytest.mark.parametrize("drawn", [0, 1])
-@pytest.mark.parametrize(("tokens", "times"), [(256, 1.0), (64, 2.0), (56, 128 / 64)])
+@pytest.mark.parametrize(("tokens", "times"), [(256, 1.0), (192, 256 / 192), (184, 256 / 184)])
 def test_operands_of_whole_scores_lie_as_their_rows_and_heads_waste_less(
     tokens, times, drawn
 ) -> None:
     ops, shape = _attention(tokens, parts=False, drawn=drawn)
     held = _held(ops, 5, {5: shape})
-    assert [held[number] for number in (2, 3, 4)] == [[times * MIB]] * 3
+    assert [held[number] for number in (2, 3, 4)] == [[round(times * MIB)]] * 3
 
 
-@pytest.mark.parametrize("tokens", [64, 50])
+@pytest.mark.parametrize(("parts", "value"), [(False, 2 * MIB), (True, MIB)])
+@pytest.mark.parametrize("tokens", [64, 56])
+def test_padded_heads_are_kept_as_tokens_and_so_is_the_result(tokens, parts, value) -> None:
+    ops, shape = _attention(tokens, parts=parts)
+    tokens_of = {
+        number: (4, tokens, 128 * (3 if parts else 1)) for number in ((2,) if parts else (2, 3))
+    }
+    held = _held(ops, len(ops) - 4, {5: shape, **tokens_of})
+    assert held[2] == [MIB]
+    assert held[2 if parts else 4] == [value]
+    assert held[5] == [MIB]
+
+
+@pytest.mark.parametrize("tokens", [192, 184])
 def test_result_of_whole_scores_is_there_rounded_and_unrounded(tokens) -> None:
     ops, shape = _attention(tokens, parts=False)
     unrounded = round(4 * 2 * tokens * 64 * 4 * matrix_padding((tokens, 64)))
@@ -74,7 +87,7 @@ def test_softmax_of_whole_scores_is_there_while_attention_or_its_gradient_runs(d
     assert scores in held[gradient][8]
 
 
-@pytest.mark.parametrize(("tokens", "copies"), [(256, 4), (50, 3)])
+@pytest.mark.parametrize(("tokens", "copies"), [(256, 4), (250, 3)])
 def test_values_are_copied_out_of_a_projection_whose_rows_fill_tiles(tokens, copies) -> None:
     ops, shape = _attention(tokens, parts=True)
     assert len(_held(ops, 3, {5: shape})[2]) == copies

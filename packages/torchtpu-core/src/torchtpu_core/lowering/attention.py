@@ -23,7 +23,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import dtypes, flash_attention, matmul, mxu, unread
+from torchtpu_core.lowering import (
+    dtypes,
+    flash_attention,
+    layout,
+    matmul,
+    mxu,
+    padded_heads,
+    unread,
+)
 from torchtpu_core.lowering.rng import Rng
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -168,7 +176,8 @@ def attend(
         parts = parts * _folded(mask, heads)
     out = _batched(parts.astype(value.dtype), value, 3, 2, parts.dtype) / sums
     results = out.astype(dtype), log_sums, parts / sums
-    return tuple(x.reshape(*whole, *x.shape[3:]) for x in results)  # type: ignore[return-value]
+    out, log_sums, weights = (x.reshape(*whole, *x.shape[3:]) for x in results)
+    return out, layout.of_all_keys(log_sums), weights
 
 
 def attend_backward(
@@ -187,10 +196,14 @@ def attend_backward(
     bias_gradient: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
     """Gradients for query, key, value and (if asked for) bias."""
+    by_scores = False
     if mxu.lowers_for("tpu"):
+        # The result would be kept as heads for the sums of its product with the gradient.
+        by_scores = layout.is_of_all_keys(log_sums) and padded_heads.are_padded(query)
         # The scores are computed again; without the barrier XLA keeps those of the forward pass.
         # A dropout's mask is its choice: it is made of nothing that has to be kept.
-        query, key, log_sums, grad_out = lax.optimization_barrier((query, key, log_sums, grad_out))
+        through = query, key, log_sums, grad_out
+        query, key, log_sums, grad_out, value = padded_heads.later(through, value)
     compute, dtype, whole = dtypes.opmath(query.dtype), query.dtype, query.shape[:3]
     own = key.shape[1], value.shape[1]
     key, value = _alike(key, value, whole[1])
@@ -205,7 +218,10 @@ def attend_backward(
         mask = _folded(_dropout_mask(rng, (*whole, key.shape[2]), dropout_p, compute), heads)
         d_weights, dropped = d_weights * mask, weights * mask
     d_value = _batched(dropped.astype(value.dtype), grad_out, 2, 2, compute)
-    along = jnp.sum(grad_out.astype(compute) * out.astype(compute), axis=-1, keepdims=True)
+    if by_scores:
+        along = jnp.sum(weights * d_weights, axis=-1, keepdims=True)
+    else:
+        along = jnp.sum(grad_out.astype(compute) * out.astype(compute), axis=-1, keepdims=True)
     d_scores = weights * (d_weights - along)
     factor = compute.type(_scale(query, scale))
     narrow = d_scores.astype(dtype)

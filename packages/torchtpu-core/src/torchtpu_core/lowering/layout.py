@@ -28,7 +28,7 @@ from jax import lax
 from torchtpu_core.lowering import images
 
 _local = threading.local()
-_KINDS = ("sources", "ramps", "joined", "flipped", "split", "cuts", "sums")
+_KINDS = ("sources", "ramps", "joined", "flipped", "split", "cuts", "sums", "all_keys", "moves")
 #: Lanes of a TPU's registers and tiles, along which the last dimension lies.
 LANES = 128
 #: Rows of such a tile, along which the dimension before it lies.
@@ -64,7 +64,26 @@ def permuted(x: jax.Array, permutation: Sequence[int]) -> jax.Array:
     if sources is not None:
         # The entry holds `result`, so that its id cannot be reused while it is here.
         sources[id(result)] = (result, x, permutation)
+    return moved(result, x, lambda y: lax.transpose(y, permutation))
+
+
+def moved(
+    result: jax.Array, source: jax.Array, move: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+    """`result`, remembered as ``move(source)``, which moves elements and makes none."""
+    moves = getattr(_local, "moves", None)
+    if moves is not None and result is not source:
+        moves[id(result)] = (result, source, move)
     return result
+
+
+def origin(x: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """What `x` was moved out of, and how it is moved out of that again."""
+    entry = (getattr(_local, "moves", None) or {}).get(id(x))
+    if entry is None:
+        return x, lambda y: y
+    move, (root, before) = entry[2], origin(entry[1])
+    return root, lambda y: move(before(y))
 
 
 def source_of(x: jax.Array) -> tuple[jax.Array, tuple[int, ...]] | None:
@@ -92,7 +111,7 @@ def reshaped(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     result = images.reshaped(lax.reshape(x, shape), x)
     assert joined is not None
     joined[id(result)] = (result, x)
-    return result
+    return moved(result, x, lambda y: lax.reshape(y, shape))
 
 
 def _split(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -103,7 +122,7 @@ def _split(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         parts = itertools.accumulate(reversed(shape), operator.mul)
         if x.shape[-1] in parts:
             split[id(result)] = (result, x)
-    return result
+    return moved(result, x, lambda y: lax.reshape(y, shape))
 
 
 def split_from(x: jax.Array) -> jax.Array | None:
@@ -138,6 +157,19 @@ def is_sum(x: object) -> bool:
     return id(x) in (getattr(_local, "sums", None) or ())
 
 
+def of_all_keys(log_sums: jax.Array) -> jax.Array:
+    """The logarithm of a softmax's sums, remembered as that of all keys, not of one rank's."""
+    known = getattr(_local, "all_keys", None)
+    if known is not None:
+        known[id(log_sums)] = log_sums
+    return log_sums
+
+
+def is_of_all_keys(log_sums: object) -> bool:
+    """Whether `log_sums` is remembered as such."""
+    return id(log_sums) in (getattr(_local, "all_keys", None) or ())
+
+
 def rows_of(x: jax.Array) -> jax.Array | None:
     """The tensor `(..., K)` whose leading dimensions were joined to the first of `x`, if any."""
     joined = getattr(_local, "joined", None)
@@ -148,6 +180,29 @@ def rows_of(x: jax.Array) -> jax.Array | None:
 def fills_tiles(x: jax.Array) -> bool:
     """Whether `x` is `[B, T, D]` and its rows fill whole tiles."""
     return x.ndim == 3 and x.shape[1] % SUBLANES == 0
+
+
+def tile_padding(rows: int, columns: int) -> float:
+    """Padded over plain elements of two dimensions, the better one along the lanes.
+
+    >>> tile_padding(8, 16), tile_padding(64, 16)
+    (8.0, 2.0)
+    """
+    if not rows * columns:
+        return 1.0
+    least = min(padded_elements(rows, columns), padded_elements(columns, rows))
+    return least / (rows * columns)
+
+
+def padded_elements(lanes: int, sublanes: int) -> int:
+    """Elements of a matrix with its padding, by what lies along the lanes and the sublanes.
+
+    >>> padded_elements(64, 16), padded_elements(16, 64), padded_elements(128, 3)
+    (2048, 8192, 512)
+    """
+    # Fewer than a tile's sublanes have tiles of 1, 2 or 4.
+    height = min(SUBLANES, 1 << (sublanes - 1).bit_length())
+    return -(-lanes // LANES) * LANES * -(-sublanes // height) * height
 
 
 def as_rows(x: jax.Array) -> jax.Array:
@@ -181,12 +236,15 @@ def cut(x: jax.Array, starts: Starts, sizes: Sequence[int]) -> jax.Array:
     """The part of `x` that starts there, remembered where it leaves nearly all rows."""
     if x.shape == tuple(sizes):
         return x
-    if all(isinstance(start, _KNOWN) for start in starts):
-        known = [int(start) for start in starts]
-        ends = [start + size for start, size in zip(known, sizes, strict=True)]
-        result = lax.slice(x, known, ends)
-    else:
-        result = lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
+
+    def part(whole: jax.Array) -> jax.Array:
+        if all(isinstance(start, _KNOWN) for start in starts):
+            known = [int(start) for start in starts]
+            ends = [start + size for start, size in zip(known, sizes, strict=True)]
+            return lax.slice(whole, known, ends)
+        return lax.dynamic_slice(whole, starts, sizes, allow_negative_indices=False)
+
+    result = moved(part(x), x, part)
     cuts = getattr(_local, "cuts", None)
     rows = x.ndim > 2 and x.shape[-1] == sizes[-1] and NEARLY_ALL * x.size <= result.size
     if cuts is not None and rows:

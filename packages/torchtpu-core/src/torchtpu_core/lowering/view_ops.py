@@ -73,20 +73,27 @@ def slice_dim(
     dim = dims.wrap(dim, self.ndim)
     low, high = dims.span(self.shape[dim], start, end)
     if step == 1:
-        starts, sizes = [0] * self.ndim, list(self.shape)
-        starts[dim], sizes[dim] = low, max(high - low, 0)
-        return layout.cut(self, starts, sizes)
+        return _part(self, dim, low, max(high - low, 0))
     return lax.slice_in_dim(self, low, high, step, dim)
 
 
 def _narrow(self: jax.Array, dim: int, start: int, length: int) -> jax.Array:
     dim = dims.wrap(dim, self.ndim)
-    start = start % self.shape[dim] if start < 0 else start
-    return lax.slice_in_dim(self, start, start + length, axis=dim)
+    return _part(self, dim, start % self.shape[dim] if start < 0 else start, length)
+
+
+def _part(self: jax.Array, dim: int, start: int, length: int) -> jax.Array:
+    """``self[start : start + length]`` along `dim`, a dimension's number."""
+    starts, sizes = [0] * self.ndim, list(self.shape)
+    starts[dim], sizes[dim] = start, length
+    return layout.cut(self, starts, sizes)
 
 
 def _select(self: jax.Array, dim: int, index: int) -> jax.Array:
-    return lax.index_in_dim(self, index, dims.wrap(dim, self.ndim), keepdims=False)
+    def one(x: jax.Array) -> jax.Array:
+        return lax.index_in_dim(x, index, dims.wrap(dim, x.ndim), keepdims=False)
+
+    return layout.moved(one(self), self, one)
 
 
 def _unsqueeze(self: jax.Array, dim: int) -> jax.Array:
@@ -108,7 +115,7 @@ def split_with_sizes(self: jax.Array, split_sizes: Sequence[int], dim: int = 0) 
     dim = dims.wrap(dim, self.ndim)
     pieces, start = [], 0
     for size in split_sizes:
-        pieces.append(lax.slice_in_dim(self, start, start + size, axis=dim))
+        pieces.append(_part(self, dim, start, size))
         start += size
     return pieces
 
@@ -123,7 +130,7 @@ def _split(self: jax.Array, split_size: int, dim: int = 0) -> list[jax.Array]:
 
 def _unbind(self: jax.Array, dim: int = 0) -> list[jax.Array]:
     dim = dims.wrap(dim, self.ndim)
-    return [lax.index_in_dim(self, i, dim, keepdims=False) for i in range(self.shape[dim])]
+    return [_select(self, dim, i) for i in range(self.shape[dim])]
 
 
 def diagonal(self: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:

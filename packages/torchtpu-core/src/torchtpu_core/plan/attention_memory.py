@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterator, Sequence
 
+from torchtpu_core.lowering.layout import tile_padding
+from torchtpu_core.lowering.padded_heads import PADDED
 from torchtpu_core.plan.images import products_of_images
 from torchtpu_core.plan.paddings import matrix_padding
 from torchtpu_core.plan.records import Block, Op, Work
@@ -46,13 +48,32 @@ def attention_lives(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
             size = _softmax_bytes(op, shape)
             both = (index, *later)
             found += [Life(ops[i].writes[0], size, (i,), i + 1) for i in both]
-        if later:
-            found += _copies(op, index, later[0], shape, uses)
-        if later and not op.flash:
-            found.append(_unrounded(op, index, later[0], shape))
-            if op.reads[2:3] and op.reads[2] not in images:
-                found += _values(op, index, later[0], shape)
+        if not later:
+            continue
+        padded = _heads_of_tokens(op, blocks) if not op.flash else ()
+        found += _copies(op, index, later[0], shape, uses, padded)
+        if op.flash:
+            continue
+        if padded:
+            uses.readers[op.writes[0]].remove(later[0])  # it sums scores instead
+            continue
+        found.append(_unrounded(op, index, later[0], shape))
+        if op.reads[2:3] and op.reads[2] not in images:
+            found += _values(op, index, later[0], shape)
     return found
+
+
+def _heads_of_tokens(op: Op, blocks: dict[int, Block]) -> tuple[int, ...]:
+    """Operands that are moved once more for the gradient (`lowering.padded_heads`).
+
+    Queries and keys whose heads would take far more than the tokens that they are parts of, and
+    values that are parts of the same.
+    """
+    heads, tokens, width = (*blocks[op.writes[0]].shape[-3:-1], op.head_dims[0])
+    if tile_padding(tokens, width) < PADDED:
+        return ()
+    whole = [s for s in op.reads[:2] if blocks[s].shape[-1:] != (width,) or heads == 1]
+    return tuple(whole)
 
 
 def moved_by_scores(
@@ -109,11 +130,14 @@ def _softmax_bytes(op: Op, shape: Sequence[int]) -> int:
     return math.prod(shape[:-1]) * ceil_div(_keys(op, shape), LANES) * LANES * 4
 
 
-def _copies(op: Op, index: int, end: int, shape: Sequence[int], uses: Uses) -> Iterator[Life]:
+def _copies(
+    op: Op, index: int, end: int, shape: Sequence[int], uses: Uses, again: Sequence[int]
+) -> Iterator[Life]:
     """Operands, and a kernel's result, as they are read, until the gradient.
 
     Kernels take whole vectors; else rows and heads lie as that wastes less. Operands are copied out
-    of what they are parts of, unless they come from before the step.
+    of what they are parts of, unless they come from before the step. Those of `again` are moved
+    for each of both.
     """
     widths = (*op.head_dims[:1] * 2, *op.head_dims[1:])
     rows = (0, 0, 0) if op.flash else (shape[-2], *[_keys(op, shape)] * 2)
@@ -127,6 +151,9 @@ def _copies(op: Op, index: int, end: int, shape: Sequence[int], uses: Uses) -> I
         whole = size * ceil_div(width, LANES) * LANES // width
         if not op.flash:
             whole = round(size * matrix_padding((tokens, width)))
+        if storage in again:
+            yield from (Life(storage, whole, (one,), one + 1) for one in (index, end))
+            continue
         yield Life(storage, whole, (index, end), end + 1)
         if end in uses.readers[storage]:
             uses.readers[storage].remove(end)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torchtpu_core.plan.paddings import tile_padding
+from torchtpu_core.lowering.layout import tile_padding
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.vmem import Life
 

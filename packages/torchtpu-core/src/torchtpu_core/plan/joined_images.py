@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchtpu_core.plan.paddings import image_padding, tile_padding
+from torchtpu_core.lowering.layout import tile_padding
+from torchtpu_core.plan.paddings import image_padding
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.split_batches import is_split, joined_images, operands_of_parts
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchtpu_core.simulator.rates import LANES, SUBLANES
+from torchtpu_core.lowering.layout import tile_padding
+from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.units import ceil_div
 
 #: Times its bytes that a picture takes by features and batch before XLA lays it out otherwise: it
@@ -52,26 +53,3 @@ def image_padding(shape: Sequence[int]) -> float:
     padded = tile_padding(*shape[:2])
     # A few pictures of three channels: rows of pixels lie along the lanes instead.
     return padded if padded <= _MOST_PADDING else tile_padding(*shape[-2:])
-
-
-def tile_padding(rows: int, columns: int) -> float:
-    """Padded over plain elements of two dimensions, the better one along the lanes.
-
-    >>> tile_padding(8, 16), tile_padding(64, 16)
-    (8.0, 2.0)
-    """
-    if not rows * columns:
-        return 1.0
-    least = min(padded_elements(rows, columns), padded_elements(columns, rows))
-    return least / (rows * columns)
-
-
-def padded_elements(lanes: int, sublanes: int) -> int:
-    """Elements of a matrix with its padding, by what lies along the lanes and the sublanes.
-
-    >>> padded_elements(64, 16), padded_elements(16, 64), padded_elements(128, 3)
-    (2048, 8192, 512)
-    """
-    # Fewer than a tile's sublanes have tiles of 1, 2 or 4.
-    height = min(SUBLANES, 1 << (sublanes - 1).bit_length())
-    return ceil_div(lanes, LANES) * LANES * ceil_div(sublanes, height) * height

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torchtpu_core.lowering.few_images import PARTS, is_split
-from torchtpu_core.plan.paddings import image_padding, tile_padding
+from torchtpu_core.lowering.layout import tile_padding
+from torchtpu_core.plan.paddings import image_padding
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.vmem import Life
 from torchtpu_core.units import ceil_div

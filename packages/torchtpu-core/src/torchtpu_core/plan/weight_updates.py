@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from torchtpu_core.plan.paddings import padded_elements
+from torchtpu_core.lowering.layout import padded_elements
 from torchtpu_core.plan.records import Block, Category, Op, Phase, Work
 from torchtpu_core.plan.vmem import Life
 
