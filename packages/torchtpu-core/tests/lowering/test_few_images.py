@@ -21,7 +21,9 @@ RANDOM = np.random.default_rng(0)
         ((1, 16, 4, 4, 12), True),
         ((8, 16, 12, 12), False),  # enough images
         ((2, 16, 12, 8), False),  # no longer than there are parts
-        ((2, 16, 12), False),
+        ((2, 16, 12), True),
+        ((2, 16, 8), False),
+        ((2, 16), False),
     ],
 )
 def test_group_norm_puts_few_images_together(sizes, parted) -> None:

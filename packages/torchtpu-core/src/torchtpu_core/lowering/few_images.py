@@ -20,6 +20,8 @@ from torchtpu_core.lowering import mxu
 PARTS = 8
 #: Dimensions of images and of volumes.
 _RANKS = (4, 5)
+#: And of waves, which are split alike but otherwise laid out.
+_WAVE_RANK = 3
 
 
 def is_split(shape: Sequence[int]) -> bool:
@@ -32,7 +34,8 @@ def is_split(shape: Sequence[int]) -> bool:
 
 
 def whole(x: jax.Array) -> jax.Array:
-    """`(N, C, *S)`, put together of its parts for what needs statistics of each image."""
-    if mxu.lowers_for("tpu") and is_split(x.shape):
+    """`(N, C, *S)`, put together of its parts for what needs statistics of each image, or wave."""
+    shape = (*x.shape[:2], 1, x.shape[2]) if x.ndim == _WAVE_RANK else x.shape
+    if mxu.lowers_for("tpu") and is_split(shape):
         return lax.optimization_barrier(x)
     return x
