@@ -257,24 +257,29 @@ def test_scores_that_the_gradient_computes_again_are_not_kept_on_a_tpu() -> None
         assert text().count("optimization_barrier") == 1
 
 
-def tokens_and_gradients(whole: bool, parts: bool) -> tuple[str, list[Any], list[Tensor]]:
-    """Attention of 9 tokens and its gradient as a TPU computes them: program, results, expected.
+def tokens_and_gradients(
+    whole: bool, parts: bool, count: int
+) -> tuple[str, list[Any], list[Tensor]]:
+    """Attention of some tokens and its gradient as a TPU computes them: program, results, expected.
 
     Args:
         whole: query, key and value are parts of one projection.
         parts: the logarithms of the sums are not known to be of all keys.
+        count: of tokens.
     """
-    shape, split = (2, 9, 3 * 128), (2, 9, 3, 4, 32)
-    x, slope = rand(*shape), rand(2, 4, 9, 32)
+    shape, split = (2, count, 3 * 128), (2, count, 3, 4, 32)
+    x, slope = rand(*shape), rand(2, 4, count, 32)
 
     def function(x: jax.Array, slope: jax.Array) -> list[Any]:
         if whole:
             cut = view_ops.split_with_sizes(layout.reshaped(x, split), (1, 1, 1), 2)
-            of = [layout.reshaped(one, (2, 9, 4, 32)) for one in cut]
+            of = [layout.reshaped(one, (2, count, 4, 32)) for one in cut]
             given = [layout.permuted(one, (0, 2, 1, 3)) for one in of]
         else:
             cut = [one + 0 for one in jnp.split(x, 3, axis=2)]
-            given = [layout.permuted(layout.reshaped(c, (2, 9, 4, 32)), (0, 2, 1, 3)) for c in cut]
+            given = [
+                layout.permuted(layout.reshaped(c, (2, count, 4, 32)), (0, 2, 1, 3)) for c in cut
+            ]
         out, log_sums, _ = attention.attend(*given)
         out = out + 0 if parts else out
         log_sums = log_sums + 0 if parts else log_sums
@@ -293,13 +298,24 @@ def tokens_and_gradients(whole: bool, parts: bool) -> tuple[str, list[Any], list
     return text, found, [out, *torch.autograd.grad(out, (q, k, v), slope)]
 
 
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("parts", [False, True])
-def test_padded_heads_are_kept_as_tokens_for_the_gradient_on_a_tpu(whole, parts) -> None:
-    text, found, expected = tokens_and_gradients(whole, parts)
+@pytest.mark.parametrize(
+    ("whole", "parts", "count", "kept"),
+    [
+        (False, False, 9, True),
+        (False, True, 9, True),
+        (True, False, 9, True),
+        (True, True, 9, True),
+        (True, False, 104, True),  # heads take 1.23 times their bytes
+        (False, False, 104, False),
+    ],
+)
+def test_padded_heads_are_kept_as_tokens_for_the_gradient_on_a_tpu(
+    whole, parts, count, kept
+) -> None:
+    text, found, expected = tokens_and_gradients(whole, parts, count)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(torch.tensor(one.tolist()), other.detach(), rtol=1e-4, atol=1e-5)
     (barrier,) = [line for line in text.splitlines() if "optimization_barrier" in line]
     made = barrier.partition("=")[0]
-    assert f"[2,9,{384 if whole else 128}]" in made
-    assert made.count("[2,4,9,32]") == 1  # the gradient's own operand
+    assert (f"[2,{count},{384 if whole else 128}]" in made) == kept
+    assert (made.count(f"[2,4,{count},32]") == 1) == kept  # the gradient's own operand

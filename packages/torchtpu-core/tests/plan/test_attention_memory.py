@@ -58,11 +58,14 @@ def test_operands_of_whole_scores_lie_as_their_rows_and_heads_waste_less(
 
 
 @pytest.mark.parametrize(("parts", "value"), [(False, 2 * MIB), (True, MIB)])
-@pytest.mark.parametrize("tokens", [64, 56])
+@pytest.mark.parametrize("tokens", [64, 56, 200])
 def test_padded_heads_are_kept_as_tokens_and_so_is_the_result(tokens, parts, value) -> None:
     ops, shape = _attention(tokens, parts=parts)
     tokens_of = dict.fromkeys((2,) if parts else (2, 3), (4, tokens, 128 * (3 if parts else 1)))
     held = _held(ops, len(ops) - 4, {5: shape, **tokens_of})
+    if tokens == 200 and not parts:  # 1.28 times their bytes pay only together
+        assert held[2][0] > MIB
+        return
     assert held[2] == [MIB]
     assert held[2 if parts else 4] == [value]
     assert held[5] == [MIB]

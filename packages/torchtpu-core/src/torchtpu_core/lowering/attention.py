@@ -199,11 +199,12 @@ def attend_backward(
     by_scores = False
     if mxu.lowers_for("tpu"):
         # The result would be kept as heads for the sums of its product with the gradient.
-        by_scores = layout.is_of_all_keys(log_sums) and padded_heads.are_padded(query)
+        least = padded_heads.least(query, key, value)
+        by_scores = layout.is_of_all_keys(log_sums) and padded_heads.are_padded(query, least)
         # The scores are computed again; without the barrier XLA keeps those of the forward pass.
         # A dropout's mask is its choice: it is made of nothing that has to be kept.
         through = query, key, log_sums, grad_out
-        query, key, log_sums, grad_out, value = padded_heads.later(through, value)
+        query, key, log_sums, grad_out, value = padded_heads.later(through, value, least)
     compute, dtype, whole = dtypes.opmath(query.dtype), query.dtype, query.shape[:3]
     own = key.shape[1], value.shape[1]
     key, value = _alike(key, value, whole[1])

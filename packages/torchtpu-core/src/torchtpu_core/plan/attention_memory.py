@@ -12,7 +12,7 @@ import math
 from collections.abc import Container, Iterator, Sequence
 
 from torchtpu_core.lowering.layout import tile_padding
-from torchtpu_core.lowering.padded_heads import PADDED
+from torchtpu_core.lowering.padded_heads import PADDED, PADDED_TOGETHER
 from torchtpu_core.plan.images import products_of_images
 from torchtpu_core.plan.paddings import matrix_padding
 from torchtpu_core.plan.records import Block, Op, Work
@@ -70,7 +70,8 @@ def _heads_of_tokens(op: Op, blocks: dict[int, Block]) -> tuple[int, ...]:
     values that are parts of the same.
     """
     heads, tokens, width = (*blocks[op.writes[0]].shape[-3:-1], op.head_dims[0])
-    if tile_padding(tokens, width) < PADDED:
+    together = len(set(op.reads[:3])) == 1
+    if tile_padding(tokens, width) < (PADDED_TOGETHER if together else PADDED):
         return ()
     whole = [s for s in op.reads[:2] if blocks[s].shape[-1:] != (width,) or heads == 1]
     return tuple(whole)
