@@ -88,7 +88,7 @@ bool fill_box(Box& box, int64_t total, c10::IntArrayRef sizes, c10::IntArrayRef 
 // of `[B, T, D]` is read as `[B, 1, D]`. Else the value would be shaped as `[B, T * D]`, which moves
 // it on a TPU, and all that is fused with it.
 void cut_along(Box& box, const Geometry& base) {
-  if (!base.row_major) {
+  if (!base.row_major || box.radix.size() >= base.sizes.size()) {
     return;
   }
   Box cut;
