@@ -19,6 +19,7 @@ _NAMES = (
     "_neg_view",
     "_prelu_kernel",
     "_prelu_kernel_backward",
+    "_standard_gamma_grad",
     "bernoulli.Tensor",
     "complex",
     "detach_copy",

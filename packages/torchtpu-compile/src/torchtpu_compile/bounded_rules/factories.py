@@ -13,8 +13,9 @@ from torchtpu_core.lowering import dtypes
 
 from torchtpu_compile import rng_states
 from torchtpu_compile.bounded_call import Call, Number, Rule
+from torchtpu_compile.errors import describe
 from torchtpu_compile.padded import Padded, padded_size
-from torchtpu_compile.symbols import expression, is_static
+from torchtpu_compile.symbols import Unbounded, expression, is_static
 from torchtpu_compile.true_rng import TrueRng
 
 
@@ -92,7 +93,6 @@ _COUNTED = ("aten::arange", "aten::arange.start", "aten::arange.start_step", "pr
 
 _DRAWN_LIKE = (
     "native_dropout",
-    "bernoulli",
     "bernoulli.p",
     "uniform",
     "normal_functional",
@@ -102,6 +102,24 @@ _DRAWN_LIKE = (
     "cauchy",
     "rrelu_with_noise_functional",
 )
+
+
+#: Their parameters are tensors; 0 is a legal one, with which no loop goes on.
+_SAMPLED = ("bernoulli", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet")
+
+
+def _sampled(call: Call) -> object:
+    """Random ops with a parameter for each element, and 0 for what is no element.
+
+    Parts of a Dirichlet sample whose parameter is 0 add nothing to its sum.
+    """
+    call.args[:] = [
+        call.sizes.filled(call.sizes.compact(a), 0) if isinstance(a, Padded) else a
+        for a in call.args
+    ]
+    if len({a.dims for a in call.args if isinstance(a, Padded)}) > 1:
+        raise Unbounded(f"{describe(call.node)} broadcasts its parameters")
+    return _same_draws(call)
 
 
 def _same_draws(call: Call) -> object:
@@ -126,5 +144,6 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_COUNTED, _arange),
     **dict.fromkeys(("torchtpu_inductor::draw", "torchtpu_inductor::draw_whole"), _drawn),
     **dict.fromkeys((f"aten::{name}" for name in _DRAWN_LIKE), _same_draws),
+    **dict.fromkeys((f"aten::{name}" for name in _SAMPLED), _sampled),
     "aten::scalar_tensor": lambda call: Padded(jnp.asarray(call.run()), ()),
 }

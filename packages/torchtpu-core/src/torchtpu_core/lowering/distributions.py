@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowerings of samplers whose parameters are tensors: multinomial, gamma, Poisson.
 
-Samplers that reject (gamma, Poisson, binomial) need a number of bits that varies, so
-they run ``jax.random`` under a key drawn from the op's own stream.
+How gamma, Poisson and binomial numbers are drawn is in ``rejection.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import checks, dims, dtypes, promotion
+from torchtpu_core.lowering import checks, dims, dtypes, promotion, rejection
 from torchtpu_core.lowering.promotion import Operand
 from torchtpu_core.lowering.random import compute_dtype, open_unit
 from torchtpu_core.lowering.rng import Rng
@@ -55,28 +54,23 @@ def _multinomial(
     return jnp.minimum(passed, jnp.max(possible, axis=-1, keepdims=True))
 
 
-def _key(rng: Rng) -> jax.Array:
-    """A ``jax.random`` key from the stream, for samplers that need a varying number of bits."""
-    return jax.random.wrap_key_data(rng.bits((2,)), impl="threefry2x32")
-
-
 def _poisson(self: jax.Array, *, rng: Rng) -> jax.Array:
     rate = self.astype(compute_dtype(self.dtype))
     checks.require(
         rate >= 0, RuntimeError, "invalid Poisson rate, expected rate to be non-negative"
     )
-    return jax.random.poisson(_key(rng), rate, dtype=np.int64).astype(self.dtype)
+    return rejection.poisson_sample(rate, rng).astype(self.dtype)
 
 
 def _binomial(count: jax.Array, prob: jax.Array, *, rng: Rng) -> jax.Array:
     compute = compute_dtype(count.dtype)
     n, p = jnp.broadcast_arrays(count.astype(compute), prob.astype(compute))
-    return jax.random.binomial(_key(rng), n, p, dtype=compute).astype(count.dtype)
+    return rejection.binomial_sample(n, p, rng).astype(count.dtype)
 
 
 def _standard_gamma(self: jax.Array, *, rng: Rng) -> jax.Array:
     alpha = self.astype(compute_dtype(self.dtype))
-    drawn = jax.random.gamma(_key(rng), alpha, dtype=alpha.dtype)
+    drawn = rejection.gamma_sample(alpha, rng)
     return jnp.maximum(drawn, jnp.finfo(alpha.dtype).tiny).astype(self.dtype)
 
 
@@ -87,10 +81,13 @@ def _standard_gamma_grad(self: jax.Array, output: jax.Array) -> jax.Array:
 
 
 def _sample_dirichlet(self: jax.Array, *, rng: Rng) -> jax.Array:
+    """Never 0 or 1, as on the CPU, so that the sample's density is finite."""
     alpha = self.astype(compute_dtype(self.dtype))
-    logs = jax.random.loggamma(_key(rng), alpha, dtype=alpha.dtype)
+    limits = jnp.finfo(alpha.dtype)
+    logs = jnp.maximum(rejection.log_gamma_sample(alpha, rng), limits.min)
     shifted = jnp.exp(logs - jnp.max(logs, axis=-1, keepdims=True))
-    return (shifted / jnp.sum(shifted, axis=-1, keepdims=True)).astype(self.dtype)
+    parts = shifted / jnp.sum(shifted, axis=-1, keepdims=True)
+    return jnp.clip(parts, limits.tiny, 1 - limits.epsneg).astype(self.dtype)
 
 
 def _rrelu_with_noise(

@@ -15,6 +15,7 @@ The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -95,6 +96,17 @@ class Rng:
     def key(self) -> jax.Array:
         """The op's key, a uint64 scalar that stands for seed and offset."""
         return _mix(self.seed + _GOLDEN) ^ _mix(self.offset * np.uint64(2) + np.uint64(1) + _GOLDEN)
+
+    def round(self, number: jax.Array) -> Rng:
+        """The stream of one round of a loop, for what the op has drawn up to here.
+
+        Args:
+            number: uint64 scalar, the round's.
+        """
+        own = copy.copy(self)
+        own.seed = _mix(_mix(self.key() + np.uint64(self.draws)) + number)
+        own.offset, own.draws = jnp.uint64(0), 0
+        return own
 
     def bits(self, shape: tuple[int, ...], dtype: np.dtype = _WORD) -> jax.Array:
         """Uniform random bits, `shape`, of an unsigned integer dtype (8 to 64 bits)."""
