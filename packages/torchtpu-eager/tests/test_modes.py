@@ -82,3 +82,35 @@ def test_debug_raises_in_backward_with_the_forward_line():
         y = x.sub(1).sqrt()
         with pytest.raises(RuntimeError, match=rf"test_modes\.py:{line} in test_debug_raises"):
             y.sum().backward()
+
+
+#: Calls whose shapes do not fit, which PyTorch's meta kernels accept.
+_UNFIT = {
+    "values": lambda x, i: x.index_put_((i,), x.new_ones(3, 3)),
+    "values of more dimensions": lambda x, i: x.index_put_((i,), x.new_ones(1, 2, 3)),
+    "values behind a whole dimension": lambda x, i: x.__setitem__(
+        (slice(None), i), x.new_ones(4, 2)
+    ),
+    "values, not in place": lambda x, i: torch.index_put(x, (i, i), x.new_ones(3)),
+    "indices written by": lambda x, i: x.index_put_(
+        (i, torch.arange(3, device=i.device)), x.new_ones(1)
+    ),
+    "indices read by": lambda x, i: x[i, torch.arange(3, device=i.device)],
+    "an empty dimension": lambda x, i: x[:0][i],
+    "too many indices": lambda x, i: x.index_put_((i, i, i), x.new_ones(1)),
+    "more samples than categories": lambda x, i: x.add(1).multinomial(4),
+    "one value too many": lambda x, i: x.put_(i, x.new_ones(3)),
+}
+
+
+@pytest.mark.parametrize("name", _UNFIT)
+def test_fused_refuses_what_shapes_forbid_at_the_call_in_cpus_words(name):
+    call, x, index = _UNFIT[name], torch.zeros(5, 3), torch.tensor([0, 1])
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        call(x, index)
+    with torch.tpu.set_eager_mode("fused"):
+        on_device = x.to("tpu"), index.to("tpu")
+        with pytest.raises(type(expected.value)) as found:
+            call(*on_device)
+        assert str(found.value) == str(expected.value)
+        assert on_device[0].sum().item() == 0

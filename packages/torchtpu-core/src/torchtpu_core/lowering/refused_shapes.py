@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from torchtpu_core.lowering import refused_indices
+
 Arguments = Mapping[str, Any]
 
 _NAMES = {
@@ -143,6 +145,10 @@ def _multinomial(arguments: Arguments) -> None:
         raise RuntimeError("cannot sample n_sample <= 0 samples")
     if tensor.ndim and tensor.shape[-1] > _TOO_MANY_CATEGORIES:
         raise RuntimeError("number of categories cannot exceed 2^24")
+    if tensor.ndim and count > tensor.shape[-1] and not arguments.get("replacement", False):
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+        )
 
 
 def _boundaries(arguments: Arguments) -> None:
@@ -259,6 +265,7 @@ def _quantised_channels(arguments: Arguments) -> None:
 
 #: Checks by the op's name, for all its overloads.
 CHECKS: dict[str, Callable[[Arguments], None]] = {
+    **refused_indices.CHECKS,
     "aten::as_strided_scatter": _inside_storage,
     "aten::diagonal_scatter": _fits_diagonal,
     "aten::convolution": _convolution,
