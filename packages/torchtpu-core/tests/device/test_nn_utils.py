@@ -152,3 +152,23 @@ def test_fused_conv_and_batch_norm_matches_cpu():
         fused = nn.utils.fuse_conv_bn_eval(conv.to(device), norm.to(device))
         outs.append(fused(torch.ones(1, 1, 2, 2, device=device)).detach().cpu())
     torch.testing.assert_close(outs[1], outs[0])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_half_weights_takes_float32_statistics(training):
+    """As FSDP's mixed precision leaves them; the CPU has no kernel for it."""
+    torch.manual_seed(0)
+    dtype, x = torch.bfloat16, torch.randn(16, 3).bfloat16()
+    reference = nn.BatchNorm1d(3).train(training)
+    reference.running_mean.fill_(0.25)
+    norm = nn.BatchNorm1d(3, device="tpu").train(training)
+    norm.load_state_dict(reference.state_dict())
+    norm.weight.data, norm.bias.data = norm.weight.data.to(dtype), norm.bias.data.to(dtype)
+    expected, found = reference(x.float()), norm(x.to("tpu"))
+    torch.testing.assert_close(found.cpu(), expected.to(dtype))
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(getattr(norm, name).cpu(), getattr(reference, name))
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    assert norm.weight.grad.dtype == dtype
+    torch.testing.assert_close(norm.weight.grad.cpu(), reference.weight.grad.to(dtype))

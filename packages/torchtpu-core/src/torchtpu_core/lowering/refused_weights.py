@@ -14,7 +14,8 @@ import torch
 from torchtpu_core.lowering.refused_shapes import dtype_name
 
 _HALVES = (torch.float16, torch.bfloat16)
-_WEIGHTS = ("weight", "bias", "running_mean", "running_var")
+_WEIGHTS = ("weight", "bias")
+_STATISTICS = ("running_mean", "running_var")
 
 
 def convolution(arguments: Mapping[str, Any]) -> None:
@@ -36,12 +37,20 @@ def convolution(arguments: Mapping[str, Any]) -> None:
 def norm(arguments: Mapping[str, Any]) -> None:
     """Weights have the input's dtype, or float32 beside an input of half precision.
 
+    Statistics of float32 beside weights of half precision, which FSDP's mixed precision makes of
+    a batch norm, are taken: a GPU takes them, and the CPU merely has no kernel for them.
+
     Raises:
         RuntimeError: in CPU's words.
     """
     dtype = arguments["input"].dtype
-    given = (arguments.get(name) for name in _WEIGHTS)
-    weights = [t.dtype for t in given if isinstance(t, torch.Tensor)]
+    given = {name: arguments.get(name) for name in (*_WEIGHTS, *_STATISTICS)}
+    weights = [
+        t.dtype
+        for name, t in given.items()
+        if isinstance(t, torch.Tensor)
+        and not (name in _STATISTICS and dtype in _HALVES and t.dtype == torch.float32)
+    ]
     if not weights:
         return
     if weights[0] == dtype:
