@@ -36,6 +36,8 @@ MISTAKES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
         lambda x: torch.native_group_norm(x, None, None, 2, 2, 2, 1, 1e-5),
         (ONES(2, 2, 2, dtype=torch.complex64),),
     ),
+    "bounds of a list, complex": (lambda x: torch._foreach_clamp_min([x], 1j), (ONES(3),)),
+    "maximum of a list, complex": (lambda x: torch._foreach_maximum([x], [1j]), (ONES(3),)),
     "bernoulli, integers": (torch.bernoulli, (ONES(3, dtype=WHOLE),)),
     "normal, integer out": (
         lambda mean, std, out: torch.normal(mean, std, out=out),

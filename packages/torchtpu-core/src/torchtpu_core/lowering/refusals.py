@@ -29,6 +29,17 @@ from torchtpu_core.lowering.refusal_kinds import (
 from torchtpu_core.lowering.refused_shapes import dtype_name
 
 
+def _clamp(arguments: Arguments) -> None:
+    """Neither the tensors nor their bounds are complex, which have no order."""
+    given = [v for value in arguments.values() for v in _items(value)]
+    if any(isinstance(v, complex) or is_complex(getattr(v, "dtype", torch.bool)) for v in given):
+        raise NotImplementedError("clamp is not supported for complex types")
+
+
+def _items(value: object) -> list[object] | tuple[object, ...]:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
 def _reduces_nothing(op: str, *, whole: bool) -> Check:
     """A reduction without an identity, over no elements.
 
@@ -187,9 +198,6 @@ _BAG = same_dtype(
     ("per_sample_weights",),
     "expected 'weight' and 'per_sample_weights' to have the same dtype, but got {} and {}",
 )
-_CLAMP = refused(
-    "self", is_complex, "clamp is not supported for complex types", NotImplementedError
-)
 
 
 #: Decompositions of matrices, which neither CPU nor XLA has in half precision: the operand and
@@ -292,9 +300,13 @@ DTYPES: dict[str, Check] = {
     "aten::nll_loss2d_forward": _LIKELIHOOD,
     "aten::relu": refused("self", is_bool, "Boolean inputs not supported for relu"),
     "aten::sort": refused("self", is_complex, "Sort does not support complex dtypes"),
-    "aten::clamp": _CLAMP,
-    "aten::clamp_min": _CLAMP,
-    "aten::clamp_max": _CLAMP,
+    **{
+        f"aten::{op}": _clamp
+        for op in (
+            *("clamp", "clamp_min", "clamp_max", "_foreach_clamp_min", "_foreach_clamp_max"),
+            *("_foreach_maximum", "_foreach_minimum"),
+        )
+    },
     "aten::pow": _integer_power,
     "aten::atan2": no_kernel("self", is_complex, "atan2_cpu"),
     "aten::bitwise_not": no_kernel("self", not_whole, "bitwise_not_cpu"),
