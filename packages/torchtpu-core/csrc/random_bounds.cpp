@@ -4,6 +4,7 @@
 #include <ATen/native/DistributionTemplates.h>
 
 #include <limits>
+#include <string>
 
 namespace torchtpu {
 namespace {
@@ -35,6 +36,30 @@ void check_uniform(double from, double to, const at::Tensor& self) {
       });
 }
 
+bool is(const std::string& name, const char* op) {
+  return name == std::string("aten::") + op || name == std::string("aten::") + op + "_";
+}
+
+//! The parameter of a distribution over all numbers, in the words of PyTorch's templates.
+void check_shape(const std::string& name, c10::ArrayRef<c10::IValue> args) {
+  if (is(name, "cauchy")) {
+    double sigma = args[2].toDouble();
+    TORCH_CHECK(sigma > 0.0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
+  } else if (is(name, "exponential")) {
+    double lambda = args[1].toDouble();
+    TORCH_CHECK(lambda > 0.0, "exponential_ expects lambda > 0.0, but found lambda=", lambda);
+  } else if (is(name, "geometric")) {
+    double p = args[1].toDouble();
+    TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+  } else if (is(name, "log_normal")) {
+    double std = args[2].toDouble();
+    TORCH_CHECK(std > 0.0, "log_normal_ expects std > 0.0, but found std=", std);
+  } else if (is(name, "normal")) {
+    double std = args[2].toDouble();
+    TORCH_CHECK(std >= 0.0, "normal expects std >= 0.0, but found std ", std);
+  }
+}
+
 }  // namespace
 
 void check_random_bounds(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
@@ -48,6 +73,8 @@ void check_random_bounds(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
     TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
   } else if (name == "aten::uniform_" || name == "aten::uniform") {
     check_uniform(args[1].toDouble(), args[2].toDouble(), args[0].toTensor());
+  } else {
+    check_shape(name, args);
   }
 }
 

@@ -114,3 +114,27 @@ def test_fused_refuses_what_shapes_forbid_at_the_call_in_cpus_words(name):
             call(*on_device)
         assert str(found.value) == str(expected.value)
         assert on_device[0].sum().item() == 0
+
+
+_DISTRIBUTIONS = {
+    "cauchy_": ((0.0, 0.5), (0.0, 0.0)),
+    "exponential_": ((0.5,), (-1.0,)),
+    "geometric_": ((0.5,), (1.5,)),
+    "log_normal_": ((0.0, 0.5), (0.0, -1.0)),
+    "normal_": ((0.0, 0.5), (0.0, -1.0)),
+}
+
+
+@pytest.mark.parametrize("name", _DISTRIBUTIONS)
+def test_fused_refuses_a_distribution_at_the_call_after_one_that_it_took(name):
+    taken, refused = _DISTRIBUTIONS[name]
+    with pytest.raises(RuntimeError) as expected:
+        getattr(torch.ones(3), name)(*refused)
+    with torch.tpu.set_eager_mode("fused"):
+        x = torch.ones(3, device="tpu")
+        getattr(x, name)(*taken)
+        torch.tpu.synchronize()
+        with pytest.raises(RuntimeError) as found:
+            getattr(x, name)(*refused)
+        assert str(found.value) == str(expected.value)
+        assert x.isfinite().all()
