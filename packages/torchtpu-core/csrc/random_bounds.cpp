@@ -40,23 +40,24 @@ bool is(const std::string& name, const char* op) {
   return name == std::string("aten::") + op || name == std::string("aten::") + op + "_";
 }
 
-//! The parameter of a distribution over all numbers, in the words of PyTorch's templates.
+// The parameter of a distribution over all numbers, in the words of PyTorch's templates. Overloads
+// whose parameter is a tensor are checked where it has values.
 void check_shape(const std::string& name, c10::ArrayRef<c10::IValue> args) {
+  const size_t at = is(name, "exponential") || is(name, "geometric") ? 1 : 2;
+  if (args.size() <= at || !args[at].isDouble()) {
+    return;
+  }
+  const double given = args[at].toDouble();
   if (is(name, "cauchy")) {
-    double sigma = args[2].toDouble();
-    TORCH_CHECK(sigma > 0.0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
+    TORCH_CHECK(given > 0.0, "cauchy_ expects sigma > 0.0, but found sigma=", given);
   } else if (is(name, "exponential")) {
-    double lambda = args[1].toDouble();
-    TORCH_CHECK(lambda > 0.0, "exponential_ expects lambda > 0.0, but found lambda=", lambda);
+    TORCH_CHECK(given > 0.0, "exponential_ expects lambda > 0.0, but found lambda=", given);
   } else if (is(name, "geometric")) {
-    double p = args[1].toDouble();
-    TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+    TORCH_CHECK(0 < given && given < 1, "geometric_ expects p to be in (0, 1), but got p=", given);
   } else if (is(name, "log_normal")) {
-    double std = args[2].toDouble();
-    TORCH_CHECK(std > 0.0, "log_normal_ expects std > 0.0, but found std=", std);
+    TORCH_CHECK(given > 0.0, "log_normal_ expects std > 0.0, but found std=", given);
   } else if (is(name, "normal")) {
-    double std = args[2].toDouble();
-    TORCH_CHECK(std >= 0.0, "normal expects std >= 0.0, but found std ", std);
+    TORCH_CHECK(given >= 0.0, "normal expects std >= 0.0, but found std ", given);
   }
 }
 
