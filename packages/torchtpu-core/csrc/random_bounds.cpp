@@ -43,7 +43,10 @@ bool is(const std::string& name, const char* op) {
 // The parameter of a distribution over all numbers, in the words of PyTorch's templates. Overloads
 // whose parameter is a tensor are checked where it has values.
 void check_shape(const std::string& name, c10::ArrayRef<c10::IValue> args) {
-  const size_t at = is(name, "exponential") || is(name, "geometric") ? 1 : 2;
+  size_t at = is(name, "exponential") || is(name, "geometric") ? 1 : 2;
+  if (is(name, "normal") && args.size() > at && !args[at].isDouble()) {
+    at = 1;  // of a tensor of means, or of sizes
+  }
   if (args.size() <= at || !args[at].isDouble()) {
     return;
   }

@@ -138,3 +138,14 @@ def test_fused_refuses_a_distribution_at_the_call_after_one_that_it_took(name):
             getattr(x, name)(*refused)
         assert str(found.value) == str(expected.value)
         assert x.isfinite().all()
+
+
+def test_fused_refuses_a_deviation_beside_a_tensor_of_means_at_the_call():
+    with pytest.raises(RuntimeError) as expected:
+        torch.normal(torch.zeros(3), -1.0)
+    with torch.tpu.set_eager_mode("fused"):
+        means = torch.zeros(3, device="tpu")
+        assert torch.normal(means, 1.0).isfinite().all()
+        with pytest.raises(RuntimeError) as found:
+            torch.normal(means, -1.0)
+    assert str(found.value) == str(expected.value)
