@@ -43,10 +43,8 @@ bool is(const std::string& name, const char* op) {
 // The parameter of a distribution over all numbers, in the words of PyTorch's templates. Overloads
 // whose parameter is a tensor are checked where it has values.
 void check_shape(const std::string& name, c10::ArrayRef<c10::IValue> args) {
-  size_t at = is(name, "exponential") || is(name, "geometric") ? 1 : 2;
-  if (is(name, "normal") && args.size() > at && !args[at].isDouble()) {
-    at = 1;  // of a tensor of means, or of sizes
-  }
+  const bool of_means = name == "aten::normal.Tensor_float";
+  const size_t at = of_means || is(name, "exponential") || is(name, "geometric") ? 1 : 2;
   if (args.size() <= at || !args[at].isDouble()) {
     return;
   }
@@ -59,7 +57,7 @@ void check_shape(const std::string& name, c10::ArrayRef<c10::IValue> args) {
     TORCH_CHECK(0 < given && given < 1, "geometric_ expects p to be in (0, 1), but got p=", given);
   } else if (is(name, "log_normal")) {
     TORCH_CHECK(given > 0.0, "log_normal_ expects std > 0.0, but found std=", given);
-  } else if (is(name, "normal")) {
+  } else if (of_means || is(name, "normal")) {
     TORCH_CHECK(given >= 0.0, "normal expects std >= 0.0, but found std ", given);
   }
 }
