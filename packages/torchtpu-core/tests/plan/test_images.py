@@ -120,7 +120,7 @@ def test_values_of_an_image_are_not_copied_out_of_their_projection(first, copies
         *("attention", Work.ATTENTION, (3, 3, 3), (4,)),
         *(Phase.FORWARD, MIB),
         head_dims=(32, 32),
-        scores=8.0 * 4 * 64 * 64,
+        scores=8.0 * 4 * 256 * 256,
         dtype="bf16",
     )
     gradient = op(
@@ -130,14 +130,14 @@ def test_values_of_an_image_are_not_copied_out_of_their_projection(first, copies
         dtype="bf16",
     )
     ops = [
-        op(first, Work.MATMUL, (0,), (1,), products=((1, 512, 27, 128),)),
+        op(first, Work.MATMUL, (0,), (1,), products=((1, 2048, 27, 128),)),
         op("native_layer_norm", Work.ELEMENTWISE, (1,), (2,)),
-        _linear((1, 512, 128, 384)),
+        _linear((1, 2048, 128, 384)),
         attention,
         gradient,
     ]
-    shapes = {1: (8, 128, 8, 8), 2: (8, 64, 128), 3: (512, 384), 4: (8, 4, 64, 32)}
-    made = _recording(ops, {**shapes, 5: (8, 4, 64, 32)})
+    shapes = {1: (8, 128, 16, 16), 2: (8, 256, 128), 3: (2048, 384), 4: (8, 4, 256, 32)}
+    made = _recording(ops, {**shapes, 5: (8, 4, 256, 32)})
     lives = attention_lives(made.ops, made.blocks, uses_of(made.ops, made.blocks, 0))
     assert sum(life.storage == 3 for life in lives) == copies
 
