@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <string>
+#include <unordered_map>
 
 namespace torchtpu {
 namespace {
@@ -36,30 +37,38 @@ void check_uniform(double from, double to, const at::Tensor& self) {
       });
 }
 
-bool is(const std::string& name, const char* op) {
-  return name == std::string("aten::") + op || name == std::string("aten::") + op + "_";
-}
+// A parameter that a distribution over all numbers has: its argument, PyTorch's words, what holds.
+struct Parameter {
+  size_t at;
+  const char* refusal;
+  bool (*holds)(double);
+};
 
-// The parameter of a distribution over all numbers, in the words of PyTorch's templates. Overloads
-// whose parameter is a tensor are checked where it has values.
-void check_shape(const std::string& name, c10::ArrayRef<c10::IValue> args) {
-  const bool of_means = name == "aten::normal.Tensor_float";
-  const size_t at = of_means || is(name, "exponential") || is(name, "geometric") ? 1 : 2;
-  if (args.size() <= at || !args[at].isDouble()) {
-    return;
-  }
-  const double given = args[at].toDouble();
-  if (is(name, "cauchy")) {
-    TORCH_CHECK(given > 0.0, "cauchy_ expects sigma > 0.0, but found sigma=", given);
-  } else if (is(name, "exponential")) {
-    TORCH_CHECK(given > 0.0, "exponential_ expects lambda > 0.0, but found lambda=", given);
-  } else if (is(name, "geometric")) {
-    TORCH_CHECK(0 < given && given < 1, "geometric_ expects p to be in (0, 1), but got p=", given);
-  } else if (is(name, "log_normal")) {
-    TORCH_CHECK(given > 0.0, "log_normal_ expects std > 0.0, but found std=", given);
-  } else if (of_means || is(name, "normal")) {
-    TORCH_CHECK(given >= 0.0, "normal expects std >= 0.0, but found std ", given);
-  }
+bool positive(double value) { return value > 0.0; }
+bool not_negative(double value) { return value >= 0.0; }
+bool inside_unit(double value) { return 0.0 < value && value < 1.0; }
+
+// By overload. Those whose parameter is a tensor are checked where it has values.
+const Parameter* parameter_of(const std::string& name) {
+  static const auto* known = [] {
+    auto* table = new std::unordered_map<std::string, Parameter>();
+    for (const char* end : {"", "_"}) {
+      table->insert({std::string("aten::cauchy") + end,
+                     {2, "cauchy_ expects sigma > 0.0, but found sigma=", &positive}});
+      table->insert({std::string("aten::exponential") + end,
+                     {1, "exponential_ expects lambda > 0.0, but found lambda=", &positive}});
+      table->insert({std::string("aten::geometric") + end,
+                     {1, "geometric_ expects p to be in (0, 1), but got p=", &inside_unit}});
+      table->insert({std::string("aten::log_normal") + end,
+                     {2, "log_normal_ expects std > 0.0, but found std=", &positive}});
+    }
+    const char* words = "normal expects std >= 0.0, but found std ";
+    table->insert({"aten::normal_", {2, words, &not_negative}});
+    table->insert({"aten::normal.Tensor_float", {1, words, &not_negative}});
+    return table;
+  }();
+  auto found = known->find(name);
+  return found == known->end() ? nullptr : &found->second;
 }
 
 }  // namespace
@@ -75,8 +84,12 @@ void check_random_bounds(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
     TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
   } else if (name == "aten::uniform_" || name == "aten::uniform") {
     check_uniform(args[1].toDouble(), args[2].toDouble(), args[0].toTensor());
-  } else {
-    check_shape(name, args);
+  } else if (const Parameter* parameter = parameter_of(name)) {
+    const c10::IValue& given = args[parameter->at];
+    if (given.isDouble()) {
+      const double value = given.toDouble();
+      TORCH_CHECK(parameter->holds(value), parameter->refusal, value);
+    }
   }
 }
 

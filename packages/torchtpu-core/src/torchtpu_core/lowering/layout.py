@@ -146,28 +146,33 @@ def _leading(sizes: Sequence[int], shape: Sequence[int]) -> int:
 
 def summed(x: jax.Array) -> jax.Array:
     """`x`, remembered as a sum of two tensors of its shape."""
-    sums = getattr(_local, "sums", None)
-    if sums is not None:
-        sums[id(x)] = x
-    return x
+    return _marked("sums", x)
 
 
 def is_sum(x: object) -> bool:
     """Whether `x` is remembered as such a sum."""
-    return id(x) in (getattr(_local, "sums", None) or ())
+    return _is_marked("sums", x)
 
 
 def of_all_keys(log_sums: jax.Array) -> jax.Array:
     """The logarithm of a softmax's sums, remembered as that of all keys, not of one rank's."""
-    known = getattr(_local, "all_keys", None)
-    if known is not None:
-        known[id(log_sums)] = log_sums
-    return log_sums
+    return _marked("all_keys", log_sums)
 
 
 def is_of_all_keys(log_sums: object) -> bool:
     """Whether `log_sums` is remembered as such."""
-    return id(log_sums) in (getattr(_local, "all_keys", None) or ())
+    return _is_marked("all_keys", log_sums)
+
+
+def _marked(kind: str, x: jax.Array) -> jax.Array:
+    marked = getattr(_local, kind, None)
+    if marked is not None:
+        marked[id(x)] = x
+    return x
+
+
+def _is_marked(kind: str, x: object) -> bool:
+    return id(x) in (getattr(_local, kind, None) or ())
 
 
 def rows_of(x: jax.Array) -> jax.Array | None:
