@@ -81,10 +81,8 @@ def test_what_an_error_function_makes_is_kept_beside_its_product(approximate, be
         assert sizes[4].end > 5  # the gradient of the second weight reads it
 
 
-@pytest.mark.parametrize(
-    ("moved", "beside"), [((512, 8, 128), {4}), ((8, 128, 512), {4}), (None, set())]
-)
-def test_of_tokens_it_is_kept_beside_where_a_norm_of_theirs_is_moved(moved, beside) -> None:
+@pytest.mark.parametrize("moved", [(512, 8, 128), (8, 128, 512), None])
+def test_of_tokens_it_is_computed_again(moved) -> None:
     tokens = (8, 512, 128)
     made = _network(approximate=False)
     made.blocks[2].shape = tokens
@@ -92,7 +90,7 @@ def test_of_tokens_it_is_kept_beside_where_a_norm_of_theirs_is_moved(moved, besi
     if moved:
         made.ops.insert(2, op("clone", Work.MOVE, (2,), (11,)))
         made.blocks[11] = replace(made.blocks[2], shape=moved)
-    assert kept_beside(made.ops, made.blocks) == beside
+    assert kept_beside(made.ops, made.blocks) == set()
 
 
 def test_products_of_what_no_convolution_made_are_computed_from_again() -> None:

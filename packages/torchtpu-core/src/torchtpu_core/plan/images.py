@@ -3,9 +3,8 @@
 
 XLA's TPU compiler keeps such a product rounded to 16 bits, and writes what an error function makes
 of it beside it: it does not compute that again for the product that reads it and for the gradient
-of that one's weight. A GELU by tanh it does, and so it does either of tokens that stay where they
-are from layer to layer. Their norms are moved for a product by `nn.MultiheadAttention` and by
-layers over positions, but not by attention as most write it out.
+of that one's weight. A GELU by tanh it does, and so it does either of pixels that are joined to
+tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torchtpu_core.plan.norms import NORMS
 from torchtpu_core.plan.records import Block, Op, Work
 
 #: Dimensions of an image of a convolution.
@@ -85,7 +83,7 @@ def kept_beside(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
         ops: the operators of a step.
         blocks: storages by identifier.
     """
-    products = products_of_images(ops, blocks) & _made_where_moved(ops, blocks)
+    products = products_of_images(ops, blocks) & _products_of_maps(ops, blocks)
     images = {s for op in ops if op.name.startswith("convolution") for s in op.writes[:1]}
     found: set[int] = set()
     for op in ops:
@@ -96,27 +94,14 @@ def kept_beside(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     return found
 
 
-def _made_where_moved(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
-    """Results of products of maps, and of tokens as many as of a norm that is moved."""
-    normed: set[int] = set()
-    moved: set[int] = set()
-    for op in ops:
-        if op.name in NORMS:
-            normed.update(op.writes[:1])
-        elif op.name in _MOVES and op.reads and op.reads[0] in normed & blocks.keys():
-            normed.update(op.writes)
-            shape = blocks[op.reads[0]].shape
-            others = (blocks[s].shape for s in op.writes if s in blocks)
-            if any(other != shape for other in others):
-                moved.add(math.prod(shape))
+def _products_of_maps(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
+    """Results of products of images whose pixels are dimensions of their own."""
     images = images_of(ops, blocks)
     return {
         storage
         for op in ops
         if op.work is Work.MATMUL and not op.name.startswith("convolution")
-        if any(
-            images[s].is_map or math.prod(blocks[s].shape) in moved for s in op.reads if s in images
-        )
+        if any(images[s].is_map for s in op.reads if s in images)
         for storage in op.writes
     }
 
