@@ -23,6 +23,7 @@ from torchtpu_core.lowering import (
     reductions,
     scans,
     shape,
+    softmax,
     sorting,
     upsample,
 )
@@ -364,3 +365,13 @@ def test_products_of_64_bit_integers_are_sums_that_a_tpu_has(x, y, dimensions) -
         )
     assert "dot_general" not in text
     np.testing.assert_array_equal(dot, summed)
+
+
+def test_log_softmax_keeps_its_operand_and_nothing_of_its_size_beside_it() -> None:
+    x = RANDOM.standard_normal((3, 9)).astype("float32")
+    x[0, 2], x[1] = np.inf, -np.inf
+    text, results = both(lambda a: softmax.log_softmax(a, 1, False), x)
+    assert [
+        line for line in text.splitlines() if "optimization_barrier" in line and "[3,1]" in line
+    ]
+    np.testing.assert_array_equal(*results)

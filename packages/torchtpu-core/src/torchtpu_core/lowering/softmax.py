@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu_core.lowering import cut_rows, dtypes
+from torchtpu_core.lowering import cut_rows, dtypes, mxu
 from torchtpu_core.lowering.table import Lowering, native
 from torchtpu_core.simulator.rates import LANES, SUBLANES
 
@@ -95,8 +95,12 @@ def log_softmax(self: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     if x.ndim == 0:
         x = x - x
     elif x.size:
-        shifted = _shifted(x, dim)
-        x = shifted - lax.log(jnp.sum(lax.exp(shifted), axis=dim, keepdims=True))
+        top = jnp.max(x, axis=dim, keepdims=True)
+        total = jnp.sum(lax.exp(x - top), axis=dim, keepdims=True)
+        if mxu.lowers_for("tpu"):
+            # So that `x - top` is not written beside `x` for both of its readers.
+            top = lax.optimization_barrier(top)
+        x = (x - top) - lax.log(total)
     return x.astype(_result(self, half_to_float))
 
 
