@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from torchtpu_core.lowering import mxu, normalization
+import torch
+from torchtpu_core.lowering import copies, layout, mxu, normalization
 
 RANDOM = np.random.default_rng(0)
 
@@ -44,3 +45,20 @@ def test_group_norm_puts_few_images_together(sizes, parted) -> None:
         found = jax.jit(norm)(x, grad)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert text.count("optimization_barrier") == 2 * parted  # forward and backward
+
+
+def test_what_autocast_casts_for_the_norm_is_put_together_before() -> None:
+    x = RANDOM.standard_normal((2, 16, 12, 12)).astype(jnp.bfloat16)
+
+    def norm(x: jax.Array) -> jax.Array:
+        with layout.remembering():
+            wide = copies._to_copy(x, dtype=torch.float32)
+            return normalization.native_group_norm(wide, None, None, 2, 16, 144, 4, eps=1e-5)[0]
+
+    expected = norm(x)
+    with mxu.for_platform("tpu"):
+        text = str(jax.make_jaxpr(norm)(x))
+        found = jax.jit(norm)(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    (barrier,) = (line for line in text.splitlines() if "optimization_barrier" in line)
+    assert "bf16[2,16,12,12]" in barrier and found.dtype == jnp.float32

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.records import Phase, Recording, Work
@@ -105,3 +107,13 @@ def test_group_norms_of_few_images_keep_these_whole() -> None:
     parts = lives_in_parts(made.ops, made.blocks, lambda storage: 1)
     operands = sorted((one.first, one.end) for one in parts if one.storage == 3)
     assert operands == [(3, 4), (4, 5)]  # made for each convolution, and for no column
+
+
+def test_what_is_cast_for_such_a_norm_is_kept_as_it_was() -> None:
+    made = _normed(2)
+    size = 2 * 32 * 64 * 64 * 2
+    made.blocks[1].size_bytes = size
+    made.ops[1] = replace(made.ops[1], read_bytes=(size,), write_bytes=(2 * size,))
+    lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
+    kept = [(one.storage, one.size_bytes) for one in lives if one.first < 4 and one.end > 5]
+    assert [one for one in kept if one[0] and one[1] >= size] == [(1, 2 * size)]

@@ -24,7 +24,7 @@ def _to_copy(
         return self
     to = dtypes.to_numpy(dtype)
     if cut_rows.of(self) is None and layout.cut_from(self) is None:
-        return cast(self, to)
+        return layout.widened(cast(self, to), self)
     return layout.by_rows(self, lambda rows: cast(rows, to))
 
 

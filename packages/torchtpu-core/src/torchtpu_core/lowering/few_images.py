@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import jax
 from jax import lax
 
-from torchtpu_core.lowering import mxu
+from torchtpu_core.lowering import layout, mxu
 
 #: Parts of the split dimension, and images from which none is split: libtpu split 7, and not 8.
 PARTS = 8
@@ -34,8 +34,11 @@ def is_split(shape: Sequence[int]) -> bool:
 
 
 def whole(x: jax.Array) -> jax.Array:
-    """`(N, C, *S)`, put together of its parts for what needs statistics of each image, or wave."""
+    """`(N, C, *S)`, put together of its parts for what needs statistics of each image, or wave.
+
+    Under autocast that is what was cast to float32.
+    """
     shape = (*x.shape[:2], 1, x.shape[2]) if x.ndim == _WAVE_RANK else x.shape
     if mxu.lowers_for("tpu") and is_split(shape):
-        return lax.optimization_barrier(x)
+        return lax.optimization_barrier(layout.narrow(x)).astype(x.dtype)
     return x

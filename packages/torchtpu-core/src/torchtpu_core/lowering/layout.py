@@ -28,7 +28,18 @@ from jax import lax
 from torchtpu_core.lowering import images
 
 _local = threading.local()
-_KINDS = ("sources", "ramps", "joined", "flipped", "split", "cuts", "sums", "all_keys", "moves")
+_KINDS = (
+    "sources",
+    "ramps",
+    "joined",
+    "flipped",
+    "split",
+    "cuts",
+    "sums",
+    "all_keys",
+    "moves",
+    "narrow",
+)
 #: Lanes of a TPU's registers and tiles, along which the last dimension lies.
 LANES = 128
 #: Rows of such a tile, along which the dimension before it lies.
@@ -84,6 +95,20 @@ def origin(x: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
         return x, lambda y: y
     move, (root, before) = entry[2], origin(entry[1])
     return root, lambda y: move(before(y))
+
+
+def widened(result: jax.Array, source: jax.Array) -> jax.Array:
+    """`result`, remembered as `source` in a wider dtype."""
+    narrow = getattr(_local, "narrow", None)
+    if narrow is not None and result.dtype.itemsize > source.dtype.itemsize:
+        narrow[id(result)] = (result, source)
+    return result
+
+
+def narrow(x: jax.Array) -> jax.Array:
+    """What `x` was before it was cast to a wider dtype, or `x`."""
+    entry = (getattr(_local, "narrow", None) or {}).get(id(x))
+    return x if entry is None else entry[1]
 
 
 def source_of(x: jax.Array) -> tuple[jax.Array, tuple[int, ...]] | None:

@@ -65,11 +65,19 @@ def operands_of_parts(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
 def whole_images(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, float]:
     """Padded over plain elements of what group norms have put together, by storage.
 
+    An image that is cast to a wider dtype for its norm, as under autocast, is put together before.
+
     Args:
         ops: the operators of a step.
         blocks: storages by identifier.
     """
-    read = {op.reads[0] for op in ops if op.name == _NORM and op.reads} & blocks.keys()
+    narrow = {
+        op.writes[0]: op.reads[0]
+        for op in ops
+        if op.name == "_to_copy" and op.reads and sum(op.read_bytes) < sum(op.write_bytes)
+    }
+    norms = (op.reads[0] for op in ops if op.name == _NORM and op.reads)
+    read = {narrow.get(image, image) for image in norms} & blocks.keys()
     shapes = {s: blocks[s].shape for s in read if is_split(blocks[s].shape)}
     return {s: tile_padding(shape[-2], shape[1]) for s, shape in shapes.items()}
 
