@@ -215,6 +215,12 @@ class Ledger:
         if first:
             self.on_failure()
 
+    def close(self, failure: Failure) -> None:
+        """Let nothing begin any more, in a process that lacks the threads of this one."""
+        self._condition = threading.Condition()  # such a thread may have held the old one
+        self.failure, self.seen = failure, True
+        self.abort.set()
+
     def launched(self, pending: Pending) -> None:
         """Note that a collective has begun on this rank."""
         pending.launched_s = time.monotonic()

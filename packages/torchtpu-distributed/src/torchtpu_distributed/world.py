@@ -30,7 +30,7 @@ from torchtpu_distributed.errors import (
     ProcessGroupError,
 )
 from torchtpu_distributed.joining import Joined
-from torchtpu_distributed.ledger import Ledger
+from torchtpu_distributed.ledger import Failure, Ledger
 from torchtpu_distributed.processes import (
     Process,
     is_running,
@@ -48,6 +48,11 @@ _STUCK_S = 2.0
 _WITHOUT_CODE = (
     "a collective of a process group that failed still waits for another rank, so that this "
     "process is ended here, with code 1, whatever the script has ended with."
+)
+_FORKED = (
+    "this process was forked from rank {rank} and is no rank itself: only the rank calls "
+    "collectives, makes groups and leaves them. Call them in the rank, and hand what this process "
+    "finds to it, or start a process of its own with multiprocessing's 'spawn'."
 )
 #: How long a store that a process hosts outlives its failure, for ranks that read it.
 _READ_S = 1.5
@@ -126,6 +131,17 @@ class World:
         if self.free:  # nothing is left to do at the end of the process
             atexit.unregister(self.at_exit)
         return self.free
+
+    def leave_to_parent(self) -> None:
+        """Have no part in it, in a process that was forked from this rank.
+
+        A fork has none of the rank's threads, without which no wait would end, and shares its
+        connections and its place among the ranks, so that others would hear it as the rank.
+        """
+        atexit.unregister(self.at_exit)
+        self.ended = self.free = True
+        self.ledger.close(Failure(CollectiveError, _FORKED.format(rank=self.rank)))
+        self.ledger.keep(list(dist.distributed_c10d._world.pg_map))  # gloo joins its threads
 
     def at_exit(self) -> None:
         """Tell the others why this rank ends, and end even if a thread still waits for them."""
@@ -226,6 +242,14 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
     active.world = world
     atexit.register(world.at_exit)
     return world
+
+
+def _after_fork() -> None:
+    if active.world is not None:
+        active.world.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _is_by_gloo() -> bool:
