@@ -153,6 +153,57 @@ def test_masks_of_blocks_made_in_the_graph_share_programs(backend: str) -> None:
     assert not bounded_program.reasons
 
 
+def looked_up(table: Tensor, known: int) -> Any:
+    """Attention with a bias per key, which only the first `known` keys have."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor = table) -> Tensor:
+        mask = create_block_mask(lambda b, h, i, j: j < known, None, None, 16, 16, device=q.device)
+        return flex_attention(
+            q, k, v, score_mod=lambda s, b, h, i, j: s + table[j], block_mask=mask
+        )
+
+    return attend
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_index_that_the_mask_hides_may_be_anything(dynamic: bool) -> None:
+    table = torch.randn(8)
+    clamped = torch.arange(16).clamp(max=7)
+    on_cpu = [x.requires_grad_() for x in (*operands(), table)]
+    on_tpu = [x.detach().to("tpu").requires_grad_() for x in on_cpu]
+    expected = written_out(
+        *on_cpu[:3], lambda s, b, h, i, j: s + on_cpu[3][clamped], lambda b, h, i, j: j < 8
+    )
+    attend = looked_up(on_tpu[3], 8)
+    actual = torch.compile(attend, backend="tpu", fullgraph=True, dynamic=dynamic)(*on_tpu)
+    torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+    expected.square().sum().backward()
+    actual.square().sum().backward()
+    for a, e in zip(on_tpu, on_cpu, strict=True):
+        torch.testing.assert_close(a.grad.cpu(), e.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_index_that_the_mask_shows_is_checked() -> None:
+    attend = looked_up(torch.randn(8, device="tpu"), 9)
+    q, k, v = (x.to("tpu") for x in operands())
+    with pytest.raises(IndexError, match="out of bounds for dimension 0 with size 8"):
+        torch.compile(attend, backend="tpu", fullgraph=True)(q, k, v).cpu()
+
+
+def test_gradient_of_a_captured_tensor_is_of_the_same_program() -> None:
+    table = torch.randn(16, device="tpu", requires_grad=True)
+    q, k, v = (x.to("tpu") for x in operands())
+    compiled = torch.compile(looked_up(table, 16), backend="tpu", fullgraph=True)
+    torch.autograd.grad(compiled(q, k, v).sum(), table)
+    out = compiled(q, k, v)
+    grad = torch.ones_like(out)
+    torch.tpu.synchronize()
+    before = torch.tpu.counters()["runs"]
+    torch.autograd.grad(out, table, grad)
+    torch.tpu.synchronize()
+    assert torch.tpu.counters()["runs"] - before == 1
+
+
 def test_torchs_refusals_on_the_cpu_are_unchanged() -> None:
     q, k, v = (x.requires_grad_() for x in operands())
     with pytest.raises(Exception, match="does not support backward on CPU"):

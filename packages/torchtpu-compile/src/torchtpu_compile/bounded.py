@@ -139,7 +139,7 @@ def _apply(call: Call) -> Any:
 
 def _asserted(call: Call) -> None:
     condition = call.sizes.filled(call.args[0], True).array
-    require_true(condition, *call.args[1:])
+    require_true(call.node, condition, *call.args[1:])
 
 
 def _touches_padding(call: Call) -> bool:

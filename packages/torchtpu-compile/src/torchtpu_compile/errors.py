@@ -19,6 +19,8 @@ from torchtpu_core.lowering import checks, refusals
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 _PYTHON = str(Path(traceback.__file__).parent)
+#: In the meta of an assertion that we made: the class of the error; RuntimeError without it.
+ASSERTED = "torchtpu_error"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -145,10 +147,12 @@ def describe(node: torch.fx.Node) -> str:
 
 
 def require_true(
-    condition: jax.Array, message: str = "Expected Tensor with single nonzero value, but got zero"
+    node: torch.fx.Node,
+    condition: jax.Array,
+    message: str = "Expected Tensor with single nonzero value, but got zero",
 ) -> None:
-    """Let the program report a condition of the graph that does not hold."""
-    checks.require(condition != 0, RuntimeError, message)
+    """Let the program report that the condition of an assertion does not hold."""
+    checks.require(condition != 0, node.meta.get(ASSERTED, RuntimeError), message)
 
 
 def refuse_dtypes(nodes: Iterable[torch.fx.Node]) -> None:

@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchtpu_compile import control_flow
+from torchtpu_compile import control_flow, flex_indices
+from torchtpu_compile.errors import ASSERTED
+from torchtpu_compile.placement import ASSERTIONS
 
 _NAMES = frozenset({"flex_attention", "flex_attention_backward"})
 #: Of the backward op: where the derivative of `score_mod` is among the arguments.
@@ -53,7 +55,11 @@ def expand(module: GraphModule) -> None:
     for node in found:
         _replace(module, node, _definition(node))
     if found:
-        module.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+        module.graph.eliminate_dead_code(is_impure_node=_has_effect)
+
+
+def _has_effect(node: Node) -> bool:
+    return node.op in ("placeholder", "output") or node.target in ASSERTIONS
 
 
 def _is_flex(node: Node) -> bool:
@@ -90,12 +96,17 @@ def _definition(node: Node) -> GraphModule:
         if not forward:
             args = (*args[:-2], _wanting_gradients(args[-2], wanted), args[-1])
         with torch.no_grad():
+            if forward:
+                flex_indices.require_legal(*args, **kwargs)
             return formula(*args, **kwargs)
 
     example = [n.meta["val"] for n in sources]
     mode = next(t.fake_mode for t in _operands(node) if hasattr(t, "fake_mode"))
+    forms = {**missing_rows(tables.current()), **flex_indices.decompositions()}
     with mode:
-        return make_fx(function, decomposition_table=missing_rows(tables.current()))(*example)
+        made = make_fx(function, decomposition_table=forms)(*example)
+    flex_indices.uncheck(made.graph)
+    return made
 
 
 def _gradients_of_buffers(node: Node) -> Sequence[Any]:
@@ -145,6 +156,8 @@ def _copied(module: GraphModule, inner: Node, values: dict[Node, Node], place: N
         tensor = made.meta["val"]  # a number that vmap took for a tensor
         made.target = torch.ops.aten.scalar_tensor.default
         made.kwargs = {"dtype": tensor.dtype, "device": tensor.device}
+    elif made.target in ASSERTIONS:
+        made.meta[ASSERTED] = IndexError
     if inner.op == "get_attr":
         made.target = f"_{place.name}_{inner.target}"
         constant = control_flow.module_of(inner)

@@ -280,7 +280,7 @@ def _run_op(
     rng: Rng | None,
 ) -> Any:
     if node.target in ASSERTIONS:
-        return require_true(*args)
+        return require_true(node, *args)
     if control_flow.is_control_flow(node):
         return control_flow.lower(node, args, lambda n, env: run_node(n, env, tables))
     if node.target is rng_states.SAVES:

@@ -6,6 +6,7 @@ Indices in the padding are zero; negative ones count from the true end.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +22,16 @@ from torchtpu_compile.padded import Dim, Padded, is_padded, padded_size, true_si
 from torchtpu_compile.symbols import same
 
 
-def clean(call: Call, index: Padded, dim: Dim, *, negative: bool, by_row: bool = True) -> Padded:
-    """Indices into a dimension: 0 in the padding, non-negative and checked.
+def clean(
+    call: Call,
+    index: Padded,
+    dim: Dim,
+    *,
+    negative: bool,
+    by_row: bool = True,
+    check: bool = True,
+) -> Padded:
+    """Indices into a dimension: 0 in the padding, non-negative and checked (`check`).
 
     Of a dimension without padding the op's row does the latter, if it runs (`by_row`).
     """
@@ -31,9 +40,9 @@ def clean(call: Call, index: Padded, dim: Dim, *, negative: bool, by_row: bool =
         return index
     size = call.sizes.true(true_size(dim)).astype(index.array.dtype)
     low = -size if negative else jnp.zeros_like(size)
-    checks.require(
-        (index.array >= low) & (index.array < size), IndexError, "index out of range in self"
-    )
+    if check:
+        legal = (index.array >= low) & (index.array < size)
+        checks.require(legal, IndexError, "index out of range in self")
     return Padded(jnp.where(index.array < 0, index.array + size, index.array), index.dims)
 
 
@@ -60,7 +69,7 @@ def _embedding_backward(call: Call) -> Padded:
     return call.result(call.run())
 
 
-def _index(call: Call) -> Padded:
+def _index(call: Call, *, check: bool = True) -> Padded:
     x = call.sizes.compact(call.args[0])
     indices = call.args[1]
     used = [d for d, i in enumerate(indices) if i is not None]
@@ -69,7 +78,7 @@ def _index(call: Call) -> Padded:
     aligned = align(call.sizes, [indices[d] for d in used])
     cleaned: list[Any] = [None] * len(indices)
     for d, index in zip(used, aligned, strict=True):
-        cleaned[d] = clean(call, index, x.dims[d], negative=True)
+        cleaned[d] = clean(call, index, x.dims[d], negative=True, check=check)
     joint = joint_dims(aligned)
     call.args[:2] = [x, cleaned]
     rest = [dim for d, dim in enumerate(x.dims) if d not in used]
@@ -132,7 +141,7 @@ def _nonzero_static(call: Call) -> Padded:
     return call.result(call.run())
 
 
-def _index_put(call: Call) -> Padded:
+def _index_put(call: Call, *, check: bool = True) -> Padded:
     x = call.sizes.compact(call.args[0])
     indices, values = call.args[1], call.sizes.compact(call.args[2])
     adds = bool(call.arg("accumulate"))
@@ -141,7 +150,7 @@ def _index_put(call: Call) -> Padded:
         if len(used) > 1:
             raise refuse(call, "is indexed by a mask and by something else")
         return _put_through_mask(call, x, used[0], indices[used[0]], values, adds)
-    return _written(call, x, indices, values, adds, _checked)
+    return _written(call, x, indices, values, adds, _checked if check else _clipped)
 
 
 def _checked(call: Call, index: Padded, dim: Dim) -> jax.Array:
@@ -223,7 +232,7 @@ RULES: Mapping[str, Rule] = {
     "aten::embedding": _embedding,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::index.Tensor": _index,
-    "aten::_unsafe_index.Tensor": _index,
+    "aten::_unsafe_index.Tensor": functools.partial(_index, check=False),
     "aten::_unsafe_masked_index": _masked_index,
     "aten::_unsafe_masked_index_put_accumulate": _masked_index_add,
     "aten::index_select": _index_select,
@@ -231,5 +240,5 @@ RULES: Mapping[str, Rule] = {
     "aten::nonzero_static": _nonzero_static,
     "aten::index_put": _index_put,
     "aten::_index_put_impl": _index_put,
-    "aten::_unsafe_index_put": _index_put,
+    "aten::_unsafe_index_put": functools.partial(_index_put, check=False),
 }
