@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -151,6 +151,30 @@ def test_masks_of_blocks_made_in_the_graph_share_programs(backend: str) -> None:
         for a, e in zip(on_tpu, on_cpu, strict=True):
             torch.testing.assert_close(a.grad.cpu(), e.grad, rtol=1e-3, atol=1e-4)
     assert not bounded_program.reasons
+
+
+@pytest.fixture
+def rules_only() -> Iterator[None]:
+    """`torch.vmap` refuses what it would call once for each element."""
+    before = torch._C._functorch._is_vmap_fallback_enabled()
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    yield
+    torch._C._functorch._set_vmap_fallback_enabled(before)
+
+
+@pytest.mark.usefixtures("rules_only")
+def test_casts_are_traced_once_for_all_pairs() -> None:
+    """By Inductor's decompositions a cast is an operator without a rule for batches."""
+
+    def rounded(s: Tensor, b: Any, h: Any, i: Any, j: Any) -> Tensor:
+        return s.bfloat16().float()
+
+    check(
+        lambda q, k, v: flex_attention(q, k, v, score_mod=rounded),
+        lambda q, k, v: written_out(q, k, v, rounded, None),
+        *operands(),
+        backend="inductor",
+    )
 
 
 def looked_up(table: Tensor, known: int) -> Any:

@@ -11,6 +11,7 @@ of positions exist in that program: memory grows with their number.
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 import types
@@ -91,7 +92,7 @@ def _definition(node: Node) -> GraphModule:
         known = dict(zip(sources, values, strict=True))
         args, kwargs = torch.fx.node.map_arg(
             (node.args, node.kwargs),
-            lambda n: control_flow.module_of(n) if _is_module(n) else known[n],
+            lambda n: _of_batches(control_flow.module_of(n)) if _is_module(n) else known[n],
         )
         if not forward:
             args = (*args[:-2], _wanting_gradients(args[-2], wanted), args[-1])
@@ -107,6 +108,19 @@ def _definition(node: Node) -> GraphModule:
         made = make_fx(function, decomposition_table=forms)(*example)
     flex_indices.uncheck(made.graph)
     return made
+
+
+def _of_batches(module: GraphModule) -> GraphModule:
+    """A function of one pair of positions, of operators that `torch.vmap` has rules for.
+
+    It would call any other once for each pair.
+    """
+    graph = copy.deepcopy(module.graph)
+    for node in graph.nodes:
+        if node.target is torch.ops.prims.convert_element_type.default:
+            node.target = torch.ops.aten._to_copy.default
+            node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
+    return GraphModule(module, graph)
 
 
 def _gradients_of_buffers(node: Node) -> Sequence[Any]:
