@@ -153,6 +153,21 @@ def test_masks_of_blocks_made_in_the_graph_share_programs(backend: str) -> None:
     assert not bounded_program.reasons
 
 
+def test_compiled_masks_of_blocks_share_programs() -> None:
+    """The length of a block is a symbol too, by which the number of blocks is divided."""
+
+    def causal(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return i >= j
+
+    compiled = torch.compile(create_block_mask, backend="tpu", dynamic=True)
+    bounded_program.reasons.clear()
+    for length, block in ((40, 16), (56, 16), (60, 20)):
+        actual = compiled(causal, 1, None, length, length, "tpu", BLOCK_SIZE=block)
+        expected = create_block_mask(causal, 1, None, length, length, "cpu", BLOCK_SIZE=block)
+        assert torch.equal(actual.to_dense().cpu(), expected.to_dense())
+    assert not bounded_program.reasons
+
+
 @pytest.fixture
 def rules_only() -> Iterator[None]:
     """`torch.vmap` refuses what it would call once for each element."""
