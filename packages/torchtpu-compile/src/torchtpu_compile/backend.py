@@ -20,6 +20,7 @@ from torchtpu_core.tpu import init
 
 from torchtpu_compile import (
     inductor_ops,
+    multiples,
     optimizer_steps,
     random_ops,
     records,
@@ -123,6 +124,7 @@ def compile_graph(
     """A functional graph as a function that takes a list and empties it (boxed)."""
     with _disable_current_modes():  # AOTAutograd calls this under its fake mode
         rows = {**inductor_ops.ROWS, **random_ops.ROWS, **tables.current()}
+        multiples.fix(module.graph)
         executable = Executable(name, module, rows, options.policy, aliases)
 
     run = executable.entry()

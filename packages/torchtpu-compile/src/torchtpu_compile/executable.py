@@ -21,7 +21,6 @@ from torchtpu_core.runtime import clients
 from torchtpu_compile import (
     asserted,
     carried_numbers,
-    divisors,
     factory_devices,
     flex_attention,
     late_waits,
@@ -76,7 +75,6 @@ class Executable:
         policy: Callable[[], BucketPolicy] = BucketPolicy,
         aliases: bool = False,
     ) -> None:
-        divisors.fix(module.graph)
         carried_numbers.make_tensors(module)
         transformed_numbers.make_tensors(module.graph)
         rng_states.annotate(module)
