@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.recurrent_memory import lives_in_loops
 from torchtpu_core.plan.session import record
 
 
@@ -21,6 +22,24 @@ def test_recurrent_layers_are_the_loops_that_run(layer, tmp_path) -> None:
     names = [op.name for op in made.ops]
     assert names.count("recurrent_layer") == names.count("recurrent_layer_backward") == 1
     assert "mm" not in names
+
+
+@pytest.mark.parametrize(("layer", "gates", "briefly"), [("LSTM", 64, 0), ("GRU", 48, 1)])
+def test_gradients_of_gates_stay_until_the_last_loop(layer, gates, briefly, tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        f"layer = torch.nn.{layer}(8, 16, 2).to('tpu')\n"
+        "layer(torch.ones(5, 2, 8, device='tpu'))[0].sum().backward()\n"
+    )
+    ops = record(script, [], parse_slice("v5e:1x1"), 1).ops
+    lives = lives_in_loops(ops)
+    assert {life.size_bytes for life in lives} == {5 * 2 * gates * 4}
+    loops = [i for i, op in enumerate(ops) if op.name == "recurrent_layer_backward"]
+    spans = [(life.first, life.end) for life in lives if life.first in loops]
+    assert [one for one in spans if one[1] == loops[-1] + 1 and one[0] == loops[0]]
+    assert len(spans) == 2 * (1 + briefly)
+    assert len(lives) == len(spans) + 2  # and the gates of each forward pass
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,26 @@ def test_report_names_fusions_and_their_lines(programs) -> None:
     assert report["memory"]["peak_bytes"] == 1048576 + 524288 + 2097152
 
 
+def test_what_a_loop_carries_lives_until_its_result_is_read() -> None:
+    text = """ENTRY %main (a: f32[256]) -> f32[256] {
+  %a = f32[256]{0} parameter(0)
+  %one = f32[256]{0} negate(%a)
+  %other = f32[256]{0} negate(%a)
+  %both = (f32[256]{0}, f32[256]{0}) tuple(%one, %other)
+  %loop = (f32[256]{0}, f32[256]{0}) while(%both), condition=%c, body=%b
+  %first = f32[256]{0} get-tuple-element(%loop), index=0
+  %late = f32[256]{0} negate(%a)
+  ROOT %last = f32[256]{0} add(%late, %first)
+}
+"""
+    buffers = """allocation 1: size 2048, preallocated-temp:
+ value: <1 one @0> (size=1024,offset=0): f32[256]{0}
+ value: <2 other @0> (size=1024,offset=1024): f32[256]{0}
+"""
+    found = {life.place: life.last for life in lives(buffers, hlo.read(text))}
+    assert found == {0: 7, 1024: 4}
+
+
 def test_part_of_a_tuple_lives_until_its_own_last_reader() -> None:
     text = """ENTRY %main (a: f32[256]) -> f32[256] {
   %a = f32[256]{0} parameter(0)

@@ -28,6 +28,7 @@ from torchtpu_core.plan.recomputed import (
     sources_of,
 )
 from torchtpu_core.plan.records import Block, Category, Op, Work
+from torchtpu_core.plan.recurrent_memory import lives_in_loops
 from torchtpu_core.plan.result_layouts import copied_results
 from torchtpu_core.plan.rows import RANK, RANK_OF_EXPERTS, rows_of, streams_of
 from torchtpu_core.plan.shared_places import FreePlace, free_places
@@ -85,7 +86,7 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
     lives += [*broadcast_lives(broadcasts), *copied_results(ops, blocks, uses)]
     lives += [*lives_in_groups(ops, blocks), *lives_in_parts(ops, blocks, size_of)]
-    lives += lives_of_updates(ops, blocks)
+    lives += [*lives_in_loops(ops), *lives_of_updates(ops, blocks)]
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []
     for storage, size in fixed.items():

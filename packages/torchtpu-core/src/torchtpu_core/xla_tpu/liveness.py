@@ -8,9 +8,10 @@ that only rename others (tuples, bitcasts, ends of copies) keep what they name a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchtpu_core.xla_tpu.hlo import Module
+from torchtpu_core.xla_tpu.hlo import Instruction, Module
 
 _VALUE = re.compile(
     r"^ value: <\d+ (?P<name>[\w.-]+)(?:\{(?P<part>[\d,]*)\})? @\d+> "
@@ -43,19 +44,7 @@ def lives(buffers: str, module: Module) -> list[Life]:
     """The temporaries of the entry computation."""
     entry = module.computations.get(module.entry, [])
     index = {one.name: place for place, one in enumerate(entry)}
-    last = dict(index)
-    parts: dict[tuple[str, str], int] = {}  # of results that are tuples
-    for place in range(len(entry) - 1, -1, -1):
-        one = entry[place]
-        renames = one.opcode in _RENAMES or one.opcode.endswith(("-done", "-start"))
-        part = _PART.search(one.text) if one.opcode == "get-tuple-element" else None
-        for name in one.operands:
-            if name in last:
-                needed = last[one.name] if renames else place
-                last[name] = max(last[name], needed)
-                if part:
-                    key = (name, part[1])
-                    parts[key] = max(parts.get(key, 0), needed)
+    last, parts = _last_needs(entry)
     taken_apart = {name for name, _ in parts}
     found = []
     inside = False
@@ -83,3 +72,35 @@ def lives(buffers: str, module: Module) -> list[Life]:
                         )
                     )
     return found
+
+
+def _last_needs(
+    entry: Sequence[Instruction],
+) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+    """The last place that needs each result, and each part of those that are tuples.
+
+    A loop leaves its results where its operands are, part by part.
+    """
+    last = {one.name: place for place, one in enumerate(entry)}
+    parts: dict[tuple[str, str], int] = {}
+    for place in range(len(entry) - 1, -1, -1):
+        one = entry[place]
+        if one.opcode == "while":
+            for (name, part), needed in [*parts.items()]:
+                if name == one.name:
+                    parts[one.operands[0], part] = needed
+            last[one.operands[0]] = place
+            continue
+        renames = one.opcode in _RENAMES or one.opcode.endswith(("-done", "-start"))
+        taken = _PART.search(one.text) if one.opcode == "get-tuple-element" else None
+        for position, name in enumerate(one.operands):
+            if name not in last:
+                continue
+            needed = last[one.name] if renames else place
+            if one.opcode == "tuple":
+                needed = max(needed, parts.get((one.name, str(position)), 0))
+            last[name] = max(last[name], needed)
+            if taken:
+                key = (name, taken[1])
+                parts[key] = max(parts.get(key, 0), needed)
+    return last, parts
