@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from torchtpu_core.plan.attention_memory import attention_lives
-from torchtpu_core.plan.images import kept_beside, products_of_images
+from torchtpu_core.plan.images import images_of, kept_beside, products_of_images
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.records import Op, Phase, Recording, Work
 from torchtpu_core.plan.tiles import padded_sizes
@@ -209,3 +209,13 @@ def test_an_interpolated_image_is_written_as_it_is_joined_for_a_convolution(
     found = {one.storage for one in lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives}
     assert (4 in found) == written
     assert found.isdisjoint((2, 3))
+
+
+def test_some_of_an_images_features_lie_as_the_image_does() -> None:
+    made = _network(approximate=False)
+    made.ops.insert(1, op("tanh", Work.ELEMENTWISE, (1,), (11,)))
+    batch, _, *places = IMAGE
+    for shape, found in (((batch, 3, *places), 3), ((batch, 3, places[0], 1), None)):
+        made.blocks[11] = replace(made.blocks[1], shape=shape)
+        image = images_of(made.ops, made.blocks).get(11)
+        assert (image and image.features) == found

@@ -56,10 +56,18 @@ def images_of(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, Image]:
         elif op.work is Work.ELEMENTWISE or op.name in _MOVES:
             for read in (s for s in op.reads if s in found and s in blocks):
                 count = math.prod(blocks[read].shape)
-                for storage in (s for s in made if math.prod(blocks[s].shape) == count):
-                    is_map = len(blocks[storage].shape) >= _RANK
-                    found[storage] = replace(found[read], is_map=is_map)
+                for storage in made:
+                    shape = blocks[storage].shape
+                    if math.prod(shape) == count:
+                        found[storage] = replace(found[read], is_map=len(shape) >= _RANK)
+                    elif _is_of_features(shape, blocks[read].shape):
+                        found[storage] = replace(found[read], features=shape[1])
     return found
+
+
+def _is_of_features(shape: Sequence[int], image: Sequence[int]) -> bool:
+    """Whether a shape is that of some of an image's features, as of a gate's."""
+    return len(shape) == len(image) >= _RANK and (shape[0], *shape[2:]) == (image[0], *image[2:])
 
 
 def products_of_images(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
