@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -55,3 +56,21 @@ def test_declared_maximum_bounds_the_bucket() -> None:
 @pytest.mark.parametrize(("size", "expected"), [(1, 8), (8, 8), (9, 16)])
 def test_bucket_size_rounds_to_a_multiple(size: int, expected: int) -> None:
     assert BucketPolicy(multiple=8).padded((size,), (None,)) == (expected,)
+
+
+@given(st.lists(st.integers(1, 3000), min_size=2, max_size=4).map(tuple))
+def test_padding_of_large_values_is_limited_as_a_whole(sizes: tuple[int, ...]) -> None:
+    policy = BucketPolicy(bytes_at=lambda at: 4 * math.prod(at))
+    upper = (None,) * len(sizes)
+    for most in (4.0, 1.125):
+        padded = policy.padded(sizes, upper)
+        assert all(n >= true for n, true in zip(padded, sizes, strict=True))
+        if 4 * math.prod(padded) > 2**29:
+            assert math.prod(padded) <= most * math.prod(sizes)
+        for _ in range(8):
+            policy.padded(sizes, upper)
+
+
+def test_numbers_that_are_no_sizes_keep_their_bucket() -> None:
+    policy = BucketPolicy(bytes_at=lambda at: at[0] ** 2)
+    assert policy.padded((33_000, 3), (None, None)) == (65_536, 16)

@@ -28,7 +28,7 @@ from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, Scalar
 from torchtpu_core.lowering.rng import Rng
 
-from torchtpu_compile import numbers
+from torchtpu_compile import numbers, value_bytes
 from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.guard_equations import largest_that_holds
@@ -113,6 +113,8 @@ class BoundedProgram:
         self.layouts = [_layout(n, interface) for n in interface.outputs]
         self._sources = sources_of(_symbols(interface), interface, self._shapes)
         self.symbols = [source.symbol for source in self._sources]
+        nodes = (*interface.tensors, *interpreter.nodes)
+        policy.bytes_at = value_bytes.of_nodes(nodes, self.symbols)
         self._upper = tuple(_upper(s, interface) for s in self.symbols)
         self._entries: dict[tuple[int, ...], _Entry] = {}
         is_open = [not all(map(is_static, exprs)) for exprs in self._shapes]

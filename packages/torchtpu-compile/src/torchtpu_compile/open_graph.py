@@ -89,6 +89,13 @@ class OpenGraph:
         """The sizes of an operand as an op sees it."""
         return [expression(n) for n in self.ops[op].operands[index].meta["val"].shape]
 
+    @property
+    def values(self) -> list[tuple[list[sympy.Expr], int]]:
+        """The sizes of all operands and results, and the bytes of an element of each."""
+        operands = [node.meta["val"] for op in self.ops for node in op.operands]
+        tensors = [*operands, *(value for op in self.ops for value in op.values)]
+        return [([expression(n) for n in t.shape], t.itemsize) for t in tensors]
+
     @functools.cached_property
     def shaping(self) -> tuple[bool, ...]:
         """Of each symbol, whether it is part of a size; the other ones are numbers only."""

@@ -34,6 +34,7 @@ from torchtpu_compile.open_graph import OpenGraph, Pattern, arranged
 from torchtpu_compile.padded import Padded, Sizes, padded_size
 from torchtpu_compile.step_key import source
 from torchtpu_compile.symbols import expression
+from torchtpu_compile.value_bytes import LargestValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class OpenOps:
         self.live: list[tuple[int, int]] = description["live"]
         self.scalar_count: int = description["scalar_count"]
         self.lock = threading.RLock()
-        self.policy = BucketPolicy()
+        self.policy = BucketPolicy(bytes_at=LargestValue(self.graph.values, self.graph.symbols))
         #: How many calls have programs without padding.
         self.exact = 0
         #: By way and padded sizes; an error: there is none.
