@@ -163,9 +163,14 @@ at::Tensor host_view(const at::Tensor& tensor, py::object& keep_alive) {
   {
     py::gil_scoped_acquire gil;
     drop_dead_references();
-    auto pair = bridge("host_buffer")(concrete_array(value)).cast<py::tuple>();
-    address = reinterpret_cast<void*>(pair[0].cast<uintptr_t>());
-    keep_alive = pair[1];
+    py::object array = concrete_array(value);
+    try {
+      auto pair = bridge("host_buffer")(array).cast<py::tuple>();
+      address = reinterpret_cast<void*>(pair[0].cast<uintptr_t>());
+      keep_alive = pair[1];
+    } catch (py::error_already_set& error) {
+      rethrow_at(error, value->line);
+    }
   }
   at::Tensor base = at::from_blob(address, geometry.sizes, options.dtype(geometry.dtype));
   at::Tensor seen = base;

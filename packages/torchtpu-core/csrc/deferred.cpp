@@ -32,7 +32,12 @@ constexpr size_t kLimit = 256;
 
 // Raises if a check failed; the GIL is held.
 void read(const Check& check) {
-  py::object failed = bridge("failed_check")(check.program, check.flags);
+  py::object failed;
+  try {
+    failed = bridge("failed_check")(check.program, check.flags);
+  } catch (py::error_already_set& error) {
+    rethrow_at(error, check.lines.empty() ? UserLine{} : check.lines.back());
+  }
   if (failed.is_none()) {
     return;
   }
@@ -43,6 +48,11 @@ void read(const Check& check) {
 }
 
 }  // namespace
+
+void rethrow_at(const py::error_already_set& error, const UserLine& line) {
+  bridge("add_line_of_run")(error.value(), line.describe());
+  throw;
+}
 
 void defer(c10::DeviceIndex device, py::object flags, py::object program,
            std::vector<UserLine> lines) {

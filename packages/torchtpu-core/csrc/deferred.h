@@ -17,6 +17,10 @@ namespace torchtpu {
 void defer(c10::DeviceIndex device, py::object flags, py::object program,
            std::vector<UserLine> lines);
 
+// The error being handled, of waiting for a value, with the line of the op that makes the value if it
+// says that a program failed. The GIL is held.
+[[noreturn]] void rethrow_at(const py::error_already_set& error, const UserLine& line);
+
 // Whether the program behind an array has ended well; if not, a synchronisation will tell.
 // The GIL is held.
 bool is_over(const py::object& array);

@@ -139,7 +139,9 @@ py::object launch(Program& program, c10::ArrayRef<ValuePtr> operands,
   }
   PyObject* result = PyObject_Vectorcall(program.call.ptr(), arguments.data(), arguments.size(), nullptr);
   if (result == nullptr) {
-    throw py::error_already_set();
+    py::error_already_set error;
+    bridge("raise_of_run")(error.value());
+    throw error;
   }
   return py::reinterpret_steal<py::object>(result);
 }

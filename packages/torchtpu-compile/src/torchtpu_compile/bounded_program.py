@@ -91,6 +91,7 @@ class BoundedProgram:
     Attributes:
         symbols: the step's, in the order in which their values are passed.
         layouts: of the results of open size, None of the others.
+        last: the padded size of each symbol in the last run.
 
     Raises:
         Unbounded: the step's operands do not tell its sizes.
@@ -115,6 +116,7 @@ class BoundedProgram:
         self.symbols = [source.symbol for source in self._sources]
         nodes = (*interface.tensors, *interpreter.nodes)
         policy.bytes_at = value_bytes.of_nodes(nodes, self.symbols)
+        self.last: dict[sympy.Symbol, int] = {}
         self._upper = tuple(_upper(s, interface) for s in self.symbols)
         self._entries: dict[tuple[int, ...], _Entry] = {}
         is_open = [not all(map(is_static, exprs)) for exprs in self._shapes]
@@ -139,6 +141,7 @@ class BoundedProgram:
         known = true_sizes(self._sources, tensors, values)
         true = tuple(known.values())
         padded = self.policy.padded(true, self._upper)
+        self.last = dict(zip(self.symbols, padded, strict=True))
         entry = self._entries.get(padded)
         if entry is None:
             entry = self._entries[padded] = self._build(padded)

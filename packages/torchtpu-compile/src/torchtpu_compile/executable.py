@@ -23,6 +23,7 @@ from torchtpu_compile import (
     carried_numbers,
     factory_devices,
     flex_attention,
+    graph_memory,
     late_waits,
     numbers,
     output_views,
@@ -126,7 +127,7 @@ class Executable:
         If the whole graph is one native function, its attribute ``direct`` is the form that
         takes the arguments one by one.
         """
-        short = self._simple or self
+        short = graph_memory.telling(self._simple or self, self.programs)
         if self.views is not None:
             short = self.views.restoring(short)
 
@@ -136,7 +137,10 @@ class Executable:
         # What is compiled is not traced again where a compiled function calls another one;
         # marking the code costs nothing per call.
         torch.compiler.disable(run, recursive=False)
-        run.direct = None if self.views is not None else self._direct  # type: ignore[attr-defined]
+        run.direct = None  # type: ignore[attr-defined]
+        if self.views is None and self._direct is not None:
+            run.direct = graph_memory.telling(self._direct, self.programs)  # type: ignore[attr-defined]
+            torch.compiler.disable(run.direct, recursive=False)  # type: ignore[attr-defined]
         return run
 
     def _writes_of_last(self, steps: Sequence[Step]) -> list[Node]:

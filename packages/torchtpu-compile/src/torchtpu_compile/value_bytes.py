@@ -52,14 +52,15 @@ class LargestValue:
 
 def of_nodes(nodes: Iterable[Node], symbols: Sequence[sympy.Symbol]) -> LargestValue:
     """The largest value of a graph's nodes."""
-    tensors = [t for node in nodes for t in _tensors(node.meta.get("val"))]
-    sizes = [([expression(n) for n in t.shape], t.itemsize) for t in tensors]
+    found = [t for node in nodes for t in tensors(node.meta.get("val"))]
+    sizes = [([expression(n) for n in t.shape], t.itemsize) for t in found]
     return LargestValue(sizes, symbols)
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors that a node's value is or has."""
     if isinstance(value, (list, tuple)):
-        return [t for part in value for t in _tensors(part)]
+        return [t for part in value for t in tensors(part)]
     return [value] if isinstance(value, torch.Tensor) else []
 
 

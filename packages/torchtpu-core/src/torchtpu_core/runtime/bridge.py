@@ -25,6 +25,8 @@ _HEAVY = {
     "request_program": "background",
     "log_flush": "explanations",
     "add_line": "deferred",
+    "add_line_of_run": "deferred",
+    "raise_of_run": "memory",
     "infer_by_lowering": "inference",
     "cpu_takes": "cpu_errors",
     "raise_cpus_error": "cpu_errors",

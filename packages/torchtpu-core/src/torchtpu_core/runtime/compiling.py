@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import jax
+from jax.errors import JaxRuntimeError
 from jaxlib.mlir.passmanager import PassManager
 
 from torchtpu_core import plugins
@@ -21,7 +22,14 @@ from torchtpu_core.env_values import LogTopic
 from torchtpu_core.env_vars import settings
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import channel_order, convolution_slices, mxu
-from torchtpu_core.runtime import caching, executables, fingerprints, priorities, xla_options
+from torchtpu_core.runtime import (
+    caching,
+    executables,
+    fingerprints,
+    memory,
+    priorities,
+    xla_options,
+)
 from torchtpu_core.runtime.collector import uncollected
 from torchtpu_core.runtime.current import target
 from torchtpu_core.simulator.cost import ProgramCost
@@ -193,7 +201,11 @@ def _find_or_compile(key: str, lowered: Any, device: Any, name: str, text: str) 
         if found is not None:
             return found[0], True
         with priorities.compiling():
-            compiled = lowered.compile(xla_options.for_program(device.platform, text))
+            options = xla_options.for_program(device.platform, text)
+            try:
+                compiled = lowered.compile(options)
+            except JaxRuntimeError as error:
+                memory.raise_of_run(error)
         with _count_lock:
             compiles += 1
         payload = executables.serialize(compiled) if cache.enabled else None

@@ -6,13 +6,19 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import numpy as np
+import torch
+from jax.errors import JaxRuntimeError
 
 from torchtpu_core.errors import DeferredIndexError, TorchTPUError
+from torchtpu_core.runtime import memory
 
 
 def failed_check(program: Any, flags: Any) -> tuple[type[Exception], str, int] | None:
     """The first failed check: error class, message and index of the trace's node."""
-    failed = np.asarray(flags)
+    try:
+        failed = np.asarray(flags)
+    except JaxRuntimeError as error:
+        memory.raise_of_run(error)
     if not failed.any():
         return None
     return program.checks[int(np.argmax(failed))]
@@ -31,6 +37,12 @@ def add_line(error: BaseException, line: str) -> None:
     where = f"(called at {line or 'an unknown line'}; found when the trace ran)"
     if error.args and isinstance(error.args[0], str) and where not in error.args[0]:
         error.args = (f"{error.args[0]} {where}", *error.args[1:])
+
+
+def add_line_of_run(error: BaseException, line: str) -> None:
+    """Say where the op was called whose value was waited for, if its program failed."""
+    if isinstance(error, (JaxRuntimeError, torch.OutOfMemoryError)):
+        add_line(error, line)
 
 
 def raise_failed_operand() -> NoReturn:

@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.errors import JaxRuntimeError
 from jax.sharding import SingleDeviceSharding
 from jaxlib import xla_client
 
 from torchtpu_core import plugins
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.storage_views import Geometry, _flat
-from torchtpu_core.runtime import clients, host_only
+from torchtpu_core.runtime import clients, host_only, memory
 
 _MOST_DIMS = 64  # of PyTorch's reductions, and of NumPy, which reads the host's memory
 
@@ -110,7 +111,10 @@ def wait(array: jax.Array) -> None:
 
 def _block(array: jax.Array) -> None:
     if plugins.manager().hook.torchtpu_host_wait(array=array) is None:
-        array.block_until_ready()
+        try:
+            array.block_until_ready()
+        except JaxRuntimeError as error:
+            memory.raise_of_run(error)
 
 
 def is_ready(array: jax.Array) -> bool:
