@@ -30,12 +30,14 @@ def written_out(q: Tensor, k: Tensor, v: Tensor, mod: Mod | None, mask: Mod | No
     return scores.softmax(-1) @ v
 
 
-def check(function: Any, reference: Any, *operands: Tensor, backend: str = "tpu") -> None:
+def check(
+    function: Any, reference: Any, *operands: Tensor, backend: str = "tpu", options: Any = None
+) -> None:
     """Values and gradients of the compiled function are those of the reference."""
     on_cpu = [x.clone().requires_grad_() for x in operands]
     on_tpu = [x.to("tpu").requires_grad_() for x in operands]
     expected = reference(*on_cpu)
-    actual = torch.compile(function, backend=backend, fullgraph=True)(*on_tpu)
+    actual = torch.compile(function, backend=backend, fullgraph=True, options=options)(*on_tpu)
     torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
     expected.square().sum().backward()
     actual.square().sum().backward()
@@ -241,6 +243,36 @@ def test_gradient_of_a_captured_tensor_is_of_the_same_program() -> None:
     torch.autograd.grad(out, table, grad)
     torch.tpu.synchronize()
     assert torch.tpu.counters()["runs"] - before == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "lookup"),
+    [
+        ((2, 3, 6, 5), lambda x, b, h, i, j: x[b, h, i, j]),
+        ((3, 6, 9), lambda x, b, h, i, j: x[h, i, j + 3]),
+        ((5, 8), lambda x, b, h, i, j: x[j, 1 + i]),
+        ((3,), lambda x, b, h, i, j: x[h]),
+        ((2, 2), lambda x, b, h, i, j: x[b, b]),
+        ((20,), lambda x, b, h, i, j: x[i - j + 5]),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_lookups_at_positions_are_views(shape: Any, lookup: Any, batch: int) -> None:
+    q, k, v = (torch.randn(batch, 3, n, 4) for n in (6, 5, 5))
+    at = torch.meshgrid(*(torch.arange(n) for n in (batch, 3, 6, 5)), indexing="ij")
+    texts: list[str] = []
+
+    def function(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + lookup(x, b, h, i, j))
+
+    def reference(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return written_out(q, k, v, lambda s, *_: s + lookup(x, *at), None)
+
+    options = {"debug_callback": lambda _, text: texts.append(text)}
+    check(function, reference, q, k, v, torch.randn(shape), options=options)
+    computed = shape == (20,) or (shape == (2, 2) and batch == 2)
+    assert any("gather" in text or "scatter" in text for text in texts) == computed
+    assert len(texts) == 2
 
 
 def test_torchs_refusals_on_the_cpu_are_unchanged() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchtpu_compile import control_flow, flex_indices
+from torchtpu_compile import control_flow, flex_indices, flex_views
 from torchtpu_compile.errors import ASSERTED
 from torchtpu_compile.placement import ASSERTIONS
 
@@ -107,6 +107,7 @@ def _definition(node: Node) -> GraphModule:
     with mode:
         made = make_fx(function, decomposition_table=forms)(*example)
     flex_indices.uncheck(made.graph)
+    flex_views.make_views(made.graph, mode)
     return made
 
 

@@ -5,7 +5,8 @@ The definition calls `score_mod` and `mask_mod` for all pairs of positions, a ke
 those of blocks that the mask shows. What a function looks up for a hidden pair has no effect,
 so its index may be anything, as for the pages of a cache that another sequence owns. Lookups
 are therefore unchecked where they stand, and an index is an error only where the mask shows the
-pair. Positions that are indices themselves need no check where their number fits the dimension.
+pair. Positions that are indices themselves, or with a number added, need no check where they fit
+the dimension.
 """
 
 from __future__ import annotations
@@ -125,10 +126,13 @@ class _Lookups(Interpreter):  # type: ignore[misc]
         ]
 
     def _fits(self, index: Node, source: Node, dim: int) -> bool:
-        tensor, count = source.meta.get("val"), self._counts.get(index)
-        if count is None or not isinstance(tensor, torch.Tensor):
+        tensor, start = source.meta.get("val"), 0
+        if index.target is _aten.add.Tensor and isinstance(index.args[1], int) and not index.kwargs:
+            index, start = index.args  # type: ignore[assignment]
+        count = self._counts.get(index)
+        if count is None or start < 0 or not isinstance(tensor, torch.Tensor):
             return False
-        return statically_known_true(count <= tensor.shape[dim])
+        return statically_known_true(start + count <= tensor.shape[dim])
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """As in the definition, whose lookups are unchecked."""
