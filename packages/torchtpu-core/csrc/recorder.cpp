@@ -2,6 +2,7 @@
 #include "recorder.h"
 
 #include "allocator.h"
+#include "chosen.h"
 #include "deferred.h"
 #include "device.h"
 #include "generator.h"
@@ -344,6 +345,9 @@ void record_observed(const OpInfo& op, torch::jit::Stack* stack) {
 
 void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::jit::Stack* stack) {
   require_mode(op);
+  if (record_on_chosen(op, stack)) {
+    return;
+  }
   std::optional<WithoutJitTracing> untraced;
   if (torch::jit::tracer::isTracing()) {
     if (call_as_traced(op, stack)) {
@@ -360,7 +364,8 @@ void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::j
 
 std::optional<Results> record_lent(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
   if (torch::jit::tracer::isTracing() || is_observed() ||
-      std::any_of(args.begin(), args.end(), needs_resolving) || needs_preparing(op, args) ||
+      has_chosen(args) || std::any_of(args.begin(), args.end(), needs_resolving) ||
+      needs_preparing(op, args) ||
       (!op.expanded.is_none() && writes_expanded(op, args))) {
     return std::nullopt;
   }
