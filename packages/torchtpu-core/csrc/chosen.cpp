@@ -19,6 +19,8 @@
 namespace torchtpu {
 namespace {
 
+// Those of a statement are gone after it; a script that keeps more keeps the whole tensors.
+constexpr int64_t kMostUnsettled = 16;
 std::atomic<int64_t> unsettled{0};  // such tensors whose sizes nobody asked for
 thread_local bool settling = false;
 
@@ -382,7 +384,8 @@ bool write_back(const OpInfo& op, torch::jit::Stack* stack) {
 }  // namespace
 
 std::optional<at::Tensor> choose_later(const at::Tensor& x, const at::Tensor& mask, int64_t axis) {
-  bool seen_now = settling || mode_policy().flush_each.load(std::memory_order_relaxed) ||
+  bool seen_now = settling || unsettled.load(std::memory_order_relaxed) >= kMostUnsettled ||
+                  mode_policy().flush_each.load(std::memory_order_relaxed) ||
                   is_observed() || torch::jit::tracer::isTracing() ||
                   (c10::GradMode::is_enabled() && x.requires_grad());
   if (seen_now || mask.scalar_type() != c10::kBool || mask.dim() == 0 || mask.device() != x.device() ||

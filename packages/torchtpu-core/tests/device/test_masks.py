@@ -39,3 +39,19 @@ def test_byte_mask_warns_and_reads_as_a_mask() -> None:
     with pytest.warns(UserWarning, match="torch.uint8 is now deprecated"):
         picked = x[torch.tensor([0, 1, 1], dtype=torch.uint8, device="tpu")]
     assert picked.tolist() == [1, 2]
+
+
+TOO_FEW: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] = {
+    "assignment": lambda x, mask, values: x.__setitem__(mask, values),
+    "accumulation": lambda x, mask, values: x.index_put_((mask,), values, accumulate=True),
+    "masked_scatter_": lambda x, mask, values: x.masked_scatter_(mask, values),
+}
+
+
+@pytest.mark.parametrize("write", TOO_FEW)
+def test_too_few_values_name_the_line_and_change_nothing(write: str) -> None:
+    x = torch.arange(6.0, device="tpu")
+    with pytest.raises(RuntimeError, match=r"called at .*test_masks\.py:"):
+        TOO_FEW[write](x, x > 2, torch.ones(2, device="tpu"))
+        torch.tpu.synchronize()
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

@@ -114,8 +114,8 @@ def put_through_mask(
             f"shape of the indexed tensor {list(self.shape)} at index {axis}"
         )
     mask = mask.astype(np.bool_)
-    spread = _spread_over_mask(self, axis, mask, values.astype(self.dtype), count)
-    where = lax.broadcast_in_dim(mask, self.shape, tuple(range(axis, axis + mask.ndim)))
+    spread, fits = _spread_over_mask(self, axis, mask, values.astype(self.dtype), count)
+    where = lax.broadcast_in_dim(mask & fits, self.shape, tuple(range(axis, axis + mask.ndim)))
     if accumulate:
         spread = (self | spread) if self.dtype == np.bool_ else self + spread
     return lax.select(where, spread, self)
@@ -123,30 +123,34 @@ def put_through_mask(
 
 def _spread_over_mask(
     self: jax.Array, axis: int, mask: jax.Array, values: jax.Array, count: jax.Array | None
-) -> jax.Array:
-    """`values` (shape of ``self[mask]``, or broadcastable to it) laid out like `self`."""
+) -> tuple[jax.Array, jax.Array | bool]:
+    """`values` (shape of ``self[mask]``, or broadcastable to it) laid out like `self`.
+
+    Also whether there are as many as the mask chooses: else nothing is to be written.
+    """
     rest = self.ndim - axis - mask.ndim
     at = values.ndim - rest - 1
     if at < 0 or values.shape[at] == 1:
         tail = values.shape[max(at + 1, 0) :]
         head = values.shape[: max(at, 0)]
         ones = (1,) * mask.ndim if at >= 0 else ()
-        return jnp.broadcast_to(lax.reshape(values, (*head, *ones, *tail)), self.shape)
+        return jnp.broadcast_to(lax.reshape(values, (*head, *ones, *tail)), self.shape), True
     room = values.shape[at]
     shape = f" of shape {list(values.shape)}" if count is None else ""
     ranks = mask_ranks(mask)
     total = ranks[-1] + 1 if mask.size else jnp.zeros((), ranks.dtype)
+    fits = total == (room if count is None else count)
     checks.require(
-        total == (room if count is None else count),
+        fits,
         RuntimeError,
         f"shape mismatch: value tensor{shape} cannot be broadcast to the indexing result, whose "
         "length is the number of true elements of the mask",
     )
     if room == 0:
-        return self
+        return self, fits
     picked = addressing.take_blocks(values, [at], [jnp.clip(ranks, 0, room - 1)], at)
     spread = (*values.shape[:at], *mask.shape, *values.shape[at + 1 :])
-    return jnp.broadcast_to(lax.reshape(picked, spread), self.shape)
+    return jnp.broadcast_to(lax.reshape(picked, spread), self.shape), fits
 
 
 def mask_ranks(mask: jax.Array) -> jax.Array:
@@ -164,8 +168,9 @@ def _masked_scatter(self: jax.Array, mask: jax.Array, source: jax.Array) -> jax.
     if self.size == 0:
         return self
     flat, ranks = lax.reshape(source, (source.size,)), mask_ranks(mask)
+    fits = ranks[-1] < source.size
     checks.require(
-        ranks[-1] < source.size,
+        fits,
         RuntimeError,
         "Number of elements of source < number of ones in mask",
     )
@@ -173,7 +178,7 @@ def _masked_scatter(self: jax.Array, mask: jax.Array, source: jax.Array) -> jax.
         return self
     ranks = lax.clamp(ranks.dtype.type(0), ranks, ranks.dtype.type(source.size - 1))
     picked = lax.reshape(addressing.take_blocks(flat, [0], [ranks], 0), self.shape)
-    return lax.select(mask, picked, self)
+    return lax.select(mask & fits, picked, self)  # too few: it keeps what it holds
 
 
 def _masked_scatter_backward(
