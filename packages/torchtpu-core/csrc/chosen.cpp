@@ -78,10 +78,12 @@ class Chosen final : public c10::TensorImpl {
     set_custom_sizes_strides(SizesStridesPolicy::CustomSizes);
     unsettled.fetch_add(1, std::memory_order_relaxed);
   }
-  ~Chosen() override {
-    if (!settled_) {
-      unsettled.fetch_sub(1, std::memory_order_relaxed);
-    }
+  ~Chosen() override { forget(); }
+
+  void release_resources() override {  // its sizes refer to it
+    sym_sizes_.clear();
+    forget();
+    TensorImpl::release_resources();
   }
 
   bool settled() const { return settled_; }
@@ -138,6 +140,13 @@ class Chosen final : public c10::TensorImpl {
 
  private:
   void settle();
+  // Holds no choice any more.
+  void forget() {
+    if (!settled_.exchange(true)) {
+      unsettled.fetch_sub(1, std::memory_order_relaxed);
+      whole_ = mask_ = at::Tensor();
+    }
+  }
 
   at::Tensor whole_;  // undefined once settled
   at::Tensor mask_;
@@ -238,11 +247,9 @@ void Chosen::settle() {
   }
   at::Tensor found = stack.back().toTensor();
   set_custom_sizes_strides(SizesStridesPolicy::Default);
-  settled_ = true;
-  unsettled.fetch_sub(1, std::memory_order_relaxed);
   storage_ = found.storage();
   set_sizes_and_strides(found.sizes(), found.strides(), found.storage_offset());
-  whole_ = mask_ = at::Tensor();
+  forget();
 }
 
 Chosen* chosen_in(const c10::IValue& value) {
