@@ -55,3 +55,12 @@ def test_too_few_values_name_the_line_and_change_nothing(write: str) -> None:
         TOO_FEW[write](x, x > 2, torch.ones(2, device="tpu"))
         torch.tpu.synchronize()
     assert x.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_values_of_another_dtype_are_refused_for_their_dtype(chosen: bool) -> None:
+    x = torch.arange(6.0, device="tpu")
+    values = x[x > 2] if chosen else torch.ones(3, device="tpu")
+    with pytest.raises(RuntimeError, match=r"dtypes match, got Float .* and Double"):
+        x[x > 2] = values.double()
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

@@ -178,6 +178,9 @@ def _raise(
         made = {name: on_host(value) for name, value in arguments.items()}
     except RuntimeError:
         return
+    if any(_is_mask(index) for index in made.get("indices") or ()):
+        refuse(overload, made)
+        return  # masks of zeros choose nothing, so that the CPU would speak of another shape
     try:
         _run(overload, made)
     except Exception as cpus:
@@ -186,6 +189,10 @@ def _raise(
         if not any(words in str(cpus) for words in _NO_KERNEL):
             raise cpus from error
         refuse(overload, made)
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 def _zeros_of_array(value: Any, is_number: bool) -> Any:
