@@ -78,12 +78,10 @@ class Chosen final : public c10::TensorImpl {
     set_custom_sizes_strides(SizesStridesPolicy::CustomSizes);
     unsettled.fetch_add(1, std::memory_order_relaxed);
   }
-  ~Chosen() override { forget(); }
-
-  void release_resources() override {  // its sizes refer to it
-    sym_sizes_.clear();
-    forget();
-    TensorImpl::release_resources();
+  ~Chosen() override {
+    if (!settled_) {
+      unsettled.fetch_sub(1, std::memory_order_relaxed);
+    }
   }
 
   bool settled() const { return settled_; }
@@ -140,13 +138,6 @@ class Chosen final : public c10::TensorImpl {
 
  private:
   void settle();
-  // Holds no choice any more.
-  void forget() {
-    if (!settled_.exchange(true)) {
-      unsettled.fetch_sub(1, std::memory_order_relaxed);
-      whole_ = mask_ = at::Tensor();
-    }
-  }
 
   at::Tensor whole_;  // undefined once settled
   at::Tensor mask_;
@@ -247,9 +238,11 @@ void Chosen::settle() {
   }
   at::Tensor found = stack.back().toTensor();
   set_custom_sizes_strides(SizesStridesPolicy::Default);
+  settled_ = true;
+  unsettled.fetch_sub(1, std::memory_order_relaxed);
   storage_ = found.storage();
   set_sizes_and_strides(found.sizes(), found.strides(), found.storage_offset());
-  forget();
+  whole_ = mask_ = at::Tensor();
 }
 
 Chosen* chosen_in(const c10::IValue& value) {
