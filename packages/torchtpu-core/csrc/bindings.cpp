@@ -2,7 +2,6 @@
 // torchtpu_core._C: what the Python side may ask of the device.
 #include "allocator.h"
 #include "autograd_threads.h"
-#include "chosen.h"
 #include "copies.h"
 #include "deferred.h"
 #include "device.h"
@@ -225,8 +224,6 @@ void bind_values(py::module_& m) {
   m.def("array_of", &array_of, py::arg("tensor"), py::arg("lend") = true,
         "The jax.Array behind a tpu tensor, in the tensor's shape.");
   m.attr("native") = native_table();
-  m.def("choose_later", &choose_later, py::arg("x"), py::arg("mask"), py::arg("axis"),
-        "What a mask chooses of a tensor, uncounted until its sizes are asked for; None: count now.");
   m.def("nonzero_on_host", &nonzero_on_host, py::call_guard<py::gil_scoped_release>(),
         "Where elements are not zero, found by the host; or how many, if that is known.");
   m.def("own_array", &own_array,

@@ -25,6 +25,11 @@ OpInfo*& copy_op() {
   return op;
 }
 
+void copy_within_device(const at::Tensor& from, const at::Tensor& to) {
+  torch::jit::Stack stack{to, from, false};
+  record_op(*copy_op(), *copy_op()->handle, &stack);
+}
+
 bool covers_storage(const at::Tensor& tensor) {
   const Slot& slot = *slot_of(tensor);
   return offset_in_slot(tensor, slot) == 0 && tensor.numel() > 0 &&
@@ -137,11 +142,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 }  // namespace
 
 void set_copy_op(std::unique_ptr<OpInfo> info) { copy_op() = info.release(); }
-
-void copy_within_device(const at::Tensor& from, const at::Tensor& to) {
-  torch::jit::Stack stack{to, from, false};
-  record_op(*copy_op(), *copy_op()->handle, &stack);
-}
 
 at::Tensor host_view(const at::Tensor& tensor, py::object& keep_alive) {
   ensure_started();

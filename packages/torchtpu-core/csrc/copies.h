@@ -12,9 +12,6 @@ namespace torchtpu {
 // The op that copies within a device: aten::copy_ with its row. Set at start.
 void set_copy_op(std::unique_ptr<OpInfo> info);
 
-// Records that `to` gets what `from` holds.
-void copy_within_device(const at::Tensor& from, const at::Tensor& to);
-
 // A host tensor with the contents of `tensor`; may share the device's memory, so it
 // is for reading only. `keep_alive` must outlive it. Raises deferred errors first.
 at::Tensor host_view(const at::Tensor& tensor, py::object& keep_alive);

@@ -2,7 +2,6 @@
 #include "recorder.h"
 
 #include "allocator.h"
-#include "chosen.h"
 #include "deferred.h"
 #include "device.h"
 #include "generator.h"
@@ -345,9 +344,6 @@ void record_observed(const OpInfo& op, torch::jit::Stack* stack) {
 
 void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::jit::Stack* stack) {
   require_mode(op);
-  if (record_on_chosen(op, stack)) {
-    return;
-  }
   std::optional<WithoutJitTracing> untraced;
   if (torch::jit::tracer::isTracing()) {
     if (call_as_traced(op, stack)) {
@@ -364,8 +360,7 @@ void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::j
 
 std::optional<Results> record_lent(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
   if (torch::jit::tracer::isTracing() || is_observed() ||
-      has_chosen(args) || std::any_of(args.begin(), args.end(), needs_resolving) ||
-      needs_preparing(op, args) ||
+      std::any_of(args.begin(), args.end(), needs_resolving) || needs_preparing(op, args) ||
       (!op.expanded.is_none() && writes_expanded(op, args))) {
     return std::nullopt;
   }

@@ -182,12 +182,6 @@ def _with_integer_indices(name: str, self: torch.Tensor, indices: list[Any], *re
     check_masks(self.shape, indices)
     moved = [None if i is None else i.to(self.device) for i in indices]
     if needs_mask_expansion(name, moved):
-        given = [(axis, index) for axis, index in enumerate(moved) if index is not None]
-        if (
-            len(given) == 1
-            and (chosen := _C.choose_later(self, given[0][1], given[0][0])) is not None
-        ):
-            return chosen
         moved = expand_masks(moved)
     elif all(a is b for a, b in zip(moved, indices, strict=True)):
         return None
