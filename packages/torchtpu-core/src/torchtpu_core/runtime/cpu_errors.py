@@ -178,7 +178,8 @@ def _raise(
         made = {name: on_host(value) for name, value in arguments.items()}
     except RuntimeError:
         return
-    if any(_is_mask(index) for index in made.get("indices") or ()):
+    indices = made.get("indices")
+    if isinstance(indices, list) and any(map(_is_mask, indices)):
         refuse(overload, made)
         return  # masks of zeros choose nothing, so that the CPU would speak of another shape
     try:
