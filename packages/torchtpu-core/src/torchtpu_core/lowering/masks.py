@@ -20,7 +20,8 @@ from torchtpu_core.lowering import addressing, checks, dims, promotion
 from torchtpu_core.lowering.promotion import Operand
 from torchtpu_core.lowering.table import Lowering, native
 
-_MASKS = (torch.bool, torch.uint8)
+#: Dtypes of indices that choose elements where they are true.
+MASKS = (torch.bool, torch.uint8)
 
 
 def needs_mask_expansion(op_name: str, indices: Sequence[torch.Tensor | None]) -> bool:
@@ -30,7 +31,7 @@ def needs_mask_expansion(op_name: str, indices: Sequence[torch.Tensor | None]) -
     without knowing which elements are in it.
     """
     given = [i for i in indices if i is not None]
-    if not any(i.dtype in _MASKS for i in given):
+    if not any(i.dtype in MASKS for i in given):
         return False
     return len(given) > 1 or "put" not in op_name
 
@@ -47,7 +48,7 @@ def check_masks(shape: Sequence[int], indices: Sequence[torch.Tensor | None]) ->
     """
     axis = 0
     for index in indices:
-        if index is None or index.dtype not in _MASKS:
+        if index is None or index.dtype not in MASKS:
             axis += 1
             continue
         if index.dtype == torch.uint8:
@@ -74,7 +75,7 @@ def expand_masks(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | 
     """
     expanded: list[torch.Tensor | None] = []
     for index in indices:
-        if index is None or index.dtype not in _MASKS:
+        if index is None or index.dtype not in MASKS:
             expanded.append(index)
         else:
             expanded.extend(index.nonzero().unbind(1))

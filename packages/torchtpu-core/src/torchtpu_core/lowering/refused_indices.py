@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-_MASKS = (torch.bool, torch.uint8)
+from torchtpu_core.lowering.masks import MASKS
 
 
 def _common_shape(indices: Sequence[torch.Tensor]) -> torch.Size:
@@ -36,7 +36,7 @@ def _indexed_shape(arguments: Mapping[str, Any]) -> list[int] | None:
     """
     tensor, indices = arguments["self"], arguments["indices"]
     axes = [axis for axis, index in enumerate(indices) if index is not None]
-    if any(indices[axis].dtype in _MASKS for axis in axes):
+    if any(indices[axis].dtype in MASKS for axis in axes):
         return None
     if len(indices) > tensor.ndim:
         raise IndexError(

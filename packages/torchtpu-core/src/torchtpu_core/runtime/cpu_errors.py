@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from torchtpu_core.errors import TorchTPUError
-from torchtpu_core.lowering import dtypes, refusals
+from torchtpu_core.lowering import dtypes, masks, refusals
 from torchtpu_core.lowering.promotion import Scalar
 from torchtpu_core.lowering.table import operator
 from torchtpu_core.runtime import host_only
@@ -193,7 +193,7 @@ def _raise(
 
 
 def _is_mask(index: Any) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+    return isinstance(index, torch.Tensor) and index.dtype in masks.MASKS
 
 
 def _zeros_of_array(value: Any, is_number: bool) -> Any:
