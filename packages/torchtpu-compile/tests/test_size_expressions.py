@@ -11,7 +11,15 @@ import sympy
 import torch
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from torch.utils._sympy.functions import FloatTrueDiv, FloorDiv, Max, Mod, ToFloat, TruncToInt
+from torch.utils._sympy.functions import (
+    FloatTrueDiv,
+    FloorDiv,
+    Max,
+    Mod,
+    PythonMod,
+    ToFloat,
+    TruncToInt,
+)
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 from torchtpu_compile.buckets import BELOW_ZERO
@@ -104,6 +112,9 @@ def with_guard(expr: sympy.Expr, guard: sympy.Expr) -> Any:
         (6 * Max(1, FloorDiv(S, 3)), sympy.Eq(Mod(S, 3), 0), 2 * S),
         (FloorDiv(S, 3) + 1, sympy.Eq(Mod(S, 3), 0), FloorDiv(S, 3) + 1),
         (3 * FloorDiv(S, 3), sympy.Eq(Mod(S, 2), 0), 3 * FloorDiv(S, 3)),
+        (8 * FloorDiv(S, 8), sympy.Eq(PythonMod(-S, 8), 0), S),
+        (FloorDiv(S, FloorDiv(S, 8)), sympy.Eq(PythonMod(-S, 8), 0), 8),
+        (FloorDiv(S, FloorDiv(T, 8)), sympy.Eq(Mod(T, 8), 0), FloorDiv(S, FloorDiv(T, 8))),
         (FloorDiv(S - 1, 2), sympy.Eq(FloorDiv(S - 1, 2), 1), 1),
         (FloorDiv(S, 4), sympy.Eq(2 * FloorDiv(S, 4) - 1, 5), 3),
         (4 * FloorDiv(S, 4), sympy.Eq(S * T, 4 * T * FloorDiv(S, 4)), S),

@@ -84,14 +84,16 @@ def _solved(left: sympy.Expr, right: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr
 def _without_rests(expr: sympy.Expr, shape_env: Any) -> sympy.Expr:
     """An expression without the divisions that guards say leave no rest, if all of them cancel.
 
-    Groups of channels, ``s % 2 == 0``: ``2 * (s//2)`` is ``s``.
+    Groups of channels, ``s % 2 == 0``: ``2 * (s//2)`` is ``s``. Chunks of a sequence,
+    ``-s % 8 == 0``: ``s // (s//8)`` is 8.
     """
     count, exact = _quotients.get(shape_env, (-1, frozenset()))
     if count != len(shape_env.guards):
         stated = equations(shape_env)
         rests = [rest for rest, value in stated if value == 0]
         rests = [rest for rest in rests if type(rest).__name__ in ("Mod", "PythonMod")]
-        divisions = {rest.args for rest in rests} | _whole_divisions(stated)
+        divided = {(sign * rest.args[0], rest.args[1]) for rest in rests for sign in (1, -1)}
+        divisions = divided | _whole_divisions(stated)
         exact = frozenset(args for args in divisions if is_static(args[1]))
         _quotients[shape_env] = len(shape_env.guards), exact
 
@@ -110,7 +112,8 @@ def _without_rests(expr: sympy.Expr, shape_env: Any) -> sympy.Expr:
     if not exact:
         return expr
     expr = expr.replace(is_lifted, lambda e: next(a for a in e.args if a != 1))
-    plain = sympy.expand(expr.replace(is_exact, lambda e: e.args[0] / e.args[1]))
+    plain = expr.replace(is_exact, lambda e: e.args[0] / e.args[1])
+    plain = sympy.expand(plain.replace(_is_division, lambda e: quotient(*e.args) or e))
     return expr if any(not is_static(n) for n in plain.atoms(sympy.Number)) else plain
 
 
