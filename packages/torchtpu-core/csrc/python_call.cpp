@@ -216,6 +216,16 @@ c10::SmallVector<at::Tensor, 8> operands_of(const BoundCall& bound,
   return tensors;
 }
 
+// The operands of a call that failed, for whoever asks which of its parts it was.
+void give_back(py::list& arguments, Py_ssize_t count, const std::vector<int>& positions, Tensors tensors) {
+  for (Py_ssize_t i = PyList_GET_SIZE(arguments.ptr()); i < count; ++i) {
+    arguments.append(py::none());
+  }
+  for (size_t i = 0; i < positions.size(); ++i) {
+    arguments[positions[i]] = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensors[i]));
+  }
+}
+
 }  // namespace
 
 std::vector<at::Tensor> record_call(const OpInfo& op, const std::vector<at::Tensor>& tensors,
@@ -236,7 +246,12 @@ py::list BoundCall::call_boxed(py::list arguments) const {
   auto tensors = operands_of(*this, items);
   py::list returned = prepared_returns(*this, items);
   PyList_SetSlice(arguments.ptr(), 0, PyList_GET_SIZE(arguments.ptr()), nullptr);
-  return run_bound(*this, tensors, std::move(returned));
+  try {
+    return run_bound(*this, tensors, std::move(returned));
+  } catch (...) {
+    give_back(arguments, static_cast<Py_ssize_t>(items.size()), operands, tensors);
+    throw;
+  }
 }
 
 }  // namespace torchtpu

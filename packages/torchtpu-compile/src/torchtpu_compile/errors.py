@@ -15,6 +15,7 @@ import jax
 import torch
 from torchtpu_core.errors import TorchTPUError, did_you_mean
 from torchtpu_core.lowering import checks, refusals
+from torchtpu_core.runtime.bridge import is_user_file
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
@@ -86,9 +87,9 @@ class AOTFileError(TorchTPUError, RuntimeError):
 
 
 def _frame(node: torch.fx.Node) -> re.Match[str] | None:
-    """The call that made a node: the user's innermost frame, not one of torch's own modules."""
+    """The call that made a node: the user's innermost frame, not one of a library of the device."""
     frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
-    own = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
+    own = [frame for frame in frames if is_user_file(frame["file"])]
     return (own or frames)[-1] if frames else None
 
 

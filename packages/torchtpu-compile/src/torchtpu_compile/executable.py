@@ -23,7 +23,7 @@ from torchtpu_compile import (
     carried_numbers,
     factory_devices,
     flex_attention,
-    graph_memory,
+    graph_failures,
     late_waits,
     numbers,
     output_views,
@@ -102,6 +102,7 @@ class Executable:
         self._late_writes = [n for n in self._writes if n not in self._in_program]
         self._dead_after = self._last_uses()
         self._direct: Callable[..., list[Any]] | None = None
+        self._operands: list[int] | None = None
         self._simple = self._as_one_program()
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
@@ -127,7 +128,7 @@ class Executable:
         If the whole graph is one native function, its attribute ``direct`` is the form that
         takes the arguments one by one.
         """
-        short = graph_memory.telling(self._simple or self, self.programs)
+        short = graph_failures.telling(self._simple or self, self.programs, self._operands)
         if self.views is not None:
             short = self.views.restoring(short)
 
@@ -139,7 +140,7 @@ class Executable:
         torch.compiler.disable(run, recursive=False)
         run.direct = None  # type: ignore[attr-defined]
         if self.views is None and self._direct is not None:
-            run.direct = graph_memory.telling(self._direct, self.programs)  # type: ignore[attr-defined]
+            run.direct = graph_failures.telling(self._direct, self.programs, self._operands)  # type: ignore[attr-defined]
             torch.compiler.disable(run.direct, recursive=False)  # type: ignore[attr-defined]
         return run
 
@@ -211,6 +212,7 @@ class Executable:
         operands = [position[node] for node in interface.tensors]
         self._direct = program.bind(operands, plan, boxed=False)
         native = program.bind(operands, plan, boxed=True)
+        self._operands = operands if native else None
         return native or _one_program(program, position, plan)
 
 
@@ -232,7 +234,7 @@ def _one_program(
         words = [host_number(arguments[i]) for i in scalars]
         sizes = tuple([arguments[i] for i in values])
         arguments.clear()
-        results = program(operands, words, sizes)
+        results = graph_failures.run(program, operands, words, sizes)
         return [results[i] if fresh else p for (fresh, i), p in zip(plan, passed, strict=True)]
 
     return run

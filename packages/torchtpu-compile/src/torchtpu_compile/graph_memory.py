@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -20,19 +19,6 @@ from torchtpu_compile.program import Program
 from torchtpu_compile.symbols import Unbounded, expression
 
 _LISTED = 5
-
-
-def telling(function: Callable[..., Any], programs: Sequence[Program]) -> Callable[..., Any]:
-    """A function whose error of being out of memory lists the largest values of its programs."""
-
-    @functools.wraps(function, updated=())
-    def call(*arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except torch.OutOfMemoryError as error:
-            raise torch.OutOfMemoryError(f"{error}\n{report(programs)}") from error
-
-    return call
 
 
 def report(programs: Sequence[Program]) -> str:

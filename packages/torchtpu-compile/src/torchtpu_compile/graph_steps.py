@@ -15,7 +15,7 @@ from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu_core.errors import TorchTPUError
 
-from torchtpu_compile import numbers
+from torchtpu_compile import graph_failures, numbers
 from torchtpu_compile.errors import GraphError, caller_at, describe
 from torchtpu_compile.placement import is_number
 from torchtpu_compile.program import Program
@@ -43,7 +43,8 @@ class DeviceStep:
     def _run(self, values: Values) -> None:
         interface = self.program.interface
         operands = tuple(number_of(n, values) for n in interface.numbers)
-        results = self.program(
+        results = graph_failures.run(
+            self.program,
             [values[n] for n in interface.tensors],
             [host_number(values[n]) for n in interface.scalars],
             operands,

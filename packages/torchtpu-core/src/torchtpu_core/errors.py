@@ -93,6 +93,15 @@ class DeferredIndexError(TorchTPUError, IndexError):
         return cls(f"{message} (called at {where}; the check ran later, on the device)")
 
 
+class ProgramFailedError(TorchTPUError):
+    """XLA could not compile or run a program, and not for want of memory.
+
+    Why: what it calls outside of XLA failed, such as a kernel's function on the host, or the
+    device did.
+    Fix: mend the call that the message quotes, at the line that it names.
+    """
+
+
 class UnsupportedOpError(TorchTPUError, NotImplementedError):
     """An operator that has no lowering and no way to run on the host.
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jax.errors import JaxRuntimeError
 
-from torchtpu_core.errors import DeferredIndexError, TorchTPUError
+from torchtpu_core.errors import DeferredIndexError, ProgramFailedError, TorchTPUError
 from torchtpu_core.runtime import memory
 
 
@@ -41,7 +41,7 @@ def add_line(error: BaseException, line: str) -> None:
 
 def add_line_of_run(error: BaseException, line: str) -> None:
     """Say where the op was called whose value was waited for, if its program failed."""
-    if isinstance(error, (JaxRuntimeError, torch.OutOfMemoryError)):
+    if isinstance(error, (ProgramFailedError, torch.OutOfMemoryError)):
         add_line(error, line)
 
 

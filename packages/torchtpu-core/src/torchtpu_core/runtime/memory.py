@@ -8,6 +8,7 @@ from typing import NoReturn
 import torch
 from jax.errors import JaxRuntimeError
 
+from torchtpu_core.errors import ProgramFailedError
 from torchtpu_core.runtime.current import target
 from torchtpu_core.units import GIB
 
@@ -38,10 +39,13 @@ def raise_of_run(error: BaseException) -> NoReturn:
 
     Raises:
         OutOfMemoryError: there was no memory for it.
+        ProgramFailedError: any other of its errors; JAX's class shows no line that is added to it.
     """
     words = str(error)
-    if not isinstance(error, JaxRuntimeError) or not any(w in words for w in _WORDS):
+    if not isinstance(error, JaxRuntimeError):
         raise error
+    if not any(w in words for w in _WORDS):
+        raise ProgramFailedError(f"XLA could not compile or run a program: {words}") from error
     raise torch.OutOfMemoryError(
         f"TPU out of memory (target {target().name}): XLA has no room for a program's values "
         f"({words}). {_FIX}. torch.tpu.debug() lists the largest live tensors."
