@@ -15,6 +15,12 @@ import torch
 
 from torchtpu_kernels.errors import KernelArgumentError
 
+#: Why a call is no part of a graph, and what makes it one.
+_OPEN_SIZES = (
+    "a JAX kernel is traced for the sizes of its tensors, and these vary: with dynamic=False in "
+    "torch.compile each size is a graph of its own, with the kernel in it"
+)
+
 if TYPE_CHECKING:
     from torchtpu_kernels.jax_callable import JaxCallable
 
@@ -24,6 +30,7 @@ def call(function: JaxCallable, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     tensors: list[torch.Tensor] = []
     described = tuple([_describe(a, tensors) for a in args])
     named = tuple([(k, _describe(v, tensors)) for k, v in kwargs.items()])
+    _require_sizes(tensors)
     kernel, tree, order, aliases = _prepare(function, described, named)
     operands = [tensors[i] for i in order]
     results = list(torch.ops.torchtpu.jax_call(operands, kernel))
@@ -31,6 +38,15 @@ def call(function: JaxCallable, args: Sequence[Any], kwargs: dict[str, Any]) -> 
         operands[operand].copy_(results[result])
         results[result] = operands[operand]
     return _assemble(tree, results)
+
+
+def _require_sizes(tensors: Sequence[torch.Tensor]) -> None:
+    """End the graph where a size is open; with ``fullgraph=True`` that is an error."""
+    from torch.fx.experimental.symbolic_shapes import has_static_value
+
+    known = [has_static_value(n) for tensor in tensors for n in tensor.shape]
+    if not all(known):
+        torch._dynamo.graph_break(msg=_OPEN_SIZES)
 
 
 def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
@@ -42,7 +58,15 @@ def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
         return ("list", tuple([_describe(v, tensors) for v in value]))
     if isinstance(value, tuple):
         return ("tuple", tuple([_describe(v, tensors) for v in value]))
-    return ("value", value)
+    return ("value", _fixed(value))
+
+
+def _fixed(value: Any) -> Any:
+    """The value; of a number that Dynamo has left open since it changed, the constant it is now."""
+    if not isinstance(value, (int, float)):
+        return value
+    (constant,) = {value: None}  # a key is a constant for Dynamo
+    return constant
 
 
 def _prepare(function: JaxCallable, described: Any, named: Any) -> Any:
