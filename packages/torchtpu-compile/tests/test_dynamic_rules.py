@@ -195,6 +195,15 @@ CASES: dict[str, Case] = {
         ),
         _rows,
     ),
+    "bits of another width": (
+        lambda x: (
+            x.t().contiguous().view(torch.int16),
+            torch.polar(x, x).t().contiguous().view(torch.float32),
+            torch.cat((x.t(), x.t().neg()), 1).view(torch.complex64).abs(),
+            x.view(torch.int64),
+        ),
+        _rows,
+    ),
     "transform of fixed length": (
         lambda x: torch.fft.irfft(torch.fft.rfft(x[:, :4], dim=1) * 2, n=4, dim=1),
         _rows,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from sympy import sympify
 
 from torchtpu_compile.bounded_call import Call, Rule
-from torchtpu_compile.bounded_rules.common import dim_of, refuse
+from torchtpu_compile.bounded_rules.common import dim_of, fitted
 from torchtpu_compile.bounded_rules.pieces import position
 from torchtpu_compile.padded import Padded, is_padded, normal, padded_size, true_size
 from torchtpu_compile.symbols import same
@@ -90,11 +90,17 @@ def _complex_view(call: Call) -> Padded:
 
 
 def _bits(call: Call) -> Padded:
-    x = call.args[0]
+    """Numbers read as others; of another width they stay in order, more or fewer of them."""
+    before, after = (node.meta["val"].dtype for node in (call.node.args[0], call.node))
+    if before.itemsize == after.itemsize:
+        return _same_dims(call)
+    x = call.sizes.compact(call.args[0])
+    together = max(1, after.itemsize // before.itemsize)
+    room = -(-x.array.shape[-1] // together) * together
+    call.args[0] = Padded(fitted(x.array, (*x.array.shape[:-1], room)), x.dims)
+    last = call.sizes.dim(call.exprs()[-1])
     values = call.run()
-    if values.shape != x.array.shape:
-        raise refuse(call, "reads the bits of a tensor of open size as numbers of another width")
-    return Padded(values, x.dims)
+    return Padded(fitted(values, (*values.shape[:-1], padded_size(last))), (*x.dims[:-1], last))
 
 
 def _plain_last_two(call: Call) -> Padded:
