@@ -114,6 +114,8 @@ def with_guard(expr: sympy.Expr, guard: sympy.Expr) -> Any:
         (3 * FloorDiv(S, 3), sympy.Eq(Mod(S, 2), 0), 3 * FloorDiv(S, 3)),
         (8 * FloorDiv(S, 8), sympy.Eq(PythonMod(-S, 8), 0), S),
         (FloorDiv(S, FloorDiv(S, 8)), sympy.Eq(PythonMod(-S, 8), 0), 8),
+        (2 * Max(1, FloorDiv(S, FloorDiv(S, 8))), sympy.Eq(PythonMod(-S, 8), 0), 16),
+        (Max(1, FloorDiv(S, 3 * FloorDiv(S, 8))), sympy.Eq(Mod(S, 8), 0), 2),
         (FloorDiv(S, FloorDiv(T, 8)), sympy.Eq(Mod(T, 8), 0), FloorDiv(S, FloorDiv(T, 8))),
         (FloorDiv(S - 1, 2), sympy.Eq(FloorDiv(S - 1, 2), 1), 1),
         (FloorDiv(S, 4), sympy.Eq(2 * FloorDiv(S, 4) - 1, 5), 3),

@@ -112,8 +112,14 @@ def _without_rests(expr: sympy.Expr, shape_env: Any) -> sympy.Expr:
     if not exact:
         return expr
     expr = expr.replace(is_lifted, lambda e: next(a for a in e.args if a != 1))
-    plain = expr.replace(is_exact, lambda e: e.args[0] / e.args[1])
-    plain = sympy.expand(plain.replace(_is_division, lambda e: quotient(*e.args) or e))
+
+    def undone(e: sympy.Expr) -> sympy.Expr:
+        """A division without its rounding; of shares of a size, a number may be left."""
+        share = sympy.cancel(e.args[0] / e.args[1])
+        whole = share if is_exact(e) else quotient(*e.args)
+        return whole or (sympy.floor(share) if share.is_Rational else e)
+
+    plain = sympy.expand(expr.replace(_is_division, undone))
     return expr if any(not is_static(n) for n in plain.atoms(sympy.Number)) else plain
 
 
