@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a boxed call to key words and operands.
 #include "device.h"
-#include "number_range.h"
 #include "signature.h"
 
 #include <ATen/Context.h>
@@ -378,9 +377,6 @@ void canonicalise(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Call& call,
                   std::vector<ArgSpec>* specs) {
   // The default dtype decides what whole numbers divide to, among others.
   call.key.append({op.uid, static_cast<int64_t>(c10::get_default_dtype_as_scalartype())});
-  if (op.fits) {
-    require_fit(op, args);
-  }
   Reader reader(op, call, specs);
   for (size_t i = 0; i < args.size(); ++i) {
     reader.read(op.args[i], args[i]);
@@ -388,6 +384,7 @@ void canonicalise(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Call& call,
   if (op.ranged) {
     push_count(op, args, call);
   }
+  call.doubtful = !op.number_rules.empty() && push_doubtful(op, args, call.key);
   if (op.contracts) {  // the last word of the key: describe.cpp reads it there
     call.key.push_back(static_cast<int64_t>(at::globalContext().float32MatmulPrecision()));
   }

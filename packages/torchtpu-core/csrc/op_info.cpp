@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "op_info.h"
 
-#include "number_range.h"
-
 #include "lent.h"
 #include "native_metas.h"
 #include "recorder.h"
@@ -115,7 +113,6 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
     info->sharing = Sharing::kApart;
   }
   info->uploads = options.contains("uploads");
-  info->fits = options.contains("fits");
   info->only_out = options.contains("only_out");
   info->joins = options.contains("joins");
   info->in_parts = base.rfind("aten::_foreach_", 0) == 0 &&
@@ -123,6 +120,7 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
   info->prepare = option_or_none(options, "prepare");
   info->expanded = option_or_none(options, "expanded");
 
+  info->number_rules = number_rules(handle.schema(), options["numbers"]);
   const auto& schema = handle.schema();
   if (options.contains("prepare_if")) {
     auto argument = schema.argumentIndexWithName(options["prepare_if"].cast<std::string>());
@@ -147,7 +145,6 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
     if (arg.name == "output_mask" || arg.name == "grad_input_mask") {
       info->output_mask = index;
     }
-    arg.fit = fit_of(options, arg.name);
     if (!condition.is_none() && condition.cast<std::string>() == arg.name) {
       info->mutates_if = index;
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "bridge.h"
+#include "number_range.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -33,14 +34,6 @@ enum class Sharing : int8_t {
   kRepeats,    // anything, their own elements too: each gets the same value
 };
 
-// What a number of a call has to fit.
-enum class Fit {
-  kAny,       // nothing: it is computed with as it is
-  kExactly,   // the dtype of the result
-  kInOpmath,  // likewise, or float32 for 16-bit floats
-  kPromoted,  // the dtype of a result that it takes part in
-};
-
 struct OpArg {
   std::string name;
   ArgRole role = ArgRole::kValue;
@@ -48,7 +41,6 @@ struct OpArg {
   bool number = false;      // schema type Scalar or Scalar[]
   bool dtype = false;       // schema type ScalarType
   bool written = false;     // marked in the schema, or by the row
-  Fit fit = Fit::kAny;
   c10::IValue default_value;
 };
 
@@ -85,7 +77,7 @@ struct OpInfo {
   bool contracts = false;   // its products follow torch.set_float32_matmul_precision
   Sharing sharing = Sharing::kAny;
   bool joins = false;       // moves the elements of a list of tensors, which the host may do as well
-  bool fits = false;        // some of its numbers have to fit a dtype
+  std::vector<NumberRule> number_rules;  // what holds of its numbers, or CPU PyTorch is asked
   bool in_parts = false;    // PyTorch's kernel for any device takes its lists tensor by tensor
 };
 

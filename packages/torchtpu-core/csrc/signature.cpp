@@ -189,14 +189,18 @@ void drop_unwanted(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit
   }
 }
 
+py::list python_args(c10::ArrayRef<c10::IValue> args) {
+  py::list list;
+  for (const c10::IValue& value : args) {
+    list.append(torch::jit::toPyObject(value));
+  }
+  return list;
+}
+
 // Whether CPU PyTorch takes a call that its meta kernel refused.
 bool cpu_takes(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
   py::gil_scoped_acquire gil;
-  py::list python_args;
-  for (const c10::IValue& value : args) {
-    python_args.append(torch::jit::toPyObject(value));
-  }
-  return bridge("cpu_takes")(op.name, python_args).cast<bool>();
+  return bridge("cpu_takes")(op.name, python_args(args)).cast<bool>();
 }
 
 // Runs the meta kernel; false if there is none, or if it refuses what CPU PyTorch takes.
@@ -263,6 +267,12 @@ void refuse(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
     named[py::str(op.args[i].name)] = torch::jit::toPyObject(args[i]);
   }
   bridge("refuse")(op.name, named);
+}
+
+// Raises what CPU PyTorch does for such numbers.
+void refuse_numbers(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  py::gil_scoped_acquire gil;
+  bridge("refuse_numbers")(op.name, python_args(args));
 }
 
 // PyTorch has no meta kernel: the lowering itself says what it returns.
@@ -370,6 +380,9 @@ const Signature& find_signature(const OpInfo& op, c10::ArrayRef<c10::IValue> arg
   canonicalise(op, args, scratch, &made->args);
   for (const at::Tensor* tensor : scratch.tensors) {
     made->inputs.push_back(view_spec(*tensor));
+  }
+  if (call.doubtful) {
+    refuse_numbers(op, args);
   }
   refuse(op, args);
   infer(op, args, *made);

@@ -93,6 +93,7 @@ struct Call {
   c10::SmallVector<ScalarWords, 4> scalars;
   std::forward_list<at::Tensor> uploaded;  // keeps operands that came from the host
   c10::DeviceIndex device = -1;
+  bool doubtful = false;  // PyTorch may refuse a number of it
 };
 
 // Reads the arguments into `call`. With `specs`, also says how each is passed.

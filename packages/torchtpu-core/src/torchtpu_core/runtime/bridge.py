@@ -31,6 +31,7 @@ _HEAVY = {
     "cpu_takes": "cpu_errors",
     "raise_cpus_error": "cpu_errors",
     "refuse": "cpu_errors",
+    "refuse_numbers": "cpu_errors",
     "resized": "transfers",
     "to_device": "transfers",
     "put": "transfers",

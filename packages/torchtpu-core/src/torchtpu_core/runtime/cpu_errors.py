@@ -9,6 +9,7 @@ mistakes through: `torchtpu_core.lowering.refusals` lists those.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,19 +18,26 @@ import jax
 import numpy as np
 import torch
 
+from torchtpu_core import _C
 from torchtpu_core.errors import TorchTPUError
 from torchtpu_core.lowering import dtypes, masks, refusals
 from torchtpu_core.lowering.promotion import Scalar
 from torchtpu_core.lowering.table import operator
-from torchtpu_core.runtime import host_only
+from torchtpu_core.runtime import host_only, script_warnings
 from torchtpu_core.runtime.sharing import is_pointwise
 
 # Host zeros are touched by few kernels before they refuse; beyond this size not even tried.
 _LARGEST = 1 << 28
+# How it says that a dtype does not hold a number.
+_OVERFLOW = "without overflow"
 # How PyTorch says that the CPU has no kernel for an op, which says nothing about the call.
 _NO_KERNEL = ("Could not run 'aten::", "This is an operator for privateuse1 backends")
 # How it says that what was made for a lowering is not what the op takes.
 _NO_CALL = ("Expected a value of type",)
+
+
+class _TooLargeError(Exception):
+    """Operands that are not tried on the host."""
 
 
 #: Not pointwise; their CPU kernels write an ``out=`` of one dtype, their meta kernels any.
@@ -163,6 +171,21 @@ def raise_for_arrays(
     _raise(overload, by_name, error, lambda value: _zeros_of_array(*value))
 
 
+def refuse_numbers(overload: str, args: Sequence[Any]) -> None:
+    """Raise, or warn, as CPU PyTorch does for numbers that a rule does not cover.
+
+    Args:
+        overload: full name of the op.
+        args: its arguments in schema order.
+    """
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with contextlib.suppress(NotImplementedError):  # the CPU lacks a kernel
+            raise_cpus_error(overload, args, None)
+    for warning in said:
+        script_warnings.warn_at(_C.user_line(), str(warning.message), warning.category)
+
+
 def _raise(
     overload: str,
     arguments: Mapping[str, Any],
@@ -176,7 +199,7 @@ def _raise(
         return  # an op that users or plugins defined: the CPU has no words for it
     try:
         made = {name: on_host(value) for name, value in arguments.items()}
-    except RuntimeError:
+    except _TooLargeError:
         return
     indices = made.get("indices")
     if isinstance(indices, list) and any(map(_is_mask, indices)):
@@ -188,8 +211,20 @@ def _raise(
         if any(words in str(cpus) for words in _NO_CALL):
             return
         if not any(words in str(cpus) for words in _NO_KERNEL):
-            raise cpus from error
+            raise _with_numbers(cpus, overload, made) from error
         refuse(overload, made)
+
+
+def _with_numbers(error: Exception, overload: str, arguments: Mapping[str, Any]) -> Exception:
+    """The error that a dtype does not hold a number, with the call's numbers."""
+    if _OVERFLOW not in str(error):
+        return error
+    numbers = (
+        f"{value} (argument '{name}' of {overload})"
+        for name, value in arguments.items()
+        if isinstance(value, (int, float, complex)) and not isinstance(value, bool)
+    )
+    return type(error)(f"{error}: {', '.join(numbers)}")
 
 
 def _is_mask(index: Any) -> bool:
@@ -214,13 +249,15 @@ def _zeros(value: Any) -> Any:
         return _host_zeros(value) if value.device.type == "tpu" else value
     if isinstance(value, (list, tuple)):
         return [_zeros(item) for item in value]
+    if isinstance(value, torch.Generator):
+        return None
     return torch.device("cpu") if isinstance(value, torch.device) else value
 
 
 def _host_zeros(tensor: torch.Tensor) -> torch.Tensor:
     elements = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     if elements > _LARGEST:
-        raise RuntimeError("too large to try on the host")
+        raise _TooLargeError
     flat = torch.zeros(max(elements, 0), dtype=tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride())
 

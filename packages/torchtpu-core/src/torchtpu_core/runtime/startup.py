@@ -30,7 +30,7 @@ from torchtpu_core.runtime import (
     tables,
 )
 from torchtpu_core.runtime.current import TargetKind, target
-from torchtpu_core.runtime.number_ranges import NUMBERS
+from torchtpu_core.runtime.number_ranges import rules_of
 from torchtpu_core.runtime.sharing import APART, sharing_of
 from torchtpu_core.runtime.sparse import gradients
 from torchtpu_core.runtime.variants import is_left_to_torch, is_only_out, schemas_of
@@ -136,7 +136,7 @@ def register(row: Lowering) -> None:
             continue  # this form has a row of its own
         if is_left_to_torch(name, schema):
             continue
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"numbers": rules_of(name)}
         if name in _STRUCTURAL:
             options["structural"] = True
         if name == row.overload and is_only_out(schema):
@@ -160,8 +160,6 @@ def register(row: Lowering) -> None:
             options["unstated"] = True
         if base in _UPLOADS:
             options["uploads"] = True
-        if base in NUMBERS:
-            options["fits"] = dict(NUMBERS[base])
         if name in _JOINS and clients.client().platform == "cpu":
             options["joins"] = True
         _C.register_op(name, row, options)
