@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 from torchtpu_core.runtime import explanations
 from torchtpu_core.tpu.explain import Explanation, Flush
 
@@ -53,7 +54,19 @@ def test_flushes_that_come_again_in_the_same_order_are_listed_once() -> None:
 
     step = [flush(2), flush(3), flush(3), flush(4)]
     text = str(Explanation((flush(1), *step * 5, flush(2), flush(9)), (), 0))
-    numbers = [line.split(", ended")[0].strip() for line in text.splitlines()[2:]]
+    numbers = [line.split(", ended")[0].strip() for line in text.splitlines()[3:]]
     cycle = ["1 x 2 ops", "2 x 3 ops", "1 x 4 ops"]
     expected = ["1 x 1 ops", "5 times:", *cycle, "1 x 2 ops", "1 x 9 ops"]
     assert [number.removesuffix(" as one program") for number in numbers] == expected
+
+
+def test_explain_counts_what_counters_counts() -> None:
+    x = torch.arange(3.0, device="tpu")
+    before = torch.tpu.counters()["compiles"]
+    for size in (5, 6, 7):  # ops one by one, which no stream asks for
+        x.new_ones(size).sinh().cosh().tolist()
+    explained = torch.tpu.explain()
+    assert sum(explained.compiled.values()) == torch.tpu.counters()["compiles"] >= before
+    assert f"{torch.tpu.counters()['compiles']} programs compiled" in str(explained)
+    torch.tpu.reset_counters()
+    assert "0 programs compiled" in str(torch.tpu.explain())

@@ -43,8 +43,8 @@ _built: Counter[str] = Counter()
 _count_lock = threading.Lock()
 
 
-#: Programs that XLA compiled in this process.
-compiles = 0
+#: Programs that XLA compiled in this process, by name.
+compiled: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +88,17 @@ def compile_function(
     traced = time.perf_counter()
     key = fingerprints.executable_key(text)
     calls = executables.custom_calls(text)
-    compiled, is_kept = _find_or_compile(key, lowered, _only_device(avals), name, text)
+    executable, is_kept = _find_or_compile(key, lowered, _only_device(avals), name, text)
     is_kept = is_kept and executables.can_prepare(calls)
     done = time.perf_counter()
     _log(name, avals, traced - began, done - traced)
     plugins.collect("torchtpu_after_compile", name=name, stablehlo=text, seconds=done - began)
     return Compiled(
-        executables.direct_call(compiled),
+        executables.direct_call(executable),
         device_time_ps(partial(program_cost, text))
         if as_on_tpu
         else price_function(function, avals, name),
-        _temporary_bytes(compiled),
+        _temporary_bytes(executable),
         key if is_kept else None,
     )
 
@@ -191,7 +191,6 @@ def find_executable(
 
 def _find_or_compile(key: str, lowered: Any, device: Any, name: str, text: str) -> tuple[Any, bool]:
     """The executable, and whether the cache has it. Of many who want it, one compiles."""
-    global compiles
     cache = caching.cache()
     found = find_executable(key, device)
     if found is not None:
@@ -203,12 +202,12 @@ def _find_or_compile(key: str, lowered: Any, device: Any, name: str, text: str) 
         with priorities.compiling():
             options = xla_options.for_program(device.platform, text)
             try:
-                compiled = lowered.compile(options)
+                executable = lowered.compile(options)
             except JaxRuntimeError as error:
                 memory.raise_of_run(error)
         with _count_lock:
-            compiles += 1
-        payload = executables.serialize(compiled) if cache.enabled else None
+            compiled[name] += 1
+        payload = executables.serialize(executable) if cache.enabled else None
         if payload is not None:
             cache.keep(
                 Entry(
@@ -220,7 +219,7 @@ def _find_or_compile(key: str, lowered: Any, device: Any, name: str, text: str) 
                     payload=payload,
                 )
             )
-    return compiled, payload is not None
+    return executable, payload is not None
 
 
 def _log(

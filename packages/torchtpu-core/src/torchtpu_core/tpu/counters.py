@@ -28,6 +28,12 @@ def counters() -> dict[str, Any]:
     return values
 
 
+def compiled() -> Counter[str]:
+    """What ``compiles`` of `counters` counts, by the names of the programs."""
+    return _compiled() - _base_compiled
+
+
+_base_compiled: Counter[str] = Counter()
 _base_fallbacks: Counter[str] = Counter()
 _base_flushes: Counter[str] = Counter()
 
@@ -35,6 +41,8 @@ _base_flushes: Counter[str] = Counter()
 def reset_counters() -> None:
     """Start counting from zero."""
     _base.update({k: v - _base[k] for k, v in _numbers().items()})
+    _base_compiled.clear()
+    _base_compiled.update(_compiled())
     _base_fallbacks.clear()
     _base_fallbacks.update(_fallbacks())
     _base_flushes.clear()
@@ -46,13 +54,21 @@ def _numbers() -> dict[str, int]:
     numbers["programs"] = numbers.pop("compiles")
     numbers |= {"compiles": 0, "directory_hits": 0, "shared_hits": 0}
     if _C.is_started():
-        from torchtpu_core.runtime import caching, compiling
+        from torchtpu_core.runtime import caching
 
         found = caching.hits()
-        numbers["compiles"] = compiling.compiles
+        numbers["compiles"] = _compiled().total()
         numbers["memory_hits"] += found.pop("memory")
         numbers |= {f"{level}_hits": count for level, count in found.items()}
     return numbers
+
+
+def _compiled() -> Counter[str]:
+    if not _C.is_started():
+        return Counter()
+    from torchtpu_core.runtime import compiling
+
+    return Counter(compiling.compiled)
 
 
 def _flushes() -> Counter[str]:
