@@ -142,6 +142,9 @@ std::vector<NumberRule> number_rules(const c10::FunctionSchema& schema, pybind11
       {"<=", NumberRule::kLessOrEqual}, {">", NumberRule::kGreater},
       {">=", NumberRule::kGreaterOrEqual}, {"!=", NumberRule::kNotEqual}};
   std::vector<NumberRule> found;
+  if (rules.is_none()) {
+    return found;
+  }
   for (auto item : rules) {
     auto [argument, relation, other, whole] =
         item.cast<std::tuple<std::string, std::string, py::object, bool>>();

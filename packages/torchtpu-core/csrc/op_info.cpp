@@ -120,7 +120,7 @@ std::unique_ptr<OpInfo> make_op_info(const std::string& overload, py::object row
   info->prepare = option_or_none(options, "prepare");
   info->expanded = option_or_none(options, "expanded");
 
-  info->number_rules = number_rules(handle.schema(), options["numbers"]);
+  info->number_rules = number_rules(handle.schema(), option_or_none(options, "numbers"));
   const auto& schema = handle.schema();
   if (options.contains("prepare_if")) {
     auto argument = schema.argumentIndexWithName(options["prepare_if"].cast<std::string>());

@@ -108,16 +108,16 @@ class Replay {
 
   // Runs them one by one, as Strict would have, but for the pieces that a stream of other sizes
   // shares with those before it. What depends on an op that failed fails too; the first error is
-  // raised at the end. True if programs were built side by side, or the stream will ask for a piece of
-  // most of its ops when it comes again.
+  // raised at the end. True if programs were built side by side, if one of a group is being compiled,
+  // or if the stream will ask for a piece of most of its ops when it comes again.
   bool run() {
     Pieces& pieces = trace_.journal.pieces();
-    bool varies = trace_.journal.varies();
+    varies_ = trace_.journal.varies();
     for (const Node& node : nodes_) {  // the first of many sizes, too: what stays is known sooner
       pieces.note(node);
     }
     for (size_t i = 0; i < nodes_.size();) {
-      Several several = varies ? run_several(std::span(nodes_).subspan(i)) : Several();
+      Several several = varies_ ? run_several(std::span(nodes_).subspan(i)) : Several();
       for (size_t j = 0; !several.done && j < several.length; ++j) {
         run_one(i + j);
       }
@@ -129,7 +129,7 @@ class Replay {
     if (first_error_) {
       std::rethrow_exception(first_error_);
     }
-    return built_ || is_promising_;
+    return built_ahead_ > 0 || awaits_group_ || is_promising_;
   }
 
  private:
@@ -146,7 +146,10 @@ class Replay {
       if (dependent) {
         fail_last();
       } else {
-        built_ |= run_alone(trace_, built_ ? std::span<Node>() : std::span(nodes_).subspan(index + 1));
+        auto others = index < built_ahead_ ? std::span<Node>() : alone_after(index);
+        if (run_alone(trace_, others)) {
+          built_ahead_ = index + 1 + others.size();
+        }
       }
     } catch (...) {
       if (!first_error_) {
@@ -155,6 +158,17 @@ class Replay {
       fail_last();
     }
     trace_.nodes.clear();
+  }
+
+  // The ops after this one that may run alone: those up to the next group.
+  std::span<Node> alone_after(size_t index) {
+    auto rest = std::span(nodes_).subspan(index + 1);
+    const Groups& groups = trace_.journal.pieces().groups();
+    size_t count = varies_ ? 0 : rest.size();
+    while (count < rest.size() && groups.length(rest.subspan(count)) == 0) {
+      ++count;
+    }
+    return rest.first(count);
   }
 
   // Keeps no operands alive: the last use of one gives its memory to the result.
@@ -267,7 +281,9 @@ class Replay {
       if (py::isinstance<py::list>(made)) {
         instead = made.cast<Groups::Spans>();
       }
-      if (made.is_none() || instead) {
+      bool awaited = py::isinstance<py::bool_>(made);
+      awaits_group_ |= awaited;
+      if (made.is_none() || awaited || instead) {
         return false;
       }
       program = std::make_shared<Program>();
@@ -296,7 +312,9 @@ class Replay {
   std::vector<Node> failed_;  // their results
   const Node* learned_ = nullptr;  // up to where the sizes of ops were noted
   std::exception_ptr first_error_;
-  bool built_ = false;
+  size_t built_ahead_ = 0;  // up to this op programs were built side by side
+  bool varies_ = false;
+  bool awaits_group_ = false;
   bool is_promising_ = false;
 };
 

@@ -128,7 +128,10 @@ class OpenOps:
         return made
 
     def ready_executable(self, way: Way, padded: Sequence[int], true: Sequence[int]) -> Executable:
-        """The same without waiting: until it is compiled, or if it cannot be, one of more padding.
+        """The same, until it is compiled, or if it cannot be, one of more padding.
+
+        The first one is not waited for: the ops run one by one meanwhile. Later ones are, where
+        none that is there fits: one by one the ops would need programs of these sizes, too.
 
         Args:
             way: of the call.
@@ -142,22 +145,30 @@ class OpenOps:
         key = id(way), tuple(padded)
         with self.lock:
             made = self._executables.get(key)
+            other = self._fitting(way, true)
             if made is None and key not in self._asked:
                 self._asked.add(key)
                 made = self._kept(way, padded)
                 if made is not None:
                     self._executables[key] = made
+                elif other is None and self._has_one(way):
+                    return self.executable(way, padded)
                 else:
                     request = functools.partial(self._make, way, padded)
-                    background.make_later(request, len(way.nodes))
+                    background.make_later(request, len(way.nodes), urgent=other is None)
             if isinstance(made, Executable):
                 return made
-            other = self._fitting(way, true)
         if other is not None:
             return other
         if made is not None:
             raise made
         raise NotReadyError("the program of these ops is being compiled")
+
+    def _has_one(self, way: Way) -> bool:
+        return any(
+            of == id(way) and isinstance(made, Executable)
+            for (of, _), made in self._executables.items()
+        )
 
     def known_executable(self, way: Way, true: Sequence[int]) -> Executable | None:
         """One of the programs that there are, None if `true` sizes fit none of them."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torchtpu_core.runtime import cpu_errors
 from torchtpu_core.runtime.number_ranges import NUMBERS
 
 aten = torch.ops.aten
@@ -245,3 +246,11 @@ def test_bounds_that_a_dtype_does_not_hold_exactly_warn_at_the_call():
     with pytest.warns(UserWarning, match="out of bounds") as said:
         x.random_(2**24 + 5)
     assert said[0].filename == __file__
+
+
+def test_a_number_for_a_tensor_that_the_host_does_not_hold_is_refused(monkeypatch):
+    monkeypatch.setattr(cpu_errors, "_LARGEST", 4)
+    x = torch.ones(5, 5, device="tpu")
+    x.bernoulli_(0.5)
+    with pytest.raises(RuntimeError, match="expects p to be in"):
+        x.bernoulli_(2.0)

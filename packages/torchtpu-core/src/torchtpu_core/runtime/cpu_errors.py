@@ -94,11 +94,7 @@ def _fits(value: Any, written: torch.dtype) -> bool:
 
 def _small(value: Any) -> Any:
     """Ones, which divide, of as many dimensions; they broadcast as those of the value do."""
-    if isinstance(value, torch.Tensor) and value.device.type == "tpu":
-        return torch.ones([min(n, 2) for n in value.shape], dtype=value.dtype)
-    if isinstance(value, (list, tuple)):
-        return [_small(item) for item in value]
-    return value
+    return _on_host(value, lambda x: torch.ones([min(n, 2) for n in x.shape], dtype=x.dtype))
 
 
 def _refuse_larger_than_self(arguments: Mapping[str, Any]) -> None:
@@ -146,9 +142,8 @@ def raise_cpus_error(overload: str, args: Sequence[Any], error: BaseException | 
         args: its arguments in schema order.
         error: the Python exception it failed with, None for one of C++.
     """
-    schema = operator(overload)._schema.arguments
-    by_name = {a.name: value for a, value in zip(schema, args, strict=True)}
-    _raise(overload, by_name, error, _zeros)
+    with contextlib.suppress(_TooLargeError):
+        _raise(overload, _named(overload, args), error, _zeros)
 
 
 def raise_for_arrays(
@@ -168,7 +163,13 @@ def raise_for_arrays(
     given = {**dict(zip(schema, args, strict=False)), **kwargs}
     kinds = {name: str(schema[name].type) for name in given if name in schema}
     by_name = {name: (given[name], "Tensor" not in kind) for name, kind in kinds.items()}
-    _raise(overload, by_name, error, lambda value: _zeros_of_array(*value))
+    with contextlib.suppress(_TooLargeError):
+        _raise(overload, by_name, error, lambda value: _zeros_of_array(*value))
+
+
+def _named(overload: str, args: Sequence[Any]) -> dict[str, Any]:
+    schema = operator(overload)._schema.arguments
+    return {a.name: value for a, value in zip(schema, args, strict=True)}
 
 
 def refuse_numbers(overload: str, args: Sequence[Any]) -> None:
@@ -181,7 +182,10 @@ def refuse_numbers(overload: str, args: Sequence[Any]) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         with contextlib.suppress(NotImplementedError):  # the CPU lacks a kernel
-            raise_cpus_error(overload, args, None)
+            try:
+                _raise(overload, _named(overload, args), None, _zeros)
+            except _TooLargeError:
+                _raise(overload, _named(overload, args), None, _small)
     for warning in said:
         script_warnings.warn_at(_C.user_line(), str(warning.message), warning.category)
 
@@ -197,10 +201,7 @@ def _raise(
         return
     if not overload.startswith("aten::"):
         return  # an op that users or plugins defined: the CPU has no words for it
-    try:
-        made = {name: on_host(value) for name, value in arguments.items()}
-    except _TooLargeError:
-        return
+    made = {name: on_host(value) for name, value in arguments.items()}
     indices = made.get("indices")
     if isinstance(indices, list) and any(map(_is_mask, indices)):
         refuse(overload, made)
@@ -245,10 +246,15 @@ def _zeros_of_array(value: Any, is_number: bool) -> Any:
 
 
 def _zeros(value: Any) -> Any:
+    return _on_host(value, _host_zeros)
+
+
+def _on_host(value: Any, made: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """An argument of a call on the CPU, with other tensors."""
     if isinstance(value, torch.Tensor):
-        return _host_zeros(value) if value.device.type == "tpu" else value
+        return made(value) if value.device.type == "tpu" else value
     if isinstance(value, (list, tuple)):
-        return [_zeros(item) for item in value]
+        return [_on_host(item, made) for item in value]
     if isinstance(value, torch.Generator):
         return None
     return torch.device("cpu") if isinstance(value, torch.device) else value

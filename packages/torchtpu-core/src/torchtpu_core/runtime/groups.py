@@ -59,7 +59,7 @@ def groups_in(description: Description) -> list[Span]:
         return _found(nodes, rows) if len(rows) >= _TIMES else []
 
 
-def build_group(description: Description, later: bool) -> Program | list[Span] | None:
+def build_group(description: Description, later: bool) -> Program | list[Span] | bool | None:
     """The program of a group at padded sizes.
 
     Args:
@@ -67,7 +67,7 @@ def build_group(description: Description, later: bool) -> Program | list[Span] |
         later: compile on the compiling thread; else before this returns.
 
     Returns:
-        None: there is none at these sizes, or not yet. A list: they are no group; these are.
+        None: there is none at these sizes. False: not yet. A list: they are no group; these are.
     """
     nodes = description["nodes"]
     row = tuple(varying.sizes_of(node) for node in nodes)
@@ -86,7 +86,7 @@ def build_group(description: Description, later: bool) -> Program | list[Span] |
             description=description, sizes_seen=rows, later=later
         )
     except NotReadyError:
-        return None
+        return False
     if found is not None:
         varying.note_ops(description)
         return found
