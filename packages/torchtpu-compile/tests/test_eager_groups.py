@@ -212,24 +212,6 @@ def test_programs_of_groups_are_compiled_while_the_script_goes_on(monkeypatch) -
     assert len(asked()) == 2
 
 
-def test_sizes_that_fit_no_program_need_one_for_the_group_not_one_for_each_op(
-    compiles: Callable[[], int],
-) -> None:
-    w = torch.randn(8, 8, device="tpu")
-
-    def step(size: int) -> Tensor:  # `rand` is in no group
-        return ((torch.rand(size, 8, device="tpu") @ w).sigmoid().square() * 2).sum(0).cpu()
-
-    for size in SIZES * 3:
-        step(size)
-        torch.tpu.wait_for_compiles()
-    for size in (17, 18, 19):  # padded to 64 rows, the others to 16
-        before = compiles()
-        assert step(size).shape == (8,)
-        torch.tpu.wait_for_compiles()
-        assert compiles() - before <= (2 if size == 17 else 1)
-
-
 def _pairs(later: Callable[[int], int]) -> Sequence[tuple[int, int]]:
     return [(n, n + 3 if turn < 6 else later(n)) for turn, n in enumerate(SIZES * 2)]
 

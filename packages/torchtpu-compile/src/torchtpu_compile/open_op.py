@@ -128,10 +128,9 @@ class OpenOps:
         return made
 
     def ready_executable(self, way: Way, padded: Sequence[int], true: Sequence[int]) -> Executable:
-        """The same, until it is compiled, or if it cannot be, one of more padding.
+        """The same without waiting: until it is compiled, or if it cannot be, one of more padding.
 
-        The first one is not waited for: the ops run one by one meanwhile. Later ones are, where
-        none that is there fits: one by one the ops would need programs of these sizes, too.
+        One is urgent where none that is there fits: the ops run one by one meanwhile.
 
         Args:
             way: of the call.
@@ -151,8 +150,6 @@ class OpenOps:
                 made = self._kept(way, padded)
                 if made is not None:
                     self._executables[key] = made
-                elif other is None and self._has_one(way):
-                    return self.executable(way, padded)
                 else:
                     request = functools.partial(self._make, way, padded)
                     background.make_later(request, len(way.nodes), urgent=other is None)
@@ -163,12 +160,6 @@ class OpenOps:
         if made is not None:
             raise made
         raise NotReadyError("the program of these ops is being compiled")
-
-    def _has_one(self, way: Way) -> bool:
-        return any(
-            of == id(way) and isinstance(made, Executable)
-            for (of, _), made in self._executables.items()
-        )
 
     def known_executable(self, way: Way, true: Sequence[int]) -> Executable | None:
         """One of the programs that there are, None if `true` sizes fit none of them."""
