@@ -13,7 +13,9 @@ from jax.interpreters import partial_eval
 from torchtpu_core.lowering import (
     addressing,
     arithmetic,
+    average_pooling,
     convolution,
+    embedding,
     layout,
     matmul,
     mxu,
@@ -375,3 +377,44 @@ def test_log_softmax_keeps_its_operand_and_nothing_of_its_size_beside_it() -> No
         line for line in text.splitlines() if "optimization_barrier" in line and "[3,1]" in line
     ]
     np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("sizes", [(8, 6), (9, 7)])
+def test_averages_side_by_side_are_sums_of_a_dimension_and_their_gradient_repeats(sizes) -> None:
+    x = RANDOM.standard_normal((2, 3, *sizes)).astype(np.float32)
+    how = ([2, 3], [2, 3], [0, 0], False, True, None)
+    forward, backward = (_row(average_pooling, f"avg_pool2d{end}") for end in ("", "_backward"))
+    text, (slices, sums) = both(lambda v: forward(v, *how), x)
+    assert text.count("reduce_sum") == 2
+    np.testing.assert_allclose(sums, slices, rtol=1e-6, atol=1e-6)
+    grad = RANDOM.standard_normal(slices.shape).astype(np.float32)
+    text, results = both(lambda g, v: backward(g, v, *how), grad, x)
+    assert " add" not in text
+    (expected,) = jax.vjp(lambda v: forward(v, *how), x)[1](grad)
+    for found in results:
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("size", "features", "moves"), [(300, 64, True), (64, 300, False)])
+def test_gradient_of_a_table_lies_as_results_of_a_program_do(size, features, moves) -> None:
+    grad = RANDOM.standard_normal((7, features)).astype(np.float32)
+    index = np.array([0, 5, 5, 63, 1, 2, 5], np.int32)
+    text, (rows, moved) = both(
+        lambda g, i: embedding.scattered(g, i, size, by_frequency=False), grad, index
+    )
+    assert ("layout_constraint" in text) == moves
+    np.testing.assert_array_equal(moved, rows)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bias_is_added_to_the_rows_of_a_product_before_these_are_split(dtype) -> None:
+    x, weight, bias = (
+        RANDOM.standard_normal(shape).astype(jnp.dtype(dtype)) for shape in ((6, 4), (4, 5), (5,))
+    )
+
+    def layer(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+        return arithmetic.add(layout.reshaped(matmul.mm(x, weight), (2, 3, 5)), bias)
+
+    text, results = both(layer, x, weight, bias)
+    assert any("[6,5] = add" in line for line in text.splitlines())
+    np.testing.assert_array_equal(*map(np.float32, results))

@@ -9,6 +9,8 @@ import pytest
 from torchtpu_core.errors import PlanError
 from torchtpu_core.ici.slices import parse_slice
 from torchtpu_core.plan.session import record
+from torchtpu_core.plan.table_rows import lives_of_tables
+from torchtpu_core.plan.uses import uses_of
 
 DENSE = """
 import torch
@@ -63,3 +65,29 @@ def test_sparse_gradients_are_not_for_the_tpu_compiler(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="Plan it without --compiler xla-tpu") as error:
         record(script, [], parse_slice("v5p:2x2x1"), 1, keep_calls=True)
     assert "script.py:8" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("features", "size", "layer"),
+    [
+        (64, 200_000 * 128 * 4, "Embedding"),
+        (64, 200_000 * 128 * 4, "EmbeddingBag"),
+        (128, 0, "Embedding"),
+    ],
+)
+def test_rows_of_tables_are_moved_for_look_ups_and_sums(features, size, layer, tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        f"table = torch.nn.{layer}(200_000, {features}).to('tpu')\n"
+        "optimizer = torch.optim.SGD(table.parameters(), 0.1)\n"
+        "for _ in range(2):\n"
+        "    optimizer.zero_grad()\n"
+        "    table(torch.arange(6, device='tpu').view(2, 3)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    made = record(script, [], parse_slice("v5e:1x1"), 1)
+    start, end = made.step()
+    ops = made.ops[start:end]
+    lives = lives_of_tables(ops, made.blocks, uses_of(ops, made.blocks, start))
+    assert [life.size_bytes for life in lives] == ([size] * 2 if size else [])

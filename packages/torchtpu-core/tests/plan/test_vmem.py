@@ -18,9 +18,16 @@ def test_scores_that_the_gradient_reads_again_stay_rather_than_the_product_besid
     assert in_hbm([product, scores], [], Vmem(112 * MIB)) == [product]
 
 
-def test_shorter_wait_stays_of_values_with_as_many_uses() -> None:
-    late, soon = Life(SCORES, 64 * MIB, (0, 9), 10), Life(PRODUCT, 64 * MIB, (5, 7), 8)
-    assert in_hbm([late, soon], [], Vmem(112 * MIB)) == [late]
+def test_value_made_first_stays_of_values_with_as_many_uses() -> None:
+    long, short = Life(SCORES, 64 * MIB, (0, 9), 10), Life(PRODUCT, 64 * MIB, (5, 7), 8)
+    for lives in ([long, short], [short, long]):
+        assert in_hbm(lives, [], Vmem(112 * MIB)) == [short]
+
+
+def test_all_waits_of_a_value_come_before_those_of_one_with_fewer_uses() -> None:
+    # The second wait of the scores is long; that of the product, which is shorter, comes later.
+    scores, product = Life(SCORES, 64 * MIB, (0, 1, 20), 21), Life(PRODUCT, 64 * MIB, (10, 11), 12)
+    assert in_hbm([product, scores], [], Vmem(112 * MIB)) == [product]
 
 
 @pytest.mark.parametrize(("room", "out"), [(64, 0), (63, 1)])

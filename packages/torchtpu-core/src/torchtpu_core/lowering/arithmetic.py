@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import checks, dtypes, lanes, layout, streams
+from torchtpu_core.lowering import checks, dtypes, lanes, layout, mxu, streams
 from torchtpu_core.lowering.elementwise import (
     constant,
     elementwise,
@@ -42,7 +42,7 @@ def _times(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def add(self: Operand, other: Operand, alpha: Operand = 1) -> jax.Array:
     """``self + alpha * other``; bools add by "or"."""
-    whole = lanes.joined(self, other)
+    whole = lanes.joined(self, other) or _in_rows(self, other)
     if whole is not None:
         x, y, shape = whole
         return layout.reshaped(add(x, y, alpha), shape)
@@ -54,6 +54,18 @@ def add(self: Operand, other: Operand, alpha: Operand = 1) -> jax.Array:
         y = _times(cast(cast(alpha, result), y.dtype), y)
     done = cast(_plus(x, y), result)
     return layout.summed(done) if tokens else done
+
+
+def _in_rows(x: Operand, y: Operand) -> tuple[jax.Array, jax.Array, tuple[int, ...]] | None:
+    """A product's rows and a bias, where the rows were split before the bias is added.
+
+    So PyTorch adds it for tokens that do not lie in the order of their product's rows. XLA:TPU
+    would have tokens along the lanes for the sum, and move all of it for who reads rows.
+    """
+    if not mxu.lowers_for("tpu") or not (isinstance(x, jax.Array) and isinstance(y, jax.Array)):
+        return None
+    rows = layout.matrix_of(x)
+    return (rows, y, x.shape) if rows is not None and y.shape == rows.shape[1:] else None
 
 
 def sub(self: Operand, other: Operand, alpha: Operand = 1) -> jax.Array:

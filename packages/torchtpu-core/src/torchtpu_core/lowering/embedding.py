@@ -13,8 +13,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 
-from torchtpu_core.lowering import checks, dtypes
+from torchtpu_core.lowering import checks, dtypes, layout, mxu
 from torchtpu_core.lowering.normalization import vector_norm
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -51,7 +52,21 @@ def scattered(grad: jax.Array, index: jax.Array, size: int, *, by_frequency: boo
     if by_frequency:
         counts = frequencies(index, size, grad.dtype)
         grad = grad / rows(counts, jnp.minimum(index, max(size - 1, 0)))[:, None]
-    return jnp.zeros((size, grad.shape[1]), grad.dtype).at[index].add(grad, mode="drop")
+    out = jnp.zeros((size, grad.shape[1]), grad.dtype).at[index].add(grad, mode="drop")
+    return _as_results_lie(out)
+
+
+def _as_results_lie(table: jax.Array) -> jax.Array:
+    """A gradient `(V, D)` in the order in which results of a program for a TPU lie.
+
+    That is the one in which tiles waste least. Sums by index are made in rows, and XLA may go on in
+    rows to the end of the step: plain SGD on four tables of 100,000 rows of 64 features then takes
+    345 instead of 199 MiB, and 1.45 instead of 0.62 ms (libtpu's schedule, simulated).
+    """
+    by_rows = layout.padded_elements(table.shape[1], table.shape[0])
+    if not mxu.lowers_for("tpu") or by_rows <= layout.padded_elements(*table.shape):
+        return table
+    return with_layout_constraint(table, Layout(major_to_minor=(1, 0)))
 
 
 def embedding_dense_backward(

@@ -105,6 +105,14 @@ def widened(result: jax.Array, source: jax.Array) -> jax.Array:
     return result
 
 
+def matrix_of(x: jax.Array) -> jax.Array | None:
+    """The matrix `(M, N)` whose rows were split to make `x` `(..., N)`, if they were."""
+    entry = (getattr(_local, "moves", None) or {}).get(id(x))
+    if entry is None or entry[1].ndim != 2 or x.ndim < 3:
+        return None
+    return entry[1] if entry[1].shape[-1] == x.shape[-1] else None
+
+
 def narrow(x: jax.Array) -> jax.Array:
     """What `x` was before it was cast to a wider dtype, or `x`."""
     entry = (getattr(_local, "narrow", None) or {}).get(id(x))

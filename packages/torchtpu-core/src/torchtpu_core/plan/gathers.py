@@ -14,6 +14,7 @@ from torchtpu_core.simulator.calibration import SCOPED_VMEM_BYTES
 
 _SUMS = frozenset(
     [
+        "_embedding_bag_backward",
         "embedding_dense_backward",
         "index_add",
         "index_add_",

@@ -34,6 +34,7 @@ from torchtpu_core.plan.rows import RANK, RANK_OF_EXPERTS, rows_of, streams_of
 from torchtpu_core.plan.shared_places import FreePlace, free_places
 from torchtpu_core.plan.softmax_gradients import GRADIENT
 from torchtpu_core.plan.split_batches import lives_in_parts
+from torchtpu_core.plan.table_rows import lives_of_tables
 from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import Uses, uses_of
 from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
@@ -81,12 +82,13 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     sources = sources_of(ops, uses, size_of, written)
     ends = ends_of_products(ops, blocks, uses, sources)
     values = _lives(ops, uses, sources, ends, size_of, written.gradients)
-    nowhere = within_results(ops, blocks, uses)
+    nowhere = within_results(ops, blocks, uses, sources)
     values = [life for life in values if life.storage not in nowhere]
     lives = [*(life for life in values if blocks[life.storage].category not in _STATE), *kept]
     lives += [*broadcast_lives(broadcasts), *copied_results(ops, blocks, uses)]
     lives += [*lives_in_groups(ops, blocks), *lives_in_parts(ops, blocks, size_of)]
     lives += [*lives_in_loops(ops), *lives_of_updates(ops, blocks)]
+    lives += lives_of_tables(ops, blocks, uses)
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []
     for storage, size in fixed.items():

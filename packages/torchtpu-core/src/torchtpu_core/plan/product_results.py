@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products whose sums go into a result of the step, which XLA writes as it computes them."""
+"""Products whose sums go into another result, which XLA writes as it computes them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from torchtpu_core.plan.recomputed import is_elementwise, reduces, takes_fused
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.uses import Uses
 
+#: What is less than this part of a product is read at no price.
+_SMALL = 1 / 4
 
-def within_results(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> set[int]:
+
+def within_results(
+    ops: Sequence[Op], blocks: dict[int, Block], uses: Uses, again: Container[int]
+) -> set[int]:
     """Products that only an elementwise operator reads, whose result outlives the step.
 
-    So a layer's bias is added to logits that the script keeps. What else that operator reads has
+    So a layer's bias is added to logits that the script keeps; or to any that are written, as those
+    of tokens that lie in another order than their product's rows. What else that operator reads has
     to be there when the product is computed. A result of wider elements is no such: whoever reads
     it widens the product's narrow ones himself.
 
@@ -22,6 +28,7 @@ def within_results(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> s
         ops: the operators of a step.
         blocks: storages by identifier.
         uses: of its storages.
+        again: storages that are computed again for their readers.
     """
     found = set()
     for storage in uses.passing:
@@ -36,6 +43,13 @@ def within_results(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> s
         whole = whole and blocks[made].size_bytes <= blocks[storage].size_bytes
         written = [index for other in others for index in uses.writers.get(other, ())]
         late = any(product < index < readers[0] for index in written)
-        if whole and not late and made in uses.fixed and uses.writers[made] == readers:
+        kept = made in uses.fixed or (made not in again and _adds_bias(end, storage))
+        if whole and not late and kept and uses.writers[made] == readers:
             found.add(storage)
     return found
+
+
+def _adds_bias(op: Op, product: int) -> bool:
+    """Whether an operator adds something much smaller to a product."""
+    sizes = [size for one, size in zip(op.reads, op.read_bytes, strict=True) if one != product]
+    return op.name == "add" and len(sizes) == 1 and sizes[0] < _SMALL * sum(op.write_bytes)

@@ -2,12 +2,13 @@
 """Which values of a step stay in VMEM from their first use to their last.
 
 XLA keeps what is used again soon in VMEM while there is room, and brings operands there ahead of
-their use. XLA tries values in the order of what they would save in HBM: room goes to those first
-that most operators make or read, so that scores which the softmax's gradient reads once more stay
-there rather than the products beside them, and of these to the shortest waits; what is an operand
-or a result of the step comes last. A value of which each wait found room is never in HBM. None
-waits longer than it takes to copy all of VMEM a few times (`LONGEST`), as room is wanted for
-others. Not modelled: copies in parts, and what products hide.
+their use. XLA tries values one after the other, in the order of what they would save in HBM: room
+goes to those first that most operators make or read, so that scores which the softmax's gradient
+reads once more stay there rather than the products beside them, and of these to those made first;
+what is an operand or a result of the step comes last. A value of which each wait found room is
+never in HBM; another takes the room that some of its waits have found all the same. None waits
+longer than it takes to copy all of VMEM a few times (`LONGEST`), as room is wanted for others. Not
+modelled: copies in parts, and what products hide.
 """
 
 from __future__ import annotations
@@ -86,22 +87,26 @@ def in_hbm(lives: Sequence[Life], passing: Sequence[Life], vmem: Vmem) -> list[L
         passing: operands and results of the step at each use, which are in VMEM then.
         vmem: its room.
     """
-    room_bytes = vmem.room_bytes
-    if not room_bytes:
+    if not vmem.room_bytes:
         return list(lives)
     count = max((life.end for life in (*lives, *passing)), default=0) + 2
-    waits = [
-        (number < len(lives) and -len(life.uses), gap, life.size_bytes, start, end, number)
-        for number, life in enumerate((*lives, *passing))
-        for gap, start, end in life.waits()
-    ]
     taken = np.zeros(count, np.int64)
-    out: set[int] = set()
-    for _, gap, size, start, end, number in sorted(waits):
-        stretch = taken[start:end]
-        fits = size <= room_bytes and size + stretch.max() <= room_bytes
-        if not fits or not vmem.keeps(start, start + gap):
-            out.add(number)
-        else:
-            stretch += size
+    out = set()
+    for group in (lives, passing):
+        for number in sorted(
+            range(len(group)), key=lambda n: (-len(group[n].uses), group[n].first)
+        ):
+            life = group[number]
+            found = [_finds_room(*wait, life.size_bytes, taken, vmem) for wait in life.waits()]
+            if group is lives and not all(found):
+                out.add(number)
     return [life for number, life in enumerate(lives) if number in out]
+
+
+def _finds_room(gap: int, start: int, end: int, size: int, taken: np.ndarray, vmem: Vmem) -> bool:
+    """Whether a wait has room among those that found some before, which it takes then."""
+    stretch = taken[start:end]
+    if size + stretch.max() > vmem.room_bytes or not vmem.keeps(start, start + gap):
+        return False
+    stretch += size
+    return True
