@@ -183,6 +183,47 @@ def test_loop_takes_its_body_as_often_as_it_runs(programs) -> None:
     assert run.step_s == pytest.approx(10 * body, rel=1e-3)
 
 
+def test_limit_of_a_counter_of_64_bits_is_that_of_its_lower_half(programs) -> None:
+    condition = """  %high = u32[] constant(0)
+  %limit = u32[] constant(128)
+  %sign = s32[] constant(0)
+  ROOT %p = pred[] or(%high, %limit)
+"""
+    known = 'backend_config={"known_trip_count":{"n":"10"}}'
+    once = programs.LOOP.replace(known, "")
+    counted = once.replace("  ROOT %p = pred[] constant(true)\n", condition)
+    one, many = (timing.time_of(text, V5E).step_s for text in (once, counted))
+    assert many == pytest.approx(128 * one, rel=1e-3)
+
+
+def test_rows_that_a_fusion_writes_into_larger_buffers_are_all_that_it_moves() -> None:
+    program = """HloModule m, is_scheduled=true
+
+%rows (p0: f32[1024,8,1024], p1: f32[8,1024], p2: s32[]) -> (f32[1024,8,1024], f32[8,1024]) {
+  %p0 = f32[1024,8,1024]{2,1,0:T(8,128)} parameter(0)
+  %p1 = f32[8,1024]{1,0:T(8,128)} parameter(1)
+  %p2 = s32[]{:T(128)} parameter(2)
+  %z = s32[]{:T(128)} constant(0)
+  %sin = f32[8,1024]{1,0:T(8,128)} sine(%p1)
+  %row = f32[1,8,1024]{2,1,0:T(8,128)} bitcast(%sin)
+  %put = f32[1024,8,1024]{2,1,0:T(8,128)} dynamic-update-slice(%p0, %row, %p2, %z, %z)
+  ROOT %both = (f32[1024,8,1024]{2,1,0:T(8,128)}, f32[8,1024]{1,0:T(8,128)}) tuple(%put, %sin)
+}
+
+ENTRY %main (room: f32[1024,8,1024], x: f32[8,1024], at: s32[]) -> f32[8,1024] {
+  %room = f32[1024,8,1024]{2,1,0:T(8,128)} parameter(0)
+  %x = f32[8,1024]{1,0:T(8,128)} parameter(1)
+  %at = s32[]{:T(128)} parameter(2)
+  ROOT %made = (f32[1024,8,1024]{2,1,0:T(8,128)}, f32[8,1024]{1,0:T(8,128)}) \
+fusion(%room, %x, %at), kind=kLoop, calls=%rows
+}
+"""
+    (span,) = timing.time_of(program, V5E).spans
+    assert span.hbm_bytes == 3 * 8 * 1024 * 4 + 4
+    rates = Rates.of(V5E.chip)
+    assert span.end_s < 4 * 8 * 1024 / rates.vector_ops_per_s + rates.hbm_s(span.hbm_bytes)
+
+
 def test_collective_takes_what_the_network_model_says(programs) -> None:
     network = Network.of(V5E)
     span = span_of((0, 1, 2, 3), network)

@@ -26,6 +26,7 @@ from torchtpu_core.xla_tpu.hlo import Array, Instruction, Module, bits_of, read
 from torchtpu_core.xla_tpu.kernels import work_of
 from torchtpu_core.xla_tpu.products import product_of
 from torchtpu_core.xla_tpu.spans import CORE, DCN, DMA, ICI, Run, Span
+from torchtpu_core.xla_tpu.traffic import UPDATE, Traffic
 
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _STATED = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
@@ -55,7 +56,6 @@ _MOVES = frozenset(
     ["copy", "slice", "dynamic-slice", "dynamic-update-slice", "transpose", "reshape"]
 )
 _INSIDE_FREE = _FREE | {"broadcast", "fusion", "reshape", "transpose", "copy", "slice", "pad"}
-_SLICED = frozenset(("slice", "dynamic-slice", "gather"))
 
 
 def time_of(hlo: str, where: Slice, slices: int = 1) -> Run:
@@ -79,6 +79,7 @@ class _Walker:
     def __init__(self, module: Module, where: Slice, slices: int) -> None:
         self.module = module
         self.known = module.find()
+        self.traffic = Traffic(module, self.known)
         self.rates = Rates.of(where.chip, per_core=where.devices_per_chip > 1)
         self.network = Network.of(where, slices) if where.devices * slices > 1 else None
         self.model: NetworkModel | None = network_model(self.network) if self.network else None
@@ -234,7 +235,7 @@ class _Walker:
         if one.opcode == "custom-call" and "tpu_custom_call" not in one.text:
             return None
         inside = self._inside(one)
-        moved = self._hbm_bytes(one, inside)
+        moved = self.traffic.hbm_bytes(one)
         memory = self.rates.hbm_s(moved)
         matrix, flops = self._matrix(inside)
         vector = self._vector(one, inside)
@@ -274,50 +275,6 @@ class _Walker:
     def _operand_arrays(self, one: Instruction) -> list[Array]:
         return [a for name in one.operands if name in self.known for a in self.known[name].arrays]
 
-    def _hbm_bytes(self, one: Instruction, inside: Sequence[Instruction]) -> float:
-        """Bytes of operands and results that lie in HBM; of sliced ones, the slices."""
-        total = 0.0
-        sliced = self._sliced(one)
-        for place, name in enumerate(one.operands):
-            source = self.known.get(name)
-            for array in source.arrays if source is not None else ():
-                if array.in_hbm:
-                    total += min(array.size_bytes, sliced.get(place, array.size_bytes))
-        update = self._update_bytes(inside)
-        for array in one.arrays:
-            if array.in_hbm:
-                total += array.size_bytes if update is None else min(update, array.size_bytes)
-        if update is not None:
-            # The buffer that is updated in place is an operand too, and is not read.
-            total -= max((a.size_bytes for a in one.arrays if a.in_hbm), default=0)
-        return max(total, 0.0)
-
-    def _sliced(self, one: Instruction) -> dict[int, int]:
-        """Bytes of slices that are all a fusion reads of an operand, by the operand's place."""
-        found: dict[int, int] = {}
-        if one.opcode in _SLICED:
-            return {0: sum(a.size_bytes for a in one.arrays)}
-        for name in one.called if one.opcode == "fusion" else ():
-            body = self.module.computations.get(name, [])
-            for parameter in body:
-                if parameter.opcode != "parameter":
-                    continue
-                users = [i for i in body if parameter.name in i.operands]
-                if users and all(i.opcode in _SLICED for i in users):
-                    place = re.search(r"parameter\((\d+)\)", parameter.text)
-                    taken = sum(a.size_bytes for i in users for a in i.arrays)
-                    found[int(place[1]) if place else 0] = taken
-        return found
-
-    def _update_bytes(self, inside: Sequence[Instruction]) -> int | None:
-        """Bytes that a program writes into a larger buffer in place; None if it does not."""
-        for one in inside:
-            if one.opcode == "dynamic-update-slice" and len(one.operands) > 1:
-                update = self.known.get(one.operands[1])
-                if update is not None and (one.root or len(inside) == 1):
-                    return sum(a.size_bytes for a in update.arrays)
-        return None
-
     def _matrix(self, inside: Sequence[Instruction]) -> tuple[float, float]:
         seconds = flops = 0.0
         for one in inside:
@@ -337,7 +294,10 @@ class _Walker:
         for inner in inside:
             if inner.opcode in _INSIDE_FREE or inner.opcode in ("convolution", "dot"):
                 continue
-            if inner.opcode in ("reduce", "reduce-window", "sort", "scatter"):
+            if inner.opcode == UPDATE:
+                update = self.known.get(inner.operands[1])
+                operations += max((a.elements for a in update.arrays), default=0) if update else 0
+            elif inner.opcode in ("reduce", "reduce-window", "sort", "scatter"):
                 arrays = self._operand_arrays(inner)
                 operations += max((a.elements for a in arrays), default=0)
             else:
@@ -354,16 +314,20 @@ def scattered(body: Sequence[Instruction]) -> list[Instruction]:
 
 
 def _trips(one: Instruction, module: Module) -> int:
-    """How often a loop runs: as XLA says, else by its condition's only constant, else once."""
+    """How often a loop runs: as XLA says, else by its condition's only limit, else once.
+
+    A counter of 64 bits is two of 32 for a TPU, of which the higher one is compared with 0.
+    """
     match = _TRIPS.search(one.text)
     if match:
         return int(match[1])
-    limits = [
-        int(found[1])
+    found = (
+        re.search(r"constant\((\d+)\)", inner.text)
         for inner in module.computations.get(one.condition, [])
-        if inner.opcode == "constant" and (found := re.search(r"constant\((\d+)\)", inner.text))
-    ]
-    return max(1, limits[0]) if len(limits) == 1 else 1
+        if inner.opcode == "constant"
+    )
+    limits = {int(limit[1]) for limit in found if limit} - {0}
+    return limits.pop() if len(limits) == 1 else 1
 
 
 def _rate_of(dtype: str) -> str:
