@@ -16,6 +16,7 @@ from torchtpu_core.lowering import (
     average_pooling,
     convolution,
     embedding,
+    extrema,
     layout,
     matmul,
     mxu,
@@ -404,6 +405,9 @@ def test_gradient_of_a_table_lies_as_results_of_a_program_do(size, features, mov
     )
     assert ("layout_constraint" in text) == moves
     np.testing.assert_array_equal(moved, rows)
+    with mxu.for_platform("tpu"):
+        lowered = jax.jit(lambda g, i: embedding.scattered(g, i, size, by_frequency=False))
+        assert "layout_mode" not in lowered.lower(grad, index).as_text()  # of the result
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -418,3 +422,26 @@ def test_bias_is_added_to_the_rows_of_a_product_before_these_are_split(dtype) ->
     text, results = both(layer, x, weight, bias)
     assert any("[6,5] = add" in line for line in text.splitlines())
     np.testing.assert_array_equal(*map(np.float32, results))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "int8", "bool"])
+@pytest.mark.parametrize("which", ["max.dim", "min.dim"])
+def test_extreme_and_its_place_are_found_in_one_pass_on_a_tpu(which, dtype) -> None:
+    x = RANDOM.integers(0, 3, (5, 7, 4)).astype(jnp.dtype(dtype))
+    if dtype in ("float32", "bfloat16"):
+        x[0, 2:4, 1], x[1, :, 2], x[2, :, 0] = np.nan, np.inf, -np.inf
+    function = _row(extrema, which)
+    text, (several, once) = both(lambda v: function(v, 1), x)
+    assert text.count("reduce[") == text.count(" reduce") == 1
+    for one, other in zip(several, once, strict=True):
+        np.testing.assert_array_equal(*(np.asarray(a, np.float64) for a in (one, other)))
+    index = _row(extrema, "argmax" if which == "max.dim" else "argmin")
+    _, (several, once) = both(lambda v: index(v, 1), x)
+    np.testing.assert_array_equal(once, several)
+
+
+def test_maximum_keeps_nan_without_a_look_for_it_on_a_tpu() -> None:
+    x = np.array([[1, np.nan, 2], [3, 4, 5]], np.float32)
+    text, (looked, plain) = both(lambda v: extrema.amax(v, 1), x)
+    assert "reduce_or" not in text
+    np.testing.assert_array_equal(plain, looked)

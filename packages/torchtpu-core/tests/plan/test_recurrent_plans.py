@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import pytest
 from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan.records import Work
 from torchtpu_core.plan.recurrent_memory import lives_in_loops
+from torchtpu_core.plan.schedule import Pricer
 from torchtpu_core.plan.session import record
+from torchtpu_core.testing.recordings import MIB, op
 
 
 @pytest.mark.parametrize("layer", ["LSTM", "GRU", "RNN"])
@@ -66,3 +69,14 @@ def test_a_ctc_loss_is_planned_without_the_values_of_its_lengths(
     )
     names = [op.name for op in record(script, [], parse_slice("v5e:1x1"), 1).ops]
     assert names.count("_ctc_loss") == names.count("_ctc_loss_backward") == 1
+
+
+def test_steps_of_a_loop_wait_for_what_they_move() -> None:
+    pricer = Pricer(parse_slice("v5e:1x1"), 1, "high")
+    loop, product = (
+        op(name, Work.MATMUL, products=((64, 32, 256, 1024),), dtype="bf16")
+        for name in ("recurrent_layer", "mm")
+    )
+    still, moving = (pricer.core(loop, size, 0.0)[0] for size in (0.0, MIB))
+    assert moving == pytest.approx(still + pricer.rates.hbm_s(MIB))
+    assert pricer.core(product, MIB, 0.0)[0] == pytest.approx(still)

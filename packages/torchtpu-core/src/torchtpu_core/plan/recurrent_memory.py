@@ -19,6 +19,11 @@ _BYTES = {"bf16": 2, "f16": 2}
 _GATES_OF_GRU = 3
 
 
+def is_recurrent(op: Op) -> bool:
+    """Whether an operator is a loop over the steps of a sequence, or that of its gradients."""
+    return op.name in (_FORWARD, _BACKWARD)
+
+
 def lives_in_loops(ops: Sequence[Op]) -> list[Life]:
     """Gates of forward passes, and gradients of gates.
 
@@ -28,7 +33,7 @@ def lives_in_loops(ops: Sequence[Op]) -> list[Life]:
     end = max((i for i, op in enumerate(ops) if op.name == _BACKWARD), default=-1) + 1
     found = []
     for index, op in enumerate(ops):
-        if op.name not in (_FORWARD, _BACKWARD) or not op.products:
+        if not is_recurrent(op) or not op.products:
             continue
         (_, rows, *sides), (_, _, *of_state) = op.products[:2]
         forward = op.name == _FORWARD

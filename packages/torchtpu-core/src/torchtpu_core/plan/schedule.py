@@ -29,6 +29,7 @@ from torchtpu_core.plan.fusion import Fusion
 from torchtpu_core.plan.links import messages_of
 from torchtpu_core.plan.placed import Placed, Schedule, Unit
 from torchtpu_core.plan.records import Op, Parts, Work
+from torchtpu_core.plan.recurrent_memory import is_recurrent
 from torchtpu_core.simulator import calibration as cal
 from torchtpu_core.simulator.collective_pricing import start_s
 from torchtpu_core.simulator.rates import Rates
@@ -65,6 +66,8 @@ class Pricer:
         if not matrix:  # the products' rates hold for operands and results in VMEM
             vector = max(vector, self.rates.vmem_s(vmem_bytes))
         vector += op.drawn * cal.RANDOM_OPS.value / self.rates.vector_ops_per_s
+        if is_recurrent(op):  # each step of its loop waits for what the one before moves
+            return matrix + vector + memory, "matrix unit", flops
         if matrix + vector > memory:
             return matrix + vector, "matrix unit" if matrix > vector else "vector unit", flops
         return memory, "HBM", flops
