@@ -410,17 +410,19 @@ def test_gradient_of_a_table_lies_as_results_of_a_program_do(size, features, mov
         assert "layout_mode" not in lowered.lower(grad, index).as_text()  # of the result
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bias_is_added_to_the_rows_of_a_product_before_these_are_split(dtype) -> None:
+@pytest.mark.parametrize(("dtype", "columns"), [("float32", 5), ("bfloat16", 5), ("float32", 128)])
+def test_bias_is_added_to_rows_that_fill_no_lanes_before_these_are_split(dtype, columns) -> None:
     x, weight, bias = (
-        RANDOM.standard_normal(shape).astype(jnp.dtype(dtype)) for shape in ((6, 4), (4, 5), (5,))
+        RANDOM.standard_normal(shape).astype(jnp.dtype(dtype))
+        for shape in ((6, 4), (4, columns), (columns,))
     )
 
     def layer(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
-        return arithmetic.add(layout.reshaped(matmul.mm(x, weight), (2, 3, 5)), bias)
+        return arithmetic.add(layout.reshaped(matmul.mm(x, weight), (2, 3, columns)), bias)
 
     text, results = both(layer, x, weight, bias)
-    assert any("[6,5] = add" in line for line in text.splitlines())
+    in_rows = any(f"[6,{columns}] = add" in line for line in text.splitlines())
+    assert in_rows == (columns == 5)
     np.testing.assert_array_equal(*map(np.float32, results))
 
 
