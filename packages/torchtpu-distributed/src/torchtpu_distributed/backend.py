@@ -7,13 +7,14 @@ the C++ side gives CPU tensors to gloo. Several tensors in one call are one prog
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
 from torch import distributed as dist
+from torchtpu_core.calls import user_line
 
+from torchtpu_distributed import departures
 from torchtpu_distributed.calls import Collective
 from torchtpu_distributed.cpu_tensors import CpuTensors
 from torchtpu_distributed.errors import ProcessGroupError
@@ -284,18 +285,20 @@ class Backend:
         self._cpu_tensors.group.timeout_s = timeout_s
 
     def shutdown(self) -> None:
-        """Finish what is under way; with the default group the world ends.
+        """Leave the group; with the default one finish what is under way, and end the world.
 
         Raises:
             CollectiveError: something has failed that nobody waited for, or this rank leaves out
                 what another one has called.
         """
-        if self._is_world:
-            world = self._group.world
-            world.end(f"it destroyed its process group{_because()}", self._group.timeout_s)
-            left, world.left = world.left, None
-            if left is not None:
-                raise left
+        world, groups = self._group.world, (self._group, self._cpu_tensors.group)
+        if not self._is_world:
+            world.leave(groups, user_line())
+            return
+        world.end(departures.destroyed(user_line()), self._group.timeout_s)
+        left, world.left = world.left, None
+        if left is not None:
+            raise left
 
     def abort(self) -> None:
         """Leave at once."""
@@ -332,12 +335,6 @@ class Backend:
                 f"times one of {piece.numel()} of {piece.dtype}: make it "
                 f"{self._group.size * piece.numel()} of {piece.dtype}."
             )
-
-
-def _because() -> str:
-    """The exception in whose `finally`, `except` or `__exit__` the caller is."""
-    error = sys.exception()
-    return "" if error is None else f" after {type(error).__name__}: {error}"
 
 
 def _prepare_reduction(op: Any, tensors: Tensors) -> str:

@@ -57,20 +57,21 @@ def of_pending(group: Group, pending: Pending) -> Difference | None:
     return calls.difference(pending.seq, pending.call) if calls is not None else None
 
 
-def left_out(group: Group) -> str:
+def left_out(group: Group, does: str = "ends, or destroys its process group,") -> str:
     """The message about a collective that another rank waits in, and this one will not come to.
 
     Empty if none is known.
 
     Args:
         group: the group, in which this rank calls no collective any more.
+        does: why it does not.
     """
     found = group.known_calls.after(group.seq) if group.known_calls is not None else None
     if found is None or not _waits(group, group.ranks[found.rank]):
         return ""
     _number, last = reached(group, group.world.rank, group.seq)
     return (
-        f"rank {group.world.rank} ends, or destroys its process group, and has not come to "
+        f"rank {group.world.rank} {does} and has not come to "
         f"{found.name}, number {group.seq + 1} of group {group.name!r}, which rank "
         f"{group.ranks[found.rank]} has called. The last one this rank has come to was "
         f"{last or 'none'}. All ranks of a group must call the same collectives in the same "

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from torchtpu_distributed import _C
-from torchtpu_distributed.errors import CollectiveError
+from torchtpu_distributed.errors import CollectiveError, CollectiveMismatchError
 from torchtpu_distributed.in_flight import InFlight
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.recorder import Recorder
@@ -75,8 +75,8 @@ class Ledger:
     Attributes:
         failure: why no collective can be started any more.
         seen: whether a thread of the user's has been told.
-        hit: whether a collective was under way then. A rank that has done all may see that its
-            store, or another rank, has gone before it.
+        hit: whether a collective was under way then, or ranks differ. A rank that has done all
+            may see that its store, or another rank, has gone before it.
         failed_in: name of the oldest collective under way then.
         records: those that are under way, and the ring of the recorder.
         recorder: the last collectives, finished ones included.
@@ -205,7 +205,8 @@ class Ledger:
         """End all collectives of this process; the first failure is the one that counts."""
         with self._condition:
             first, self.failure = self.failure is None, self.failure or failure
-            self.hit = self.hit or not self.records.idle()
+            differs = failure.kind is CollectiveMismatchError  # with what this rank has done
+            self.hit = self.hit or differs or not self.records.idle()
             if first and (pending := self.pending()):
                 self.failed_in = pending[0].name
             self.abort.set()

@@ -12,12 +12,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from torchtpu_distributed import _C, differences, lost_store, members, processes, recorder
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.crossing import Crossing
+from torchtpu_distributed.departures import Departure, Departures, has_come
 from torchtpu_distributed.errors import (
     CollectiveError,
     CollectiveMismatchError,
@@ -61,7 +62,7 @@ class Watch:
         self._rank = rank
         self._peers = peers
         self._ledger = ledger
-        self._gone: dict[int, dict[str, Any]] = {}
+        self._departures = Departures()
         self._heard: dict[int, tuple[int, float]] = {}
         self._wake = threading.Event()
         self._stopped = False
@@ -75,11 +76,14 @@ class Watch:
         _C.hold_sigterm(ledger.records)
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, and hear what has been said since it last looked."""
         _C.release_sigterm()
         self._stopped = True
         self._wake.set()
         self._thread.join(timeout=ANSWER_S)
+        if self._ledger.failure is None and not self._thread.is_alive():
+            with suppress(RuntimeError, OSError):  # the store is gone
+                self._hear()
 
     def forget(self, key: str) -> None:
         """Delete a key of the store when convenient."""
@@ -125,8 +129,8 @@ class Watch:
     def _take(self, notice: dict[str, Any]) -> None:
         if notice["rank"] == self._rank:
             return
-        if notice["kind"] == "gone":
-            self._gone[notice["rank"]] = {**notice, "heard_s": time.monotonic()}
+        if notice["kind"] in ("gone", "left"):
+            self._departures.take(notice)
         elif notice["kind"] == "mismatch" and self._rank in notice["ranks"]:
             self._fail(CollectiveMismatchError, notice["message"])
         elif notice["kind"] == "stack":
@@ -145,11 +149,8 @@ class Watch:
         if self._find_difference(pending):
             return
         others = [rank for rank in pending.ranks if rank != self._rank]
-        for rank in others:
-            reason = self._why_lost(rank, pending)
-            if reason:
-                self._fail(PeerLostError, self._lost_message(rank, reason, pending))
-                return
+        if self._is_stopped(others, pending):
+            return
         if pending.trouble:
             if time.monotonic() - pending.trouble_s > DIAGNOSIS_S:
                 self._fail_for_trouble(others, pending)
@@ -167,23 +168,35 @@ class Watch:
         message += f" {', '.join(stopped)} is stopped (SIGSTOP, or a debugger)."
         self._fail(CollectiveTimeoutError, message)
 
-    def _why_lost(self, rank: int, pending: Pending) -> str:
-        notice = self._gone.get(rank)
-        if notice is not None:
-            came = _has_come(notice["positions"].get(pending.group, (0, "")), pending)
-            lost = not came or pending.trouble
-            if pending.message and not pending.trouble:  # what it sent may be on its way
-                lost = time.monotonic() - notice["heard_s"] > DIAGNOSIS_S
-            return str(notice["reason"]) if lost else ""
+    def _is_stopped(self, others: list[int], pending: Pending) -> bool:
+        """Fail if a collective cannot finish because a rank has gone: the first one that did."""
+        found = self._departures.stopping(pending)
+        if found is None:
+            for rank in others:
+                reason = "" if rank in self._departures.ended else self._why_lost(rank)
+                if not reason:
+                    continue
+                self._hear()  # it may have spoken since the last time, and ended
+                if rank not in self._departures.ended:
+                    self._fail(PeerLostError, self._lost_message(rank, reason, pending))
+                    return True
+            found = self._departures.stopping(pending) or self._departures.breaking(pending)
+        if found is None:
+            return False
+        rank, departure = found
+        if departure.ends or departure.in_error:
+            self._fail(PeerLostError, self._lost_message(rank, departure.reason, pending))
+        else:
+            message = self._left_message(rank, departure, pending)
+            self._board.post("mismatch", ranks=list(pending.ranks), message=message)
+            self._fail(CollectiveMismatchError, message)
+        return True
+
+    def _why_lost(self, rank: int) -> str:
         running = processes.is_running(self._peers[rank])
         if running is None:
             return self._why_silent(rank)
-        if running:
-            return ""
-        self._hear()  # it may have spoken since the last time, and ended
-        if rank in self._gone:
-            return self._why_lost(rank, pending)
-        return "its process ended without a word, as one that is killed does"
+        return "" if running else "its process ended without a word, as one that is killed does"
 
     def _why_silent(self, rank: int) -> str:
         beat = self._board.beats([rank]).get(rank, 0)
@@ -197,12 +210,23 @@ class Watch:
     def _lost_message(self, rank: int, reason: str, pending: Pending) -> str:
         number, name = self._position(rank, pending)
         last = f" The last one it is known to have come to was {name}." if number else ""
-        if pending.message and (said := self._gone.get(rank, {}).get("last")):
-            last = f" The last one it has called was {said}."  # messages have no common number
+        ended = self._departures.ended.get(rank)
+        if pending.message and ended is not None and ended.last:  # messages have no common number
+            last = f" The last one it has called was {ended.last}."
         last += self._ahead(rank)
         return (
             f"{self._peers[rank].name} is gone: {reason}. {pending.name}, cannot finish without "
             f"it.{last} Look at that rank's output for the cause, then restart the job."
+            f"{self._parting(pending)}"
+        )
+
+    def _left_message(self, rank: int, departure: Departure, pending: Pending) -> str:
+        number, name = self._position(rank, pending)
+        last = f" Its last one there was {name}." if number else ""
+        return (
+            f"{self._peers[rank].name} is not in the group any more: {departure.reason}. "
+            f"{pending.name}, which rank {self._rank} has called, cannot finish without it.{last} "
+            "All ranks of a group must call the same collectives before they destroy it."
             f"{self._parting(pending)}"
         )
 
@@ -244,7 +268,7 @@ class Watch:
         return known if known[0] > told[0] else told
 
     def _is_late(self, rank: int, pending: Pending) -> bool:
-        return not _has_come(self._position(rank, pending), pending)
+        return not has_come(self._position(rank, pending), pending)
 
     def _late_rank(self, rank: int, pending: Pending) -> str:
         number, name = self._position(rank, pending)
@@ -311,8 +335,8 @@ class Watch:
 
     def _first_gone(self) -> str:
         """The rank that said first that it ends, which may have made the others end."""
-        for rank, notice in self._gone.items():
-            return f" The first to go was {self._peers[rank].name}: {notice['reason']}."
+        for rank, ended in self._departures.ended.items():
+            return f" The first to go was {self._peers[rank].name}: {ended.reason}."
         return ""
 
     def _last_calls(self, rank: int, pending: Pending) -> str:
@@ -357,17 +381,3 @@ def _nobody_is_late(pending: Pending) -> str:
     if len(pending.ranks) == 1:
         return "it receives from itself, and has not sent the message"
     return "all ranks had come, but the data did not arrive"
-
-
-def _has_come(last: Sequence[Any], pending: Pending) -> bool:
-    """Whether a rank has come to a collective.
-
-    Args:
-        last: number and name of the last one it came to in the group.
-        pending: the collective; without a kind it is the making of the group. Of a message, or
-            what gloo does with CPU tensors, nobody knows.
-    """
-    number, name = last
-    if pending.message:
-        return False
-    return 0 < pending.seq <= int(number) if pending.kind else bool(name)

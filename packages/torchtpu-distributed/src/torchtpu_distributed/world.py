@@ -12,8 +12,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed as dist
 from torchtpu_core.env_values import Collectives
@@ -21,7 +23,16 @@ from torchtpu_core.env_vars import settings
 from torchtpu_core.runtime.current import target
 from torchtpu_core.targets import TargetKind
 
-from torchtpu_distributed import _C, active, bound, coordinator, differences, joining, stores
+from torchtpu_distributed import (
+    _C,
+    active,
+    bound,
+    coordinator,
+    departures,
+    differences,
+    joining,
+    stores,
+)
 from torchtpu_distributed.board import Board
 from torchtpu_distributed.errors import (
     CollectiveError,
@@ -39,6 +50,9 @@ from torchtpu_distributed.processes import (
     this_process,
 )
 from torchtpu_distributed.watch import Watch
+
+if TYPE_CHECKING:
+    from torchtpu_distributed.group import Group
 
 #: After an error elsewhere, how long the end of the process waits for collectives.
 _DRAIN_AFTER_ERROR_S = 1.0
@@ -114,14 +128,17 @@ class World:
             return self.free
         self.ended = True
         self.ledger.drain(drain_s)
-        self.left = self._left()
         self.watch.stop()
+        self.left = self._left()
         self.free = self.ledger.stop(_STUCK_S)
         active.world = None
         _C.watch_ranges(False)
         try:
             positions, board = self.ledger.positions(), Board(self.store, self.rank)
             last = "".join(record.name for record in self.ledger.records.last()[-1:])
+            failure = self.ledger.failure
+            if failure is not None and failure.message not in reason:
+                reason += f" after {failure.kind.__name__}: {failure.message}"
             board.post("gone", reason=reason, positions=positions, last=last)
             board.beat(positions, "", self.ledger.failed_in)  # it waits for nobody any more
             if failed or self.ledger.failure is not None or self.left is not None:
@@ -131,6 +148,30 @@ class World:
         if self.free:  # nothing is left to do at the end of the process
             atexit.unregister(self.at_exit)
         return self.free
+
+    def leave(self, groups: Sequence[Group], line: str) -> None:
+        """Tell the ranks of a group that this one destroys it.
+
+        Args:
+            groups: the group, as device and CPU tensors know it.
+            line: the user's.
+
+        Raises:
+            CollectiveMismatchError: another rank waits for this one in it.
+        """
+        if self.ended or self.ledger.failure is not None or groups[0].size == 1:
+            return
+        positions = self.ledger.positions()
+        mine = {group.name: positions.get(group.name, (0, "")) for group in groups}
+        left, does = departures.left(mine, line), f"destroys the process group at {line}"
+        waited_for = ""
+        with suppress(RuntimeError, OSError):  # the store is gone: the watch will say so
+            Board(self.store, self.rank).post("left", **left)
+            if not left["in_error"]:
+                messages = (differences.left_out(group, does) for group in groups)
+                waited_for = next(filter(None, messages), "")
+        if waited_for:
+            groups[0].fail(waited_for)
 
     def leave_to_parent(self) -> None:
         """Have no part in it, in a process that was forked from this rank.
