@@ -166,10 +166,11 @@ class World:
         left, does = departures.left(mine, line), f"destroys the process group at {line}"
         waited_for = ""
         with suppress(RuntimeError, OSError):  # the store is gone: the watch will say so
-            Board(self.store, self.rank).post("left", **left)
             if not left["in_error"]:
                 messages = (differences.left_out(group, does) for group in groups)
                 waited_for = next(filter(None, messages), "")
+            if not waited_for:
+                Board(self.store, self.rank).post("left", **left)
         if waited_for:
             groups[0].fail(waited_for)
 
