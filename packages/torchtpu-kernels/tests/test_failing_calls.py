@@ -34,7 +34,11 @@ LINE = rf"test_failing_calls\.py:{measured.__code__.co_firstlineno + 2} in measu
 
 def test_kernel_that_fails_is_told_with_its_line() -> None:
     x = torch.full((4,), -1.0, device="tpu")
-    with pytest.raises(ProgramFailedError, match=f"(?s)negative reading.*{LINE}"):
+    # Strict raises in the call itself, so that the traceback has the line.
+    with (
+        torch.tpu.set_eager_mode("fused"),
+        pytest.raises(ProgramFailedError, match=f"(?s)negative reading.*{LINE}"),
+    ):
         measured(x).cpu()
 
 
