@@ -45,12 +45,18 @@ def go_on(x: torch.Tensor, group: dist.ProcessGroup | None, call: str) -> None:
     x.cpu()
 
 
+#: Where rank 0 calls once rank 1 has left.
+FIRST = ("goes_on", "stays")
+
+
 def misbehave(how: str, group: dist.ProcessGroup | None, x: torch.Tensor) -> None:
     """What rank 1 does."""
     store = dist.distributed_c10d._get_default_store()
     if how == "waited_for":
         wait_for_call()
     (fail_and_leave if how == "fails" else leave)(None if how == "world" else group)
+    if how in FIRST:
+        store.set("left", "")
     if how == "goes_on":
         dist.all_reduce(x)  # of the world
     if how == "stays":
@@ -77,6 +83,8 @@ def main(how: str, call: str = "") -> None:
             misbehave(how, group, x)
         elif rank == 0 or how == "world":
             dist.all_reduce(x, group=group)
+            if how in FIRST:
+                store.wait(["left"])
             go_on(x, group, call)
         else:
             dist.all_reduce(x)
