@@ -32,19 +32,16 @@ def lives_of_tables(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> 
     """
     found = []
     for index, op in enumerate(ops):
-        table = op.reads[0] if _looks_up(op) else op.writes[0] if is_sum(op) else -1
-        size = _size_in_rows(blocks[table]) if table in uses.fixed else 0
-        if not size:
+        if not op.reads or not op.writes:
             continue
-        if _looks_up(op):
+        looks_up = is_gather(op) or op.name in BAGS
+        table = op.reads[0] if looks_up else op.writes[0]
+        size = _size_in_rows(blocks[table]) if table in uses.fixed else 0
+        if looks_up and size:
             found.append(Life(op.writes[0], size, (max(0, index - 1), index), index + 1))
-        elif op.reads:
+        elif is_sum(op) and size:
             found.append(Life(op.reads[0], size, (index,), index + 1))
     return found
-
-
-def _looks_up(op: Op) -> bool:
-    return is_gather(op) or op.name in BAGS
 
 
 def _size_in_rows(table: Block) -> int:
