@@ -86,13 +86,13 @@ def _value_and_place(x: jax.Array, axis: int, largest: bool) -> tuple[jax.Array,
         takes = beyond | (((x == y) | isnan(x) & isnan(y)) & (i < j))
         return jnp.where(takes, x, y), jnp.where(takes, i, j)
 
-    start = (_worst(x.dtype, largest), np.int32(np.iinfo(np.int32).max))
+    start = (worst(x.dtype, largest), np.int32(np.iinfo(np.int32).max))
     place = lax.broadcasted_iota(np.int32, x.shape, axis)
     value, index = lax.reduce((x, place), start, better, (axis,))
     return value, index
 
 
-def _worst(dtype: np.dtype, largest: bool) -> np.generic:
+def worst(dtype: np.dtype, largest: bool) -> np.generic:
     """What no value is worse than."""
     if dtype == np.bool_:
         return np.bool_(not largest)

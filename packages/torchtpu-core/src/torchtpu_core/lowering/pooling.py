@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu_core.lowering import dtypes, mxu
-from torchtpu_core.lowering.extrema import amax
+from torchtpu_core.lowering.extrema import amax, worst
 from torchtpu_core.lowering.table import Lowering, native
 from torchtpu_core.xla_tpu import lowering
 
@@ -92,9 +92,7 @@ def tap(x: jax.Array, dim: int, w: Window, position: int) -> jax.Array:
 
 def lowest(dtype: np.dtype) -> jax.Array:
     """The value below all others of `dtype`."""
-    if dtypes.is_floating(dtype):
-        return jnp.asarray(-np.inf, dtype)
-    return jnp.asarray(jnp.iinfo(dtype).min, dtype)
+    return jnp.asarray(worst(dtype, largest=True))
 
 
 def _is_nan(x: jax.Array) -> jax.Array:

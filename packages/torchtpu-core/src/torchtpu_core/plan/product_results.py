@@ -6,12 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 
-from torchtpu_core.plan.recomputed import is_elementwise, reduces, takes_fused
+from torchtpu_core.plan.recomputed import SMALL, is_elementwise, reduces, takes_fused
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.uses import Uses
-
-#: What is less than this part of a product is read at no price.
-_SMALL = 1 / 4
 
 
 def within_results(
@@ -52,4 +49,4 @@ def within_results(
 def _adds_bias(op: Op, product: int) -> bool:
     """Whether an operator adds something much smaller to a product."""
     sizes = [size for one, size in zip(op.reads, op.read_bytes, strict=True) if one != product]
-    return op.name == "add" and len(sizes) == 1 and sizes[0] < _SMALL * sum(op.write_bytes)
+    return op.name == "add" and len(sizes) == 1 and sizes[0] < SMALL * sum(op.write_bytes)

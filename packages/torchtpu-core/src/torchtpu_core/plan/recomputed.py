@@ -45,7 +45,7 @@ WINDOW = 24
 #: Operands of one fusion: the most that libtpu gave the sum of an LSTM's gradients.
 MOST_OPERANDS = 48
 #: Operands smaller than this part of a result are read at no price.
-_SMALL = 1 / 4
+SMALL = 1 / 4
 
 
 def sources_of(
@@ -333,7 +333,7 @@ def _dropped_softmaxes(ops: Sequence[Op]) -> set[int]:
 
 def _shrinks(op: Op) -> bool:
     """Whether an operator's results are much smaller than an operand."""
-    return _SMALL * max(op.read_bytes, default=0) > sum(op.write_bytes)
+    return SMALL * max(op.read_bytes, default=0) > sum(op.write_bytes)
 
 
 def reduces(op: Op) -> bool:
@@ -385,10 +385,10 @@ def _pays(
     """Whether computing a result for each reader moves no more bytes than to keep it."""
     size = size_of(storage)
     count = sum(_passes(ops[i]) for i in readers)
-    read = sum(size_of(source) for source in sources if size_of(source) >= _SMALL * size)
+    read = sum(size_of(source) for source in sources if size_of(source) >= SMALL * size)
     near = readers[-1] - index <= WINDOW
     # What is made of far more than it is, as the norm of all gradients is, is made once.
-    once = _SMALL * read <= size and all(
+    once = SMALL * read <= size and all(
         ops[i].work is Work.ELEMENTWISE and _passes(ops[i]) == 1 for i in readers
     )
     if near and (len(readers) == 1 or once):
