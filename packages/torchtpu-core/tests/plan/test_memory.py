@@ -394,14 +394,17 @@ def test_gradient_that_a_norm_goes_over_twice_is_kept(reader, kept) -> None:
     assert _passing(memory)[5] - 2 * MIB == kept * MIB
 
 
-def test_tables_of_addresses_count_for_operators_and_what_they_change() -> None:
+@pytest.mark.parametrize(("size", "tables"), [(1000, 2.0), (MIB, 7.5 + 4.75), (64 * MIB, 2.0)])
+def test_tables_of_addresses_count_for_what_is_copied_to_vmem(size, tables) -> None:
     ops = [_mm(1, 2), _mm(2, 3)]
     made = recording(ops, {2: 2})
-    sizes = [
+    for storage in (2, 3):
+        made.blocks[storage].size_bytes = size
+    without, having = (
         memory_of(made.ops, made.blocks, (0, 2), 1 << 40, table_bytes=size).peak_bytes
         for size in (0, 1000)
-    ]
-    assert sizes[1] - sizes[0] == round(1000 * (2 * 0.7 + 1 * 2.6))
+    )
+    assert having - without == round(1000 * tables)
 
 
 @pytest.mark.parametrize(("reader", "size"), [("gelu", 2 * MIB), ("relu", MIB), ("clone", MIB)])

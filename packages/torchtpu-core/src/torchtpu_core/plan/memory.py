@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torchtpu_core.plan.heap import heap_bytes
-from torchtpu_core.plan.lifetimes import lifetimes_of
+from torchtpu_core.plan.lifetimes import Lifetimes, lifetimes_of
 from torchtpu_core.plan.records import Block, Category, Op, Phase
 from torchtpu_core.plan.shared_places import in_own_places
 from torchtpu_core.plan.vmem import NO_VMEM, Vmem
@@ -117,7 +117,7 @@ def memory_of(
     curves = {category: _running(row)[:-1] for category, row in changes.items()}
     totals = [sum(values) for values in zip(*curves.values(), strict=True)]
     peak = max(range(len(totals)), key=totals.__getitem__)
-    tables = round(table_bytes * _tables(inside, found.fixed))
+    tables = round(table_bytes * _tables(inside, blocks, found))
     taken = sum(found.fixed.values()) + heap_bytes(own) + tables
     holes = taken - totals[peak]
     curves[Category.TEMPORARIES] = [size + holes for size in curves[Category.TEMPORARIES]]
@@ -142,11 +142,20 @@ def memory_of(
     return memory
 
 
-def _tables(ops: Sequence[Op], state: Container[int]) -> float:
-    """Tables of addresses, of asynchronous copies and of fusions with several results."""
-    passes = sum(op.phase is not Phase.OPTIMIZER for op in ops)
-    changed = {storage for op in ops for storage in op.writes if storage in state}
-    return passes * cal.TABLES_PER_OPERATOR.value + len(changed) * cal.TABLES_PER_STATE.value
+def _tables(ops: Sequence[Op], blocks: dict[int, Block], found: Lifetimes) -> float:
+    """Tables of addresses, which copies to VMEM and back need; several where they are in parts."""
+    changed = {storage for op in ops for storage in op.writes if storage in found.fixed}
+    parted = sum(_is_parted(blocks[storage]) for storage in changed)
+    values = sum(_is_parted(blocks[storage]) for storage in {life.storage for life in found.lives})
+    return (
+        (len(changed) - parted) * cal.TABLES_PER_STATE.value
+        + parted * cal.TABLES_PER_PARTED_STATE.value
+        + values * cal.TABLES_PER_PARTED_VALUE.value
+    )
+
+
+def _is_parted(block: Block) -> bool:
+    return cal.PARTED_BYTES.value <= block.size_bytes <= cal.MOST_PARTED_BYTES.value
 
 
 def given_category(block: Block, start: int) -> Category:
