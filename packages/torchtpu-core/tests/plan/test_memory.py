@@ -407,6 +407,20 @@ def test_tables_of_addresses_count_for_what_is_copied_to_vmem(size, tables) -> N
     assert having - without == round(1000 * tables)
 
 
+@pytest.mark.parametrize("between", ["pixel_shuffle", "relu"])
+def test_shuffled_pixels_are_written_for_their_convolution(between) -> None:
+    ops = [
+        op("tanh", Work.MOVE, (1,), (2,)),
+        op(between, Work.ELEMENTWISE, (2,), (3,)),
+        op("relu", Work.ELEMENTWISE, (3,), (4,)),
+        op("convolution", Work.MATMUL, (4,), (5,)),
+    ]
+    shape = (16, 8, 8, 8)
+    memory = _memory(ops, {2: 4, 3: 4, 4: 4}, shapes=dict.fromkeys((2, 3, 4), shape))
+    written = _passing(memory)[2] - _passing(memory)[1]
+    assert written == (MIB if between == "pixel_shuffle" else 0)
+
+
 @pytest.mark.parametrize(("reader", "size"), [("gelu", 2 * MIB), ("relu", MIB), ("clone", MIB)])
 def test_product_that_is_compared_or_moved_for_another_is_kept_rounded(reader, size) -> None:
     ops = [_mm(1, 2), op(reader, Work.ELEMENTWISE, (2,), (3,)), _mm(3, 4), _mm(3, 5)]

@@ -31,7 +31,7 @@ from torchtpu_core.plan.products import (
 )
 from torchtpu_core.plan.records import Block, Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
-from torchtpu_core.plan.written import Written
+from torchtpu_core.plan.written import SHUFFLES, Written
 
 #: Moves that are elementwise work for a compiler.
 COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
@@ -184,7 +184,7 @@ def ends_of_products(
         for storage in op.writes if takes_fused(op) else ():
             made = storage
             for reader in uses.readers_alone(ops, storage):
-                if not is_elementwise(reader) or reduces(reader):
+                if not is_elementwise(reader) or reduces(reader) or reader.name in SHUFFLES:
                     break
                 count = math.prod(blocks[made].shape)
                 made = reader.writes[0]

@@ -14,9 +14,12 @@ from torchtpu_core.plan.grouped import operands_of_groups
 from torchtpu_core.plan.images import kept_beside
 from torchtpu_core.plan.logit_gradients import summed_logit_gradients
 from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
-from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.softmax_gradients import softmax_gradients
 from torchtpu_core.plan.split_batches import operands_of_parts, whole_images
+
+#: Moves of features to pixels and back.
+SHUFFLES = frozenset({"pixel_shuffle", "pixel_unshuffle"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,8 @@ class Written:
         gradients: of softmaxes, and what is made of them (`plan.softmax_gradients`); of logits that
             the gradient of a bias sums (`plan.logit_gradients`).
         convolved: what convolutions of several groups, or of few images, read (`plan.grouped`,
-            `plan.split_batches`) or group norms of these, and what several convolutions do.
+            `plan.split_batches`) or group norms of these, what several convolutions do, and what
+            is made of pixels that were features.
     """
 
     ends: Mapping[int, int]
@@ -61,7 +65,8 @@ def written_results(
         convolved=operands_of_groups(ops, blocks).keys()
         | operands_of_parts(ops, blocks)
         | whole_images(ops, blocks).keys()
-        | _shared_images(ops),
+        | _shared_images(ops)
+        | _shuffled_images(ops),
     )
 
 
@@ -69,3 +74,15 @@ def _shared_images(ops: Sequence[Op]) -> set[int]:
     """Images that several convolutions of the forward pass read: a block and what goes past it."""
     read = Counter(op.reads[0] for op in ops if op.name == "convolution" and op.reads)
     return {storage for storage, count in read.items() if count > 1}
+
+
+def _shuffled_images(ops: Sequence[Op]) -> set[int]:
+    """Images that a convolution reads of pixels that were features, or the other way round."""
+    moved: set[int] = set()
+    found: set[int] = set()
+    for op in ops:
+        if op.name in SHUFFLES or (op.work is Work.ELEMENTWISE and not moved.isdisjoint(op.reads)):
+            moved.update(op.writes)
+        elif op.name == "convolution":
+            found.update(moved.intersection(op.reads[:1]))
+    return found
