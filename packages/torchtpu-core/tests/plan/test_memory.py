@@ -418,7 +418,7 @@ def test_shuffled_pixels_are_written_for_their_convolution(between) -> None:
     shape = (16, 8, 8, 8)
     memory = _memory(ops, {2: 4, 3: 4, 4: 4}, shapes=dict.fromkeys((2, 3, 4), shape))
     written = _passing(memory)[2] - _passing(memory)[1]
-    assert written == (MIB if between == "pixel_shuffle" else 0)
+    assert (written > 0) == (between == "pixel_shuffle")
 
 
 @pytest.mark.parametrize(("reader", "size"), [("gelu", 2 * MIB), ("relu", MIB), ("clone", MIB)])
