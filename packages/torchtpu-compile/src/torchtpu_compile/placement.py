@@ -228,6 +228,8 @@ class Placement:
         row = self.tables.get(name)
         if row is None or row.kind not in _IN_PROGRAM or target._schema.is_mutable:
             return False
+        if row.true_sizes and _has_open_sizes(node):
+            return False
         operands = [source.meta.get("val") for source in _inputs(node)]
         return not _counts_a_mask(name, node) and not host_only.is_host_only(name, operands)
 
@@ -269,6 +271,12 @@ def _counts_a_mask(name: str, node: Node) -> bool:
         return False
     indices = [i.meta["val"] if isinstance(i, Node) else None for i in node.args[1]]
     return needs_mask_expansion(name, indices)
+
+
+def _has_open_sizes(node: Node) -> bool:
+    """Whether a size of an operand or a result is left open."""
+    tensors = [t for n in (node, *_inputs(node)) for t in tensors_of(n)]
+    return any(isinstance(size, torch.SymInt) for t in tensors for size in t.shape)
 
 
 def _inputs(node: Node) -> Iterable[Node]:

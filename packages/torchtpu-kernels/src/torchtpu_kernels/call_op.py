@@ -97,8 +97,8 @@ def _lower_call_writing(
 
 #: The rows of both ops.
 TABLE: tuple[Lowering, ...] = (
-    native("torchtpu::jax_call", _lower_call),
-    native("torchtpu::jax_call_", _lower_call_writing),
+    native("torchtpu::jax_call", _lower_call, true_sizes=True),
+    native("torchtpu::jax_call_", _lower_call_writing, true_sizes=True),
 )
 
 

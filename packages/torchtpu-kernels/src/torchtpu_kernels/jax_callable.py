@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import torch
 
-from torchtpu_kernels import call_op, registry, traceable
+from torchtpu_kernels import call_op, open_sizes, registry, traceable
 from torchtpu_kernels.arguments import Parameters, plan_key, rebuild
 from torchtpu_kernels.errors import KernelArgumentError, KernelDefinitionError
 from torchtpu_kernels.registry import Kernel
@@ -195,7 +195,8 @@ def _split(leaves: Sequence[Any], tree: Any) -> tuple[list[Any], list[Any]]:
 
 def _shapes(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
-        (tuple(int(s) for s in v.shape), str(v.dtype).removeprefix("torch.")) for v in values
+        (tuple(open_sizes.plain(s) for s in v.shape), str(v.dtype).removeprefix("torch."))
+        for v in values
     )
 
 

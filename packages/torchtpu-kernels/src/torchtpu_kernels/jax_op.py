@@ -77,7 +77,7 @@ def _define(name: str, function: Callable[..., Any]) -> torch.library.CustomOpDe
         )
 
     op = torch.library.custom_op(name, refuse, mutates_args=(), schema=schema.text)
-    serve(native(name, _lowering(run, schema)))
+    serve(native(name, _lowering(run, schema), true_sizes=True))
     _register_derived(op, run, schema)
     return op
 

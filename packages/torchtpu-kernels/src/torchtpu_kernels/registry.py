@@ -8,6 +8,7 @@ batching a gradient needs nothing further.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -19,9 +20,10 @@ import numpy as np
 import torch
 from torchtpu_core.lowering import dtypes
 
-from torchtpu_kernels import tracing
+from torchtpu_kernels import open_sizes, tracing
 
-Shape = tuple[tuple[int, ...], torch.dtype]
+#: Sizes, of which some may be open, and the dtype.
+Shape = tuple[tuple[Any, ...], torch.dtype]
 
 
 @dataclass(slots=True)
@@ -31,28 +33,41 @@ class Kernel:
     Attributes:
         name: unique in this process; readable, as it appears in graphs and profiles.
         function: positional arrays to a flat list of arrays.
+        shaped_like: operands whose shapes and dtypes the results have; None: tracing tells them.
         specs: shapes of the results, by those of the operands.
     """
 
     name: str
     function: Callable[..., Sequence[jax.Array]]
+    shaped_like: tuple[int, ...] | None = None
     specs: dict[tuple[Shape, ...], list[Shape]] = field(default_factory=dict)
 
     def run(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
         """Trace the function on arrays, under a kernel's settings."""
         return list(tracing.run(self.name, self.function, arrays))
 
-    def results(self, operands: Sequence[torch.Tensor]) -> list[Shape]:
-        """Shape and dtype of each result for operands of these shapes; runs nothing."""
-        key = tuple((tuple(int(s) for s in t.shape), t.dtype) for t in operands)
+    def results(self, operands: Sequence[Any]) -> list[Shape]:
+        """Shape and dtype of each result for operands of these; runs nothing.
+
+        Sizes may be open, of PyTorch's tracer or of JAX's; then some of the result may be.
+        """
+        shapes, meaning = open_sizes.named([t.shape for t in operands])
+        if self.shaped_like is not None and open_sizes.is_open(shapes):
+            return [(tuple(operands[i].shape), operands[i].dtype) for i in self.shaped_like]
+        key = tuple((shape, t.dtype) for shape, t in zip(shapes, operands, strict=True))
         known = self.specs.get(key)
         if known is None:
-            avals = [jax.ShapeDtypeStruct(s, dtypes.to_numpy(d)) for s, d in key]
-            with jax.enable_x64(True):
-                traced = jax.eval_shape(lambda *arrays: self.run(arrays), *avals)
-            known = [(tuple(t.shape), dtypes.to_torch(t.dtype)) for t in traced]
-            self.specs[key] = known
-        return known
+            known = self.specs[key] = self._traced(key)
+        return [(open_sizes.valued(shape, meaning), dtype) for shape, dtype in known]
+
+    def _traced(self, operands: Sequence[Shape]) -> list[Shape]:
+        avals = [jax.ShapeDtypeStruct(s, dtypes.to_numpy(d)) for s, d in operands]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(jax.enable_x64(True))
+            if open_sizes.is_open([s for s, _ in operands]):
+                stack.enter_context(open_sizes.blocks_allowed())
+            traced = jax.eval_shape(lambda *arrays: self.run(arrays), *avals)
+        return [(tuple(t.shape), dtypes.to_torch(t.dtype)) for t in traced]
 
 
 _lock = threading.Lock()
@@ -73,9 +88,13 @@ def find(name: str) -> Kernel:
     return _kernels[name]
 
 
-def _derived(name: str, function: Callable[..., Sequence[jax.Array]]) -> Kernel:
+def _derived(
+    name: str,
+    function: Callable[..., Sequence[jax.Array]],
+    shaped_like: tuple[int, ...] | None = None,
+) -> Kernel:
     with _lock:
-        return _kernels.setdefault(name, Kernel(name, function))
+        return _kernels.setdefault(name, Kernel(name, function, shaped_like))
 
 
 def vjp(name: str, operands: int, wanted: Sequence[int], given: Sequence[int]) -> Kernel:
@@ -107,7 +126,7 @@ def vjp(name: str, operands: int, wanted: Sequence[int], given: Sequence[int]) -
         known = dict(zip(given, cotangents, strict=True))
         return list(back([_cotangent(r, known.get(i)) for i, r in enumerate(results)]))
 
-    return _derived(own, pull)
+    return _derived(own, pull, tuple(wanted))
 
 
 def jvp(name: str, operands: int, moving: Sequence[int]) -> Kernel:

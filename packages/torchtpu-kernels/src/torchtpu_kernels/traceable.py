@@ -3,7 +3,8 @@
 
 Dynamo cannot trace JAX, and need not: everything about a call but its tensors is known
 while it traces. So the call is split into a function of constants, which Dynamo runs
-once (`_prepare`), and the op, which goes into the graph.
+once (`_prepare`), and the op, which goes into the graph. A size that Dynamo leaves open is
+known by a name, the same for sizes that are surely equal.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torchtpu_kernels import open_sizes
 from torchtpu_kernels.errors import KernelArgumentError
+from torchtpu_kernels.open_sizes import Operand
 
 #: Why a call is no part of a graph, and what makes it one.
 _OPEN_SIZES = (
-    "a JAX kernel is traced for the sizes of its tensors, and these vary: with dynamic=False in "
-    "torch.compile each size is a graph of its own, with the kernel in it"
+    "sizes of a JAX kernel's tensors vary, and JAX cannot trace the kernel without knowing them: "
+    "with dynamic=False in torch.compile each size is a graph of its own, with the kernel in it"
 )
 
 if TYPE_CHECKING:
@@ -28,10 +31,13 @@ if TYPE_CHECKING:
 def call(function: JaxCallable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """What ``function(*args, **kwargs)`` does, in terms that Dynamo traces."""
     tensors: list[torch.Tensor] = []
-    described = tuple([_describe(a, tensors) for a in args])
-    named = tuple([(k, _describe(v, tensors)) for k, v in kwargs.items()])
-    _require_sizes(tensors)
-    kernel, tree, order, aliases = _prepare(function, described, named)
+    sizes: list[Any] = []
+    described = tuple([_describe(a, tensors, sizes) for a in args])
+    named = tuple([(k, _describe(v, tensors, sizes)) for k, v in kwargs.items()])
+    prepared = _prepare(function, described, named)
+    if prepared is None:
+        torch._dynamo.graph_break(msg=_OPEN_SIZES)  # with ``fullgraph=True`` an error
+    kernel, tree, order, aliases = prepared
     operands = [tensors[i] for i in order]
     results = list(torch.ops.torchtpu.jax_call(operands, kernel))
     for operand, result in aliases:
@@ -40,25 +46,35 @@ def call(function: JaxCallable, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     return _assemble(tree, results)
 
 
-def _require_sizes(tensors: Sequence[torch.Tensor]) -> None:
-    """End the graph where a size is open; with ``fullgraph=True`` that is an error."""
-    from torch.fx.experimental.symbolic_shapes import has_static_value
+def _describe(value: Any, tensors: list[torch.Tensor], sizes: list[Any]) -> Any:
+    """A constant that stands for an argument.
 
-    known = [has_static_value(n) for tensor in tensors for n in tensor.shape]
-    if not all(known):
-        torch._dynamo.graph_break(msg=_OPEN_SIZES)
-
-
-def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """A constant that stands for an argument; its tensors are appended to `tensors`."""
+    Args:
+        value: the argument.
+        tensors: those of the arguments; the ones in this are appended.
+        sizes: the open sizes; new ones are appended.
+    """
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return ("tensor", tuple(value.shape), value.dtype)
+        return ("tensor", tuple([_size(n, sizes) for n in value.shape]), value.dtype)
     if isinstance(value, list):
-        return ("list", tuple([_describe(v, tensors) for v in value]))
+        return ("list", tuple([_describe(v, tensors, sizes) for v in value]))
     if isinstance(value, tuple):
-        return ("tuple", tuple([_describe(v, tensors) for v in value]))
+        return ("tuple", tuple([_describe(v, tensors, sizes) for v in value]))
     return ("value", _fixed(value))
+
+
+def _size(size: Any, known: list[Any]) -> Any:
+    """A size; of one that Dynamo leaves open, its name."""
+    from torch.fx.experimental.symbolic_shapes import has_static_value, statically_known_true
+
+    if has_static_value(size):
+        return size
+    for i, other in enumerate(known):
+        if statically_known_true(size == other):
+            return f"d{i}"
+    known.append(size)
+    return f"d{len(known) - 1}"
 
 
 def _fixed(value: Any) -> Any:
@@ -70,31 +86,38 @@ def _fixed(value: Any) -> Any:
 
 
 def _prepare(function: JaxCallable, described: Any, named: Any) -> Any:
-    """Kernel, tree of the results, order of the operands, and aliases; all constants."""
-    stand_ins: list[torch.Tensor] = []
-    with torch.utils._python_dispatch._disable_current_modes():
-        args = [_restore(d, stand_ins) for d in described]
-        kwargs = {k: _restore(d, stand_ins) for k, d in named}
-        operands, plan, owners = function.parameters.bind(args, kwargs)
-        kernel = function.kernel(plan)
-        aliases: tuple[tuple[int, int], ...] = ()
-        if function.input_output_aliases:
-            aliases = tuple(function.aliases(plan, operands, owners))
-        tree = _tree(function.results_like(plan, operands), function.name)
+    """Kernel, tree of the results, order of the operands, and aliases; all constants.
+
+    None: JAX has to know the open sizes.
+    """
+    stand_ins: list[Operand] = []
+    args = [_restore(d, stand_ins) for d in described]
+    kwargs = {k: _restore(d, stand_ins) for k, d in named}
+    operands, plan, owners = function.parameters.bind(args, kwargs, kind=Operand)
+    kernel = function.kernel(plan)
+    try:
+        results = function.results_like(plan, operands)
+    except Exception:  # at its true sizes it works, or says why it does not
+        if open_sizes.is_open([t.shape for t in operands]):
+            return None
+        raise
+    aliases: tuple[tuple[int, int], ...] = ()
+    if function.input_output_aliases:
+        aliases = tuple(function.aliases(plan, operands, owners))
     position = {id(t): i for i, t in enumerate(stand_ins)}
-    return kernel.name, tree, tuple(position[id(t)] for t in operands), aliases
+    order = tuple(position[id(t)] for t in operands)
+    return kernel.name, _tree(results, function.name), order, aliases
 
 
 # What torch._dynamo.assume_constant_result sets; importing Dynamo takes seconds.
 _prepare._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _restore(described: Any, stand_ins: list[torch.Tensor]) -> Any:
+def _restore(described: Any, stand_ins: list[Operand]) -> Any:
     kind, value, *rest = described
     if kind == "tensor":
-        tensor = torch.empty(tuple(int(s) for s in value), dtype=rest[0], device="meta")
-        stand_ins.append(tensor)
-        return tensor
+        stand_ins.append(Operand(tuple(open_sizes.dimension(s) for s in value), rest[0]))
+        return stand_ins[-1]
     if kind == "value":
         return value
     return (list if kind == "list" else tuple)(_restore(v, stand_ins) for v in value)

@@ -51,6 +51,9 @@ class Lowering:
             so; their new values follow the returns, in this order. A value of
             an argument that was None is None.
         mutates_if: name of a bool argument; `mutates` holds only if it is true.
+        true_sizes: the function may depend on sizes as it likes, so no padding can be kept
+            from it: where a compiled graph leaves its sizes open, it is a program of its own
+            for each size, between programs that serve many.
 
     How a native function is called. Positional and keyword-only arguments as in the
     schema, under the schema's names; device, layout, pin_memory, memory_format and
@@ -83,6 +86,7 @@ class Lowering:
     mutates: tuple[str, ...] = ()
     mutates_if: str | None = None
     cache_key: str = ""
+    true_sizes: bool = False
 
     def __post_init__(self) -> None:
         if "::" not in self.overload:
@@ -107,6 +111,7 @@ def native(
     mutates: tuple[str, ...] = (),
     mutates_if: str | None = None,
     cache_key: str = "",
+    true_sizes: bool = False,
 ) -> Lowering:
     """A row for an overload that is one function on JAX values."""
     return Lowering(
@@ -120,6 +125,7 @@ def native(
         mutates=mutates,
         mutates_if=mutates_if,
         cache_key=cache_key,
+        true_sizes=true_sizes,
     )
 
 
