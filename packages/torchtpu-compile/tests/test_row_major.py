@@ -111,3 +111,47 @@ def test_no_element_is_looked_up_where_long_rows_are_merged_or_cut(
     with jax.enable_x64(True):
         _, x = _value(0, *before)
         assert _looked_up(jax.make_jaxpr(regrouped)(x.array).jaxpr) == 0
+
+
+def _primitives(jaxpr: jax.extend.core.Jaxpr) -> set[str]:
+    """The primitives of a program, at any depth."""
+    found = set()
+    for eqn in jaxpr.eqns:
+        found.add(eqn.primitive.name)
+        for value in eqn.params.values():
+            inner = getattr(value, "jaxpr", value)
+            found |= _primitives(inner) if hasattr(inner, "eqns") else set()
+    return found
+
+
+def test_rows_of_fixed_length_are_merged_without_moving() -> None:
+    """Tokens of a batch of open size, `[B, 48, 8]` -> `[B * 48, 8]`, with `B` outermost or not."""
+    for before, after in (((A, 48, 8), (A * 48, 8)), ((6, A, 48), (6, A * 48))):
+        with jax.enable_x64(True):
+            true, x = _value(0, *map(sympy.sympify, before))
+            sizes, exprs = _sizes(), list(map(sympy.sympify, after))
+
+            def merged(array: jax.Array, dims=x.dims, sizes=sizes, exprs=exprs) -> jax.Array:
+                return sizes.compact(sizes.reshaped(Padded(array, dims), exprs)).array
+
+            assert _primitives(jax.make_jaxpr(merged)(x.array).jaxpr) == {"reshape"}
+            expected = true.reshape([int(e.subs(TRUE)) for e in exprs])
+            found = sizes.compact(sizes.reshaped(x, exprs))
+            np.testing.assert_array_equal(_front(found, expected.shape), expected)
+
+
+def test_padding_is_told_from_data_without_divisions() -> None:
+    """Where data counts in dimensions of one factor and of several."""
+    with jax.enable_x64(True):
+        sizes = _sizes()
+        true, x = _value(0, A, sympy.sympify(3), B, C)
+        merged = sizes.reshaped(x, [A * 3, B * C])
+
+        def filled(array: jax.Array) -> jax.Array:
+            return sizes.filled(Padded(array, merged.dims), 7).array
+
+        found = filled(merged.array).reshape(x.array.shape)
+        expected = np.full(x.array.shape, 7.0)
+        expected[tuple(slice(0, n) for n in true.shape)] = true
+        np.testing.assert_array_equal(np.asarray(found), expected)
+        assert not _primitives(jax.make_jaxpr(filled)(merged.array).jaxpr) & {"rem", "div", "pjit"}

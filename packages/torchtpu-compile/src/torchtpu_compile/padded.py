@@ -175,12 +175,13 @@ class Sizes:
         for d in dims:
             if not is_padded(x.dims[d]):
                 continue
-            index = lax.iota(np.int64, x.array.shape[d])
-            ok = jnp.ones((), bool)
-            for factor in reversed(x.dims[d]):
+            grid = [factor.size for factor in x.dims[d]]
+            ok = None
+            for axis, factor in enumerate(x.dims[d]):
                 if factor.padded:
-                    ok = ok & (index % factor.size < self.true(factor.expr))
-                index = index // factor.size
+                    index = lax.broadcasted_iota(np.int64, grid, axis)
+                    inside = index < self.true(factor.expr)
+                    ok = inside if ok is None else ok & inside
             shape = [1] * x.array.ndim
             shape[d] = -1
             ok = ok.reshape(shape)
@@ -192,7 +193,10 @@ class Sizes:
         ok = self.valid(x, range(len(x.dims)) if dims is None else dims)
         if ok is None:
             return x
-        return Padded(jnp.where(ok, x.array, jnp.asarray(fill, x.array.dtype)), x.dims)
+        room = jnp.asarray(fill, x.array.dtype)
+        shape = x.array.shape
+        ok, room = jnp.broadcast_to(ok, shape), jnp.broadcast_to(room, shape)
+        return Padded(lax.select(ok, x.array, room), x.dims)
 
     def reshaped(self, x: Padded, exprs: Sequence[sympy.Expr]) -> Padded:
         """`x` with dimensions of the given true sizes, in row-major order of its data."""
@@ -216,6 +220,10 @@ class Sizes:
             while len(dim) > 1:
                 *outer, rows, row = dim
                 whole = self._factor(rows.expr * row.expr)
+                if not row.padded and whole.size == rows.size * row.size:  # in order as it is
+                    dim = (*outer, whole)
+                    x = Padded(x.array, (*x.dims[:d], dim, *x.dims[d + 1 :]))
+                    continue
                 before, behind = x.array.shape[:d], x.array.shape[d + 1 :]
                 parts = [f.size for f in dim]
                 array = row_major.joined(
