@@ -44,6 +44,12 @@ def test_largest_value_of_a_quotient_skips_sizes_where_it_has_none(most: int) ->
     assert largest(FloorDiv(64, FloorDiv(S, 4)), most) == max(values, default=0)
 
 
+def test_a_division_by_a_division_is_in_lowest_terms() -> None:
+    """A packed matrix `[s, 2 s]` viewed as `[-1, s]`, and what that is viewed as next."""
+    inner = FloorDiv(2 * S**2, S, evaluate=False)
+    assert expression(FloorDiv(4 * S**2, inner, evaluate=False)) == 2 * S
+
+
 A, B = sympy.symbols("u0 u1", integer=True)
 
 

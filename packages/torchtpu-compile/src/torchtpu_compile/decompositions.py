@@ -23,7 +23,11 @@ _SIZED = (
     "aten::_padded_dense_to_jagged_forward",
 )
 #: Ops without a rule whose decompositions torch has, but does not count among the core ones.
-_ALSO_APART = (torch.ops.aten.dist.default,)
+_ALSO_APART = (
+    torch.ops.aten.dist.default,
+    torch.ops.aten.narrow_copy.default,
+    torch.ops.aten.permute_copy.default,
+)
 #: What `missing_rows` found, for tables of so many rows: rows are added, never removed.
 _found: dict[tuple[int, bool], dict[Any, Callable[..., Any]]] = {}
 

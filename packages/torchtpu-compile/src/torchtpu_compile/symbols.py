@@ -42,7 +42,9 @@ def expression(size: Any) -> sympy.Expr:
         products = equal_products(size.node.shape_env)
         expr = expr.replace(_is_division, lambda e: _share(products.all_of(e.args[0]), e))
         expr = _without_rests(expr, size.node.shape_env)
-    return expr.replace(_is_rounded, _unrounded).replace(_is_division, lambda e: _whole(*e.args))
+    expr = expr.replace(_is_rounded, _unrounded)
+    # Not at once: an outer division has to see what an inner one came to.
+    return expr.replace(_is_division, lambda e: _whole(*e.args), simultaneous=False)
 
 
 def _fixed(shape_env: Any) -> Callable[[sympy.Expr], sympy.Integer | None]:
