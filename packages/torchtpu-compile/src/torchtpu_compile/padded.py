@@ -176,12 +176,10 @@ class Sizes:
             if not is_padded(x.dims[d]):
                 continue
             grid = [factor.size for factor in x.dims[d]]
-            ok = None
+            ok = jnp.ones((), bool)
             for axis, factor in enumerate(x.dims[d]):
                 if factor.padded:
-                    index = lax.broadcasted_iota(np.int64, grid, axis)
-                    inside = index < self.true(factor.expr)
-                    ok = inside if ok is None else ok & inside
+                    ok &= lax.broadcasted_iota(np.int64, grid, axis) < self.true(factor.expr)
             shape = [1] * x.array.ndim
             shape[d] = -1
             ok = ok.reshape(shape)
