@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGTERM while a collective is under way: launchers send it to all ranks when one has ended, and a
-// rank that waits for that one is to say so first. At any other time it ends the process as ever.
+// SIGTERM: launchers send it to all ranks when one has ended, and a rank that waits for that one, or
+// that others have waited for, is to say so first. The watch does, and ends the process.
 #include "pending.h"
 
+#include <atomic>
 #include <csignal>
+#include <ctime>
 #include <unistd.h>
 
 namespace torchtpu::distributed {
 namespace {
 
+// After so long the process ends anyhow: Python, in which the watch runs, may be kept from running.
+constexpr time_t kPatienceS = 15;
+
 struct Sigterm {
-  std::shared_ptr<Records> records;
   pid_t process = 0;
+  timer_t timer{};
+  bool has_timer = false;
   std::atomic<bool> came{false};
 };
 
@@ -23,7 +29,10 @@ Sigterm& sigterm() {
 // Asynchronous-signal-safe. A process that was forked has no thread that would report.
 void on_sigterm(int number) {
   Sigterm& self = sigterm();
-  if (self.process == ::getpid() && !self.records->idle() && !self.came.exchange(true)) {
+  if (self.process == ::getpid() && self.has_timer && !self.came.exchange(true)) {
+    itimerspec when{};
+    when.it_value.tv_sec = kPatienceS;
+    ::timer_settime(self.timer, 0, &when, nullptr);
     return;
   }
   std::signal(number, SIG_DFL);
@@ -31,13 +40,19 @@ void on_sigterm(int number) {
 }
 
 // Does nothing if the user, or a launcher's agent, handles or ignores it.
-void hold(std::shared_ptr<Records> records) {
+void hold() {
   struct sigaction present {};
   if (::sigaction(SIGTERM, nullptr, &present) != 0 || present.sa_handler != SIG_DFL) {
     return;
   }
-  sigterm().records = std::move(records);
-  sigterm().process = ::getpid();
+  Sigterm& self = sigterm();
+  if (self.process != ::getpid()) {  // timers are not inherited
+    sigevent event{};
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = SIGTERM;
+    self.has_timer = ::timer_create(CLOCK_MONOTONIC, &event, &self.timer) == 0;
+    self.process = ::getpid();
+  }
   std::signal(SIGTERM, &on_sigterm);
 }
 
@@ -56,7 +71,7 @@ void end_process() {
 }  // namespace
 
 void bind_sigterm(py::module_& m) {
-  m.def("hold_sigterm", &hold, py::arg("records"), "Keep SIGTERM back while one of the records is under way.");
+  m.def("hold_sigterm", &hold, "Keep the first SIGTERM back, for some seconds.");
   m.def("release_sigterm", &release, "Do so no more.");
   m.def("sigterm_came", [] { return sigterm().came.load(); }, "Whether one is kept back.");
   m.def("end_by_sigterm", &end_process, "End the process as SIGTERM does.");

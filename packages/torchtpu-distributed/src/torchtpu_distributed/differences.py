@@ -57,17 +57,27 @@ def of_pending(group: Group, pending: Pending) -> Difference | None:
     return calls.difference(pending.seq, pending.call) if calls is not None else None
 
 
-def left_out(group: Group, does: str = "ends, or destroys its process group,") -> str:
+def left_out(
+    groups: Iterable[Group],
+    does: str = "ends, or destroys its process group,",
+    *,
+    or_failed: bool = False,
+) -> str:
     """The message about a collective that another rank waits in, and this one will not come to.
 
     Empty if none is known.
 
     Args:
-        group: the group, in which this rank calls no collective any more.
+        groups: those in which this rank calls no collective any more.
         does: why it does not.
+        or_failed: whether the other one may have failed meanwhile.
     """
+    return next(filter(None, (_left_out(each, does, or_failed) for each in list(groups))), "")
+
+
+def _left_out(group: Group, does: str, or_failed: bool) -> str:
     found = group.known_calls.after(group.seq) if group.known_calls is not None else None
-    if found is None or not _waits(group, group.ranks[found.rank]):
+    if found is None or not _waits(group, group.ranks[found.rank], or_failed):
         return ""
     _number, last = reached(group, group.world.rank, group.seq)
     return (
@@ -79,13 +89,17 @@ def left_out(group: Group, does: str = "ends, or destroys its process group,") -
     )
 
 
-def _waits(group: Group, rank: int) -> bool:
+def _waits(group: Group, rank: int, or_failed: bool) -> bool:
     """Whether a rank waits for others, by its next heartbeat: it may have given up since."""
     board = Board(group.world.store, group.world.rank)
+
+    def has_failed() -> bool:
+        return or_failed and bool(board.failed_in(rank))
+
     last, deadline = board.beats([rank]), time.monotonic() + _BEATS_S
-    while board.beats([rank]) == last and time.monotonic() < deadline:
+    while not has_failed() and board.beats([rank]) == last and time.monotonic() < deadline:
         time.sleep(_BEATS_S / 20)
-    return bool(board.waits_in(rank))
+    return bool(board.waits_in(rank)) or has_failed()
 
 
 def reached(group: Group, rank: int, about: int) -> tuple[int, str]:

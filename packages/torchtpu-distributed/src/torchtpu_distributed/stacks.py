@@ -35,6 +35,11 @@ def main_stack() -> str:
     return "".join(traceback.format_stack(shown[0])[-12:]) if shown else ""
 
 
+def main_line() -> str:
+    """The script's line at which the main thread is; empty if there is none."""
+    return _script_line(_main_frame())
+
+
 def stand_in_line() -> str:
     """What stands for the line of a call that no line of the script has led to on this thread.
 
@@ -49,7 +54,7 @@ def stand_in_line() -> str:
         began = [f for f, name in files if name.startswith(_INSTALLED) and _OWN not in name]
         if began:
             return f"{_place(began[-1])}, on thread {thread.name}"
-    return _script_line(_main_frame())
+    return main_line()
 
 
 def module_of_fsdp() -> str:

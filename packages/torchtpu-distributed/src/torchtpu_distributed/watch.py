@@ -28,7 +28,7 @@ from torchtpu_distributed.errors import (
 from torchtpu_distributed.ledger import Failure, Ledger
 from torchtpu_distributed.pending import Pending
 from torchtpu_distributed.processes import Process
-from torchtpu_distributed.stacks import main_stack
+from torchtpu_distributed.stacks import main_line, main_stack
 from torchtpu_distributed.stores import Answering
 
 TICK_S = 0.5
@@ -39,6 +39,7 @@ SILENT_S = 60.0
 DIAGNOSIS_S = 5.0
 #: How long a late rank has to show what it is doing; never longer than the collective had.
 ANSWER_S = 3.0
+_BY_SIGTERM = "it was ended by SIGTERM"
 #: How many of the pending collectives are looked after.
 LOOK_AT = 16
 #: After a failure, how long a thread may stay inside XLA before the process is ended.
@@ -73,7 +74,8 @@ class Watch:
         ledger.on_failure = self._note_failure
         self._thread = threading.Thread(target=self._run, name="tpu_dist_watch", daemon=True)
         self._thread.start()
-        _C.hold_sigterm(ledger.records)
+        if len(peers) > 1:
+            _C.hold_sigterm()
 
     def stop(self) -> None:
         """End the thread, and hear what has been said since it last looked."""
@@ -84,6 +86,8 @@ class Watch:
         if self._ledger.failure is None and not self._thread.is_alive():
             with suppress(RuntimeError, OSError):  # the store is gone
                 self._hear()
+        if _C.sigterm_came():
+            self._end_by_sigterm()
 
     def forget(self, key: str) -> None:
         """Delete a key of the store when convenient."""
@@ -287,27 +291,40 @@ class Watch:
         return f"{self._peers[rank].name} has not come to it ({last}){shown}"
 
     def _end_by_sigterm(self) -> None:
-        """Say what this rank waits for, and end as the signal asks."""
+        """Say what this rank waits for, or others for it, and end as the signal asks."""
+        with suppress(RuntimeError, OSError):  # the store is gone
+            self._hear()
+            self._board.post("gone", reason=_BY_SIGTERM, positions=self._ledger.positions())
         failure, pending = self._ledger.failure, self._ledger.pending()
-        if failure is not None and not self._ledger.seen:
-            print(f"{failure.kind.__name__}: {failure.message}", file=sys.stderr)
-        elif failure is None and pending:
-            first = pending[0]
-            others = [rank for rank in first.ranks if rank != self._rank]
-            try:
-                late = [
-                    self._late_rank(rank, first) for rank in others if self._is_late(rank, first)
-                ]
-            except RuntimeError as error:  # the store
-                late = [f"the store of the process group does not answer ({error})"]
-            print(
-                f"torchtpu: rank {self._rank} is ended by SIGTERM and waits in {first.name}: "
-                f"{'; '.join(late[:8]) or _nobody_is_late(first)}.{self._parting(first)}",
-                file=sys.stderr,
-            )
+        words = ""
+        if failure is None:
+            words = self._waits_in(pending[0]) if pending else self._has_missed()
             self._note_failure()
+        elif self._ledger.hit and not self._ledger.seen:
+            words = f"{failure.kind.__name__}: {failure.message}"
+        if words:
+            print(words, file=sys.stderr)
         sys.stderr.flush()
         _C.end_by_sigterm()
+
+    def _waits_in(self, first: Pending) -> str:
+        others = [rank for rank in first.ranks if rank != self._rank]
+        try:
+            late = [self._late_rank(rank, first) for rank in others if self._is_late(rank, first)]
+        except RuntimeError as error:  # the store
+            late = [f"the store of the process group does not answer ({error})"]
+        return (
+            f"torchtpu: rank {self._rank} is ended by SIGTERM and waits in {first.name}: "
+            f"{'; '.join(late[:8]) or _nobody_is_late(first)}.{self._parting(first)}"
+        )
+
+    def _has_missed(self) -> str:
+        does = f"is ended by SIGTERM at {main_line() or 'an unknown line'}"
+        try:
+            missed = differences.left_out(self._ledger.groups.values(), does, or_failed=True)
+        except RuntimeError:  # the store
+            return ""
+        return missed and f"torchtpu: {missed}"
 
     def _store_lost(self, error: Exception) -> None:
         dead = self._dead_by_now()

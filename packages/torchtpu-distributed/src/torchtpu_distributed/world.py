@@ -167,8 +167,7 @@ class World:
         waited_for = ""
         with suppress(RuntimeError, OSError):  # the store is gone: the watch will say so
             if not left["in_error"]:
-                messages = (differences.left_out(group, does) for group in groups)
-                waited_for = next(filter(None, messages), "")
+                waited_for = differences.left_out(groups, does)
             if not waited_for:
                 Board(self.store, self.rank).post("left", **left)
         if waited_for:
@@ -230,8 +229,7 @@ class World:
             untold = self.ledger.hit and not self.ledger.seen
             return self.ledger.failure.error() if untold else None
         try:
-            messages = map(differences.left_out, list(self.ledger.groups.values()))
-            message = next(filter(None, messages), "")
+            message = differences.left_out(self.ledger.groups.values())
         except (RuntimeError, OSError):
             return None  # the store is gone
         return CollectiveMismatchError(message) if message else None
