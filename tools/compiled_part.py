@@ -109,7 +109,11 @@ def build(distribution: str, here: Path) -> None:
     if not any(csrc.glob("*.cpp")):
         raise SystemExit(f"{distribution}: csrc/ holds no sources; this source tree is incomplete.")
     pybind11 = [path for path in include_paths() if (Path(path) / "pybind11").is_dir()]
-    extensions = [extension(csrc, CppExtension, name=f"{package}._C", include_dirs=[str(csrc)])]
+    name = f"{package}._C"
+    timers = ["rt"]  # where glibc before 2.34 has them
+    extensions = [
+        extension(csrc, CppExtension, name=name, include_dirs=[str(csrc)], libraries=timers)
+    ]
     extensions += [
         extension(
             folder,
