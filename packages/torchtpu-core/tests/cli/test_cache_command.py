@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+import zipfile
 
 import pytest
 from torchtpu_core import env_vars
@@ -135,6 +137,23 @@ def test_a_shared_root_that_does_not_answer_is_named(store, monkeypatch, command
     assert shown.exit_code == 1
     assert shown.output.startswith("torchtpu cache: ")
     assert "refused" in shown.output
+
+
+@pytest.mark.parametrize("command", ["pack", "unpack"])
+def test_full_disk_names_what_could_not_be_written(store, tmp_path, monkeypatch, command) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    pack = tmp_path / "p"
+    if command == "unpack":
+        assert _run("pack", str(pack)).exit_code == 0
+        monkeypatch.setattr(DirectoryStore, "put", full)
+    else:
+        monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+    shown = _run(command, str(pack))
+    assert shown.exit_code == 1
+    place = pack if command == "pack" else tmp_path / "cache"
+    assert repr(str(place)) in shown.output.replace("\n", "")
 
 
 def test_commands_without_a_directory_say_so(monkeypatch) -> None:

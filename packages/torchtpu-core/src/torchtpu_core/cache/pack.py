@@ -7,10 +7,11 @@ entries as the directory keeps them, each with its own checksum or signature.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def write_pack(
     temporary = path.with_name(f".{path.name}.part")
     programs = refused = size_bytes = 0
     try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file:
+        with _naming(path), zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr(_MANIFEST, json.dumps(manifest, indent=1))
             for key in _chosen(store, host, match):
                 content = _kept(store, key)
@@ -122,12 +123,24 @@ def read_pack(
                 if not _is_good(content, found[1], host, secret):
                     refused += 1
                     continue
-                store.put(found[1], content)
+                with _naming(store.place):
+                    store.put(found[1], content)
                 programs += 1
                 size_bytes += len(content)
     except _NO_PACK as error:
         raise PackError(f"{path} is not a pack of compiled programs ({error}).") from error
     return Packed(programs=programs, refused=refused, size_bytes=size_bytes)
+
+
+@contextlib.contextmanager
+def _naming(place: object) -> Iterator[None]:
+    """Say what could not be written where the system does not, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(place)
+        raise
 
 
 def _chosen(store: DirectoryStore, host: str, match: str) -> list[str]:
