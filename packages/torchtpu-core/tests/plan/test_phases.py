@@ -52,3 +52,28 @@ def test_what_is_done_to_gradients_before_the_optimizer_is_no_forward_pass(
     assert [name for phase, name in phases if phase == "gradients"] == ["mul_"]
     # Both are forward passes: the first backward pass ends no step.
     assert [phase for phase, name in phases if name == "randn"] == ["forward"] * 2
+
+
+CLOSURE = """
+import torch
+
+weight = torch.nn.Parameter(torch.randn(64, 64, device="tpu"))
+optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+
+def closure():
+    optimizer.zero_grad()
+    loss = (torch.randn(64, 64, device="tpu") @ weight).square().sum()
+    loss.backward()
+    return loss
+
+for _ in range(2):
+    optimizer.step(closure=closure)
+"""
+
+
+def test_closure_of_an_optimizer_is_no_part_of_its_work(planned) -> None:
+    plan = planned(CLOSURE)
+    assert "forward: matmul" in plan["said"]
+    assert "backward: matmul" in plan["said"]
+    assert "optimizer: matmul" not in plan["said"]
+    assert plan["hbm"]["at_peak"]["gradients"] == 64 * 64 * 4

@@ -76,6 +76,13 @@ while going.max() != 0:
     ended = torch.full((2,), tokens.shape[1] >= 9, device="tpu") | (chosen[:, 0] == 3)
     going = going & ~ended
 print("length", tokens.shape[1])
+done = torch.zeros(2, dtype=torch.bool, device="tpu")
+for _ in range(9):
+    done |= head(table(tokens[:, -1])).argmax(-1) == 3
+    if done.all():
+        break
+    tokens = torch.cat([tokens, tokens[:, -1:]], 1)
+print("longer", tokens.shape[1])
 seen = torch.zeros(3, device="tpu")
 seen[1] += 2
 print("changed", seen.sum().item())
@@ -140,6 +147,7 @@ def test_generation_ends_by_its_length(tmp_path) -> None:
     done = _run(tmp_path, GENERATION)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "length 9" in done.stdout
+    assert "longer 18" in done.stdout
     assert "changed 1.0" in done.stdout  # not the zero it was filled with
 
 

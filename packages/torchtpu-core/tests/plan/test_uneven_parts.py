@@ -49,6 +49,13 @@ def test_recorded_ranks_send_their_own_rows() -> None:
     assert not any("in proportion" in note for note in first.notes)
 
 
+def test_ranks_that_send_to_the_next_are_turned_by_their_distance() -> None:
+    step = _step(1, GROUP, [0, 0, 6, 1], [6, 0, 0, 1])
+    sizes = _parts(step)
+    np.testing.assert_array_equal(sizes, [[0, 6, 1, 0], [0, 0, 6, 1], [1, 0, 0, 6], [6, 1, 0, 0]])
+    assert not any("in proportion" in note for note in step.notes)
+
+
 def test_others_parts_are_in_proportion_where_one_rank_receives_other_sizes() -> None:
     step = _step(0, GROUP, [2, 4, 2, 2], [2, 6, 2, 2])
     sizes = _parts(step)

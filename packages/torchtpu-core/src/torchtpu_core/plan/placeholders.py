@@ -34,6 +34,8 @@ _SAME = frozenset(
     | {"slice", "stack", "cat", "all_to_all_single", "unbind"}
     | {"split", "split_with_sizes", "permute", "transpose", "t", "flip", "roll", "repeat"}
 )
+#: Those of `|=` and `&=`; other operators in place have the name of theirs and an underscore.
+_IN_PLACE = {"__ior__": "bitwise_or", "__iand__": "bitwise_and"}
 #: Operators that count their operand's elements.
 _COUNTS = frozenset(["histc", "bincount"])
 #: Operators that add their last operand to elements of their first.
@@ -68,6 +70,8 @@ def follow(
         _know(outputs[-1], 0)
         return
     value = _value(name, args, inputs)
+    if value is None and name.endswith("_"):
+        value = _value(_IN_PLACE.get(name, name[:-1]), args, inputs)
     if name in _COUNTS:
         value = inputs[0].numel() / max(outputs[0].numel(), 1)
     if name in ("sum", "count_nonzero") and value is not None:

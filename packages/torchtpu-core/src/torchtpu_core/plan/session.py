@@ -11,6 +11,7 @@ that is replaced is put back afterwards. A script without an optimizer runs to i
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import warnings
@@ -316,7 +317,7 @@ def _optimizer_hooks(stack: contextlib.ExitStack, recorder: Recorder) -> list[An
 
     stack.enter_context(mock.patch.object(torch.optim.Optimizer, "__init__", make))
 
-    def before(optimizer: Any, *_: Any) -> None:
+    def begin(optimizer: Any) -> None:
         name_gradients(recording)
         recorder.in_optimizer = True
         for group in optimizer.param_groups:
@@ -324,6 +325,16 @@ def _optimizer_hooks(stack: contextlib.ExitStack, recorder: Recorder) -> list[An
                 _mark(recorder, parameter, Category.PARAMETERS)
                 if parameter.grad is not None:
                     _mark(recorder, parameter.grad, Category.GRADIENTS)
+
+    def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Of closures, as Lightning's loops step: they are no part of the optimizer's work."""
+        begin(optimizer)
+
+        def outside(value: Any) -> Any:
+            return _between(recorder, begin, optimizer, value) if callable(value) else value
+
+        step, *more = args
+        return (step, *map(outside, more)), {name: outside(one) for name, one in kwargs.items()}
 
     def after(optimizer: Any, *_: Any) -> None:
         recorder.in_optimizer = False
@@ -338,6 +349,21 @@ def _optimizer_hooks(stack: contextlib.ExitStack, recorder: Recorder) -> list[An
             raise _Enough
 
     return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+
+
+def _between(
+    recorder: Recorder, begin: Callable[[Any], None], optimizer: Any, closure: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A closure that an optimizer calls: what it does comes before the optimizer's work."""
+
+    @functools.wraps(closure)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        recorder.in_optimizer = False
+        result = closure(*args, **kwargs)
+        begin(optimizer)
+        return result
+
+    return called
 
 
 def _parameter_hook(recorder: Recorder) -> Any:

@@ -2,9 +2,10 @@
 """Who sends how much to whom in the uneven all-to-alls of a step.
 
 A rank knows what it sends and what it receives. Where other ranks are recorded too, theirs are
-the other rows; a rank that stands for others speaks for their rows, position by position. If
-what comes of that is not what the rank receives, ranks differ in a way that was not recorded:
-the others' parts are then taken to grow with what it sends to, and receives from, each of them.
+the other rows; a rank that stands for others speaks for their rows: position by position, or, as
+where each sends to the next, by the distance between ranks. If what comes of neither is what the
+rank receives, ranks differ in a way that was not recorded: the others' parts are then taken to
+grow with what it sends to, and receives from, each of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from torchtpu_core.plan.records import Op, Parts, Recording
 
 #: An all-to-all: places of its ranks from the first one, and how many of them went before.
 Key = tuple[tuple[int, ...], int]
+#: What each rank of a group sends to each.
+Rows = tuple[tuple[int, ...], ...]
 
 
 def complete(recordings: Sequence[Recording]) -> None:
@@ -37,10 +40,16 @@ def complete(recordings: Sequence[Recording]) -> None:
             if len(op.group) > MOST_DEVICES:
                 _note(one, f"{_name(op)} has {len(op.group):,} ranks: it is priced as if even")
                 continue
-            others = [known[role_of[rank]].get(key) for rank in op.group]
             mine = op.group.index(one.rank)
-            rows = tuple(op.sent if other is None else other.sent for other in others)
-            op.parts = found.parts(rows, op.received, mine, one, op)
+            others = [(known[role_of[rank]].get(key), role_of[rank]) for rank in op.group]
+            senders = [
+                (other.sent, other.group.index(recordings[role].rank))
+                if other is not None
+                else (op.sent, mine)
+                for other, role in others
+            ]
+            rows = _rows(senders, op.received, mine)
+            op.parts = found.parts(rows, mine, one, op)
 
 
 @dataclass(slots=True)
@@ -51,19 +60,17 @@ class _Found:
 
     def parts(
         self,
-        rows: tuple[tuple[int, ...], ...],
-        received: tuple[int, ...],
+        rows: Rows | None,
         mine: int,
         recording: Recording,
         op: Op,
     ) -> Parts | None:
         """The parts of all ranks of a group; None if they are even."""
-        matches = tuple(row[mine] for row in rows) == received
-        key = rows if matches else (op.sent, received, mine)
+        key = rows or (op.sent, op.received, mine)
         if key not in self.known:
-            sizes = np.array(rows, dtype=np.float64)
-            if not matches:
-                sizes = in_proportion(op.sent, received, mine)
+            sizes = np.array(rows or (), dtype=np.float64)
+            if rows is None:
+                sizes = in_proportion(op.sent, op.received, mine)
             even = bool((sizes == sizes.flat[0]).all())
             self.known[key] = None if even else Parts(sizes)
         made = self.known[key]
@@ -71,7 +78,7 @@ class _Found:
             ratio = made.sizes.max() / max(made.sizes.mean(), 1e-9)
             how = (
                 "from its split sizes"
-                if matches
+                if rows is not None
                 else (
                     "from what this rank sends and receives, the others' parts in proportion: "
                     "record more ranks with --ranks if they differ"
@@ -79,6 +86,27 @@ class _Found:
             )
             _note(recording, f"{_name(op)}: the largest part is {ratio:.1f} times the mean; {how}")
         return made
+
+
+def _rows(
+    senders: Sequence[tuple[tuple[int, ...], int]], received: Sequence[int], mine: int
+) -> Rows | None:
+    """What each rank sends to each; None if it is not known.
+
+    Args:
+        senders: for each rank of the group, what the one that stands for it sends, and from where.
+        received: what one rank gets from each.
+        mine: its place in the group.
+    """
+    by_position = tuple(sent for sent, _ in senders)
+    by_distance = tuple(
+        tuple(sent[(own + to - place) % len(sent)] for to in range(len(sent)))
+        for place, (sent, own) in enumerate(senders)
+    )
+    for rows in (by_position, by_distance):
+        if all(row[mine] == part for row, part in zip(rows, received, strict=True)):
+            return rows
+    return None
 
 
 def in_proportion(sent: Sequence[int], received: Sequence[int], mine: int) -> Floats:
