@@ -231,6 +231,19 @@ def test_cable_between_chips_that_are_no_neighbours_raises() -> None:
         _network("v5e:4x4", cables_down=frozenset({(0, 5)}))
 
 
+def test_chip_of_a_slice_of_one_has_no_neighbours() -> None:
+    with pytest.raises(FaultError, match=r"no cable between them\. Chip 0 has none"):
+        _network("v5e:1x1", cables_down=frozenset({(0, 0)}))
+
+
+def test_chip_that_is_cut_off_is_the_one_to_repair() -> None:
+    torus = parse_slice("v5e:4x4").torus
+    faults = parse_faults(["cable:0-1=down", "cable:0-4=down"])
+    for link in torus.links_from(0):
+        with pytest.raises(FaultError, match="Repair a cable of chip 0"):
+            detour(torus, faults, link)
+
+
 def test_chip_outside_the_torus_raises() -> None:
     with pytest.raises(DeviceIndexError, match="16 chips"):
         _network("v5e:4x4", chips_down=frozenset({16}))

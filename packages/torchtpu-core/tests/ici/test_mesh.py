@@ -177,6 +177,7 @@ def test_span_of_parts_of_one_ring_together_is_the_ring() -> None:
         ({"data": -1, "model": 8}, 12, r"8 does not divide 12. Use model=6 or model=12, or 16"),
         ({"data": 3, "model": 4}, 16, r"12 does not divide 16. Use data=4, or 12 devices"),
         ({"data": 2, "model": 4}, 16, r"they make 8. Use data=4 or model=8, or 8 devices"),
+        ({"data": 3, "model": 5}, 16, r"15 does not divide 16. Use data=4 and model=4, or 15"),
         ({"data": -1, "model": -1}, 16, r"at most one of size -1"),
         ({"data": 0}, 16, r"at least one device"),
         ({}, 16, r"at least one device"),

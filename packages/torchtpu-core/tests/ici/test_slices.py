@@ -141,6 +141,10 @@ def test_nearest_shapes_are_possible(shape) -> None:
     assert set(near) <= set(slices.possible_shapes(chip))
 
 
+def test_nearest_shape_of_what_is_too_large_has_its_proportions() -> None:
+    assert slices.nearest_shapes(chips().get("v5p"), (64, 64, 64))[0] == (16, 20, 28)
+
+
 @pytest.mark.parametrize(
     ("name", "group", "shape", "wrap", "sharing"),
     [

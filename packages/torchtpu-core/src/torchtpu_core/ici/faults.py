@@ -89,10 +89,9 @@ class Faults:
             torus.coordinates(chip)
         for one, other in (*self.cables_down, *self.cables_slow):
             if other not in torus.neighbours(one):
-                raise FaultError(
-                    f"Chips {one} and {other} have no cable between them. Chip {one}'s "
-                    f"neighbours are {', '.join(map(str, sorted(set(torus.neighbours(one)))))}."
-                )
+                near = ", ".join(map(str, sorted(set(torus.neighbours(one)))))
+                has = f"Chip {one}'s neighbours are {near}." if near else f"Chip {one} has none."
+                raise FaultError(f"Chips {one} and {other} have no cable between them. {has}")
 
     def fraction(self, link: Link) -> float:
         """What a link has left of its rate; 0 if it is down."""
@@ -179,10 +178,11 @@ def detour(torus: Torus, faults: Faults, link: Link) -> list[Link]:
                 came[step.target] = step
                 waiting.append(step.target)
     if link.target not in came:
+        cut_off = link.source if 2 * len(came) < torus.chips else link.target
         raise FaultError(
             f"The faults cut the torus: no way is left from chip {link.source} to chip "
             f"{link.target}; {len(came)} of {torus.chips} chips can be reached. Repair a cable "
-            f"of chip {link.target}, or use a slice without it."
+            f"of chip {cut_off}, or use a slice without it."
         )
     way: list[Link] = []
     at = link.target

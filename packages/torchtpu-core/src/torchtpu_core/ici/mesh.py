@@ -10,7 +10,7 @@ are two more physical ones: the devices of a chip, and the slices of a job.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -212,10 +212,34 @@ def _advice(sizes: Mapping[str, int], known: int, devices: int, free: bool) -> s
         below = [n for n in possible if n < size][-1:]
         fits += [f"{name}={n}" for n in (*below, *[n for n in possible if n > size][:1])]
     count = known * max(round(devices / known), 1) if free else known
-    use = f"Use {' or '.join(fits)}, or" if fits else "Use"
+    use = f"Use {' or '.join(fits) or _most_like(sizes, devices, free)}, or"
     wrong = f"{known} does not divide {devices}" if devices % known else f"they make {known}"
     mesh = f"{devices} {{what}} cannot form a mesh ({_shown(sizes)})"
     return f"{mesh}: {wrong}. {use} {count} {{what}}."
+
+
+def _most_like(sizes: Mapping[str, int], devices: int, free: bool) -> str:
+    """The sizes that fit and are most like these, where no change of one size fits."""
+    asked = {name: size for name, size in sizes.items() if size != -1}
+
+    def unlikeness(found: tuple[int, ...]) -> float:
+        return sum(abs(math.log2(n / one)) for n, one in zip(found, asked.values(), strict=True))
+
+    divisors = [n for n in range(1, devices + 1) if devices % n == 0]
+    found = min(_divisions(devices, divisors, len(asked), free), key=unlikeness)
+    return " and ".join(f"{name}={n}" for name, n in zip(asked, found, strict=True))
+
+
+def _divisions(
+    devices: int, divisors: Sequence[int], count: int, free: bool
+) -> Iterator[tuple[int, ...]]:
+    """So many numbers whose product is that of all devices, or divides it if one size is free."""
+    if not count:
+        yield from [()] if free or devices == 1 else []
+        return
+    for first in (n for n in divisors if devices % n == 0):
+        others = _divisions(devices // first, divisors, count - 1, free)
+        yield from ((first, *rest) for rest in others)
 
 
 def _shown(sizes: Mapping[str, int]) -> str:

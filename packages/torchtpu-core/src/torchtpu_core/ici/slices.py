@@ -208,16 +208,18 @@ def possible_shapes(chip: Chip) -> tuple[Shape, ...]:
 def nearest_shapes(chip: Chip, shape: Shape, count: int = 2) -> list[Shape]:
     """The possible shapes most like `shape`: first in chips, then in side lengths.
 
-    A number of chips alone is like the most compact shape of so many.
+    Lengths are those of a shape with so many chips in the proportions of `shape`. A number of
+    chips alone is like the most compact shape of so many.
     """
     side = math.prod(shape) ** (1 / max(chip.ici_axes, 1))
     compact = [round(side)] * chip.ici_axes
     wanted = compact if len(shape) == 1 else sorted(shape, reverse=True)
 
-    def unlikeness(candidate: Shape) -> tuple[float, int]:
+    def unlikeness(candidate: Shape) -> tuple[float, float]:
         sides = itertools.zip_longest(wanted, sorted(candidate, reverse=True), fillvalue=1)
         ratio = math.prod(candidate) / max(math.prod(shape), 1)
-        return abs(math.log2(ratio)), sum(abs(have - want) for want, have in sides)
+        scale = ratio ** (1 / len(wanted))
+        return abs(math.log2(ratio)), sum(abs(have - scale * want) for want, have in sides)
 
     return sorted(possible_shapes(chip), key=unlikeness)[:count]
 
