@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives, moved_by_scores
 from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
+from torchtpu_core.plan.given_images import lives_of_given_images
 from torchtpu_core.plan.grouped import lives_in_groups, sums_of_groups
 from torchtpu_core.plan.images import products_of_images
 from torchtpu_core.plan.paddings import row_padding
@@ -88,7 +89,7 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
     lives += [*broadcast_lives(broadcasts), *copied_results(ops, blocks, uses)]
     lives += [*lives_in_groups(ops, blocks), *lives_in_parts(ops, blocks, size_of)]
     lives += [*lives_in_loops(ops), *lives_of_updates(ops, blocks)]
-    lives += lives_of_tables(ops, blocks, uses)
+    lives += [*lives_of_tables(ops, blocks, uses), *lives_of_given_images(ops, blocks, uses)]
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []
     for storage, size in fixed.items():

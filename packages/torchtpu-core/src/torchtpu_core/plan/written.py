@@ -14,6 +14,7 @@ from torchtpu_core.plan.grouped import operands_of_groups
 from torchtpu_core.plan.images import kept_beside
 from torchtpu_core.plan.logit_gradients import summed_logit_gradients
 from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
+from torchtpu_core.plan.pixel_rows import operands_of_rows
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.softmax_gradients import softmax_gradients
 from torchtpu_core.plan.split_batches import operands_of_parts, whole_images
@@ -34,8 +35,9 @@ class Written:
         gradients: of softmaxes, and what is made of them (`plan.softmax_gradients`); of logits that
             the gradient of a bias sums (`plan.logit_gradients`).
         convolved: what convolutions of several groups, or of few images, read (`plan.grouped`,
-            `plan.split_batches`) or group norms of these, what several convolutions do, and what
-            is made of pixels that were features.
+            `plan.split_batches`) or group norms of these, or those of one pixel over wide images
+            (`plan.pixel_rows`), what several convolutions do, and what is made of pixels that were
+            features.
     """
 
     ends: Mapping[int, int]
@@ -65,6 +67,7 @@ def written_results(
         convolved=operands_of_groups(ops, blocks).keys()
         | operands_of_parts(ops, blocks)
         | whole_images(ops, blocks).keys()
+        | operands_of_rows(ops, blocks)
         | _shared_images(ops)
         | _shuffled_images(ops),
     )
