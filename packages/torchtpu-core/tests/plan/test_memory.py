@@ -116,6 +116,22 @@ def test_value_that_fits_vmem_throughout_takes_no_hbm() -> None:
         assert _passing(memory)[0] - MIB == expected
 
 
+@pytest.mark.parametrize(("steps", "written"), [(8, False), (256, True)])
+def test_result_of_which_every_step_of_a_long_scan_reads_a_part_is_written(steps, written) -> None:
+    ops = [
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
+        op("sum", Work.MOVE, (2,), (4,)),
+        op("exp", Work.ELEMENTWISE, (2,), (3,)),
+    ]
+    for step in range(steps):
+        scan = op("bmm", Work.MATMUL, (3, 4), (5 + step,), products=SQUARE)
+        scan.read_bytes = (MIB // steps, MIB)
+        ops.append(scan)
+    made = recording(ops, {2: len(ops), 3: len(ops), 4: len(ops)})
+    lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
+    assert any(life.storage == 3 for life in lives) == written
+
+
 @pytest.mark.parametrize(("statistic", "kept"), [(MIB // 64, 2), (MIB, 1)])
 def test_norm_that_is_written_out_is_kept_for_its_products(statistic, kept) -> None:
     ops = [

@@ -44,6 +44,8 @@ _REPEATS = ("upsample_", "_upsample_")
 WINDOW = 24
 #: Operands of one fusion: the most that libtpu gave the sum of an LSTM's gradients.
 MOST_OPERANDS = 48
+#: Readers for each of which a result is computed again: for the 256 steps of a scan it was written.
+MOST_READERS = 64
 #: Operands smaller than this part of a result are read at no price.
 SMALL = 1 / 4
 
@@ -79,7 +81,7 @@ def sources_of(
             found[storage] = found.get(first, frozenset({first}))
             continue
         readers += repeated.get(storage, [])
-        if not readers or storage in written.convolved:
+        if not 0 < len(readers) <= MOST_READERS or storage in written.convolved:
             continue
         if len(writers) > 1 and not _is_chain(ops, storage, writers, readers):
             continue
