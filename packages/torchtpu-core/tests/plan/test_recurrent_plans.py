@@ -9,6 +9,7 @@ from torchtpu_core.plan.records import Work
 from torchtpu_core.plan.recurrent_memory import lives_in_loops
 from torchtpu_core.plan.schedule import Pricer
 from torchtpu_core.plan.session import record
+from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
 from torchtpu_core.testing.recordings import MIB, op
 
 
@@ -27,8 +28,8 @@ def test_recurrent_layers_are_the_loops_that_run(layer, tmp_path) -> None:
     assert "mm" not in names
 
 
-@pytest.mark.parametrize(("layer", "gates", "briefly"), [("LSTM", 64, 0), ("GRU", 48, 1)])
-def test_gradients_of_gates_stay_until_the_last_loop(layer, gates, briefly, tmp_path) -> None:
+@pytest.mark.parametrize(("layer", "gates", "parts"), [("LSTM", 64, 1), ("GRU", 48, 2)])
+def test_gradients_of_gates_stay_until_the_last_loop(layer, gates, parts, tmp_path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import torch\n"
@@ -40,8 +41,7 @@ def test_gradients_of_gates_stay_until_the_last_loop(layer, gates, briefly, tmp_
     assert {life.size_bytes for life in lives} == {5 * 2 * gates * 4}
     loops = [i for i, op in enumerate(ops) if op.name == "recurrent_layer_backward"]
     spans = [(life.first, life.end) for life in lives if life.first in loops]
-    assert [one for one in spans if one[1] == loops[-1] + 1 and one[0] == loops[0]]
-    assert len(spans) == 2 * (1 + briefly)
+    assert sorted(spans) == sorted([(index, loops[-1] + 1) for index in loops] * parts)
     assert len(lives) == len(spans) + 2  # and the gates of each forward pass
 
 
@@ -69,6 +69,13 @@ def test_a_ctc_loss_is_planned_without_the_values_of_its_lengths(
     )
     names = [op.name for op in record(script, [], parse_slice("v5e:1x1"), 1).ops]
     assert names.count("_ctc_loss") == names.count("_ctc_loss_backward") == 1
+
+
+@pytest.mark.parametrize(("loops", "stays"), [({1}, "in the loop"), ((), "read by many")])
+def test_what_the_steps_of_a_loop_use_stays_in_vmem_first(loops, stays) -> None:
+    many, in_loop = Life(1, MIB, (0, 2, 3), 4), Life(2, MIB, (1,), 3)
+    out = in_hbm([many, in_loop], [], Vmem(MIB), loops)
+    assert out == [many if stays == "in the loop" else in_loop]
 
 
 def test_steps_of_a_loop_wait_for_what_they_move() -> None:

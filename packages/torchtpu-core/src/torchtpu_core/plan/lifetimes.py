@@ -29,7 +29,7 @@ from torchtpu_core.plan.recomputed import (
     sources_of,
 )
 from torchtpu_core.plan.records import Block, Category, Op, Work
-from torchtpu_core.plan.recurrent_memory import lives_in_loops
+from torchtpu_core.plan.recurrent_memory import is_recurrent, lives_in_loops
 from torchtpu_core.plan.result_layouts import copied_results
 from torchtpu_core.plan.rows import RANK, RANK_OF_EXPERTS, rows_of, streams_of
 from torchtpu_core.plan.shared_places import FreePlace, free_places
@@ -98,7 +98,8 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
             points = (max(0, index - 1), index) if index in read else (index,)
             passing.append(Life(storage, size, points, index + 1))
     held = list(_held(blocks, uses, start, len(ops)))
-    out = in_hbm(lives, passing, vmem)
+    loops = {index for index, op in enumerate(ops) if is_recurrent(op)}
+    out = in_hbm(lives, passing, vmem, loops)
     resident = {life.storage for life in lives} - {life.storage for life in out}
     scores = moved_by_scores(ops, blocks, kept, out, vmem.room_bytes)
     places = free_places(uses, blocks, start, fixed, waits_of_updates(ops, blocks))

@@ -15,7 +15,7 @@ from torchtpu_core.plan.vmem import Life
 
 _FORWARD, _BACKWARD = "recurrent_layer", "recurrent_layer_backward"
 _BYTES = {"bf16": 2, "f16": 2}
-#: Of a GRU, in which the state's part of the gates has a gradient of its own for a while.
+#: Of a GRU, in which the state's part of the gates has a gradient of its own.
 _GATES_OF_GRU = 3
 
 
@@ -39,8 +39,9 @@ def lives_in_loops(ops: Sequence[Op]) -> list[Life]:
         forward = op.name == _FORWARD
         gates, hidden = (sides[1], of_state[0]) if forward else (sides[0], of_state[1])
         size = rows * gates * _BYTES.get(op.dtype, 4)
-        if forward or gates == _GATES_OF_GRU * hidden:
+        if forward:
             found.append(Life(op.writes[0], size, (index,), index + 1))
-        if not forward:
-            found.append(Life(op.writes[0], size, (index,), end))
+        else:
+            parts = 1 + (gates == _GATES_OF_GRU * hidden)
+            found += [Life(op.writes[0], size, (index, end - 1), end)] * parts
     return found

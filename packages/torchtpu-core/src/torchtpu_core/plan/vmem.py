@@ -4,22 +4,24 @@
 XLA keeps what is used again soon in VMEM while there is room, and brings operands there ahead of
 their use. XLA tries values one after the other, in the order of what they would save in HBM: room
 goes to those first that most operators make or read, so that scores which the softmax's gradient
-reads once more stay there rather than the products beside them, and of these to those made first;
-what is an operand or a result of the step comes last. A value of which each wait found room is
-never in HBM; another takes the room that some of its waits have found all the same. None waits
-longer than it takes to copy all of VMEM a few times (`LONGEST`), as room is wanted for others. Not
-modelled: copies in parts, and what products hide.
+reads once more stay there rather than the products beside them, and of these to those made first.
+A loop counts as five steps; what is an operand or a result of the step comes last. A value of which
+each wait found room is never in HBM; another takes the room that some of its waits have found all
+the same. None waits longer than it takes to copy all of VMEM a few times (`LONGEST`), as room is
+wanted for others. Not modelled: copies in parts, and what products hide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 #: The longest wait, in copies of the whole VMEM from HBM: libtpu's limit, by its estimate of time.
 LONGEST = 8
+#: Steps of any loop, to XLA.
+_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +81,16 @@ class Life:
         ]
 
 
-def in_hbm(lives: Sequence[Life], passing: Sequence[Life], vmem: Vmem) -> list[Life]:
+def in_hbm(
+    lives: Sequence[Life], passing: Sequence[Life], vmem: Vmem, loops: Container[int] = ()
+) -> list[Life]:
     """The values that take a place in HBM.
 
     Args:
         lives: values of the step.
         passing: operands and results of the step at each use, which are in VMEM then.
         vmem: its room.
+        loops: operators that are loops, whose steps use what they make or read.
     """
     if not vmem.room_bytes:
         return list(lives)
@@ -93,14 +98,18 @@ def in_hbm(lives: Sequence[Life], passing: Sequence[Life], vmem: Vmem) -> list[L
     taken = np.zeros(count, np.int64)
     out = set()
     for group in (lives, passing):
-        for number in sorted(
-            range(len(group)), key=lambda n: (-len(group[n].uses), group[n].first)
-        ):
+        order = [(-_count(life, loops), life.first, number) for number, life in enumerate(group)]
+        for *_, number in sorted(order):
             life = group[number]
             found = [_finds_room(*wait, life.size_bytes, taken, vmem) for wait in life.waits()]
             if group is lives and not all(found):
                 out.add(number)
     return [life for number, life in enumerate(lives) if number in out]
+
+
+def _count(life: Life, loops: Container[int]) -> int:
+    """Operators that use a value, the steps of loops as XLA counts them."""
+    return sum(_STEPS if index in loops else 1 for index in life.uses)
 
 
 def _finds_room(gap: int, start: int, end: int, size: int, taken: np.ndarray, vmem: Vmem) -> bool:
