@@ -81,6 +81,15 @@ def test_what_an_error_function_makes_is_kept_beside_its_product(approximate, be
         assert sizes[4].end > 5  # the gradient of the second weight reads it
 
 
+@pytest.mark.parametrize(("approximate", "kept"), [(False, True), (True, False)])
+def test_a_chip_with_large_matrix_units_keeps_what_an_error_function_makes(
+    approximate, kept
+) -> None:
+    made = _network(approximate, first="mm")
+    found = lifetimes_of(made.ops, made.blocks, 0, Vmem(0), keeps_gelus=True)
+    assert (4 in {life.storage for life in found.lives}) == kept
+
+
 @pytest.mark.parametrize("moved", [(512, 8, 128), (8, 128, 512), None])
 def test_of_tokens_it_is_computed_again(moved) -> None:
     tokens = (8, 512, 128)

@@ -68,19 +68,23 @@ class Fusion:
         return replace(self, moved_bytes=moved, vmem_bytes=within)
 
 
-def fuse(ops: Sequence[Op], blocks: dict[int, Block], offset: int) -> Fusion:
+def fuse(
+    ops: Sequence[Op], blocks: dict[int, Block], offset: int, *, keeps_gelus: bool = False
+) -> Fusion:
     """Fuses the operators of a step.
 
     Args:
         ops: the operators.
         blocks: storages by identifier; `Block.died` counts from the recording's start.
         offset: index of the first operator in the recording.
+        keeps_gelus: whether XLA writes GELUs of all products for the chip.
     """
     readers = _readers(ops)
     uses = uses_of(ops, blocks, offset)
+    ends = written_for(broadcasts_of(ops, blocks, uses))
     again = sources_of(
         *(ops, uses, lambda storage: blocks[storage].size_bytes if storage in blocks else 0),
-        written_results(ops, blocks, written_for(broadcasts_of(ops, blocks, uses))),
+        written_results(ops, blocks, ends, keeps_gelus=keeps_gelus),
     )
     elided = _elided(ops, blocks, offset, readers, again)
     made: dict[int, list[bool]] = defaultdict(list)

@@ -82,7 +82,7 @@ def products_of_images(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     return linear & images_of(ops, blocks).keys()
 
 
-def kept_beside(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
+def kept_beside(ops: Sequence[Op], blocks: dict[int, Block], *, of_all: bool = False) -> set[int]:
     """Results of error functions that are written beside the images they are made of.
 
     Those of products and of convolutions, also as they are moved for the next product.
@@ -90,8 +90,12 @@ def kept_beside(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     Args:
         ops: the operators of a step.
         blocks: storages by identifier.
+        of_all: of all products, not of those of images alone.
     """
-    products = products_of_images(ops, blocks) & _products_of_maps(ops, blocks)
+    if of_all:
+        products = {s for op in ops if op.work is Work.MATMUL for s in op.writes}
+    else:
+        products = products_of_images(ops, blocks) & _products_of_maps(ops, blocks)
     images = {s for op in ops if op.name.startswith("convolution") for s in op.writes[:1]}
     found: set[int] = set()
     for op in ops:

@@ -66,7 +66,14 @@ class Lifetimes:
     places: list[FreePlace] = field(default_factory=list)
 
 
-def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: Vmem) -> Lifetimes:
+def lifetimes_of(
+    ops: Sequence[Op],
+    blocks: dict[int, Block],
+    start: int,
+    vmem: Vmem,
+    *,
+    keeps_gelus: bool = False,
+) -> Lifetimes:
     """What takes HBM in a step of operators.
 
     Args:
@@ -74,12 +81,13 @@ def lifetimes_of(ops: Sequence[Op], blocks: dict[int, Block], start: int, vmem: 
         blocks: storages by identifier.
         start: operators recorded before the step.
         vmem: room in VMEM for values.
+        keeps_gelus: whether XLA writes GELUs of all products for the chip.
     """
     uses = uses_of(ops, blocks, start)
     size_of = _Sizes(ops, blocks, uses)
     kept = attention_lives(ops, blocks, uses)
     broadcasts = broadcasts_of(ops, blocks, uses)
-    written = written_results(ops, blocks, written_for(broadcasts))
+    written = written_results(ops, blocks, written_for(broadcasts), keeps_gelus=keeps_gelus)
     sources = sources_of(ops, uses, size_of, written)
     ends = ends_of_products(ops, blocks, uses, sources)
     values = _lives(ops, uses, sources, ends, size_of, written.gradients)

@@ -75,11 +75,15 @@ def make_plan(
 def _alone(recording: Recording, where: Slice, slices: int, pricer: Pricer, faults: Faults) -> Plan:
     start, end = recording.step()
     ops = recording.ops[start:end]
-    fusion = fuse(ops, recording.blocks, start)
+    keeps_gelus = where.chip.name in cal.CHIPS_THAT_KEEP_GELUS
+    fusion = fuse(ops, recording.blocks, start, keeps_gelus=keeps_gelus)
     placed = schedule(ops, fusion, pricer)
     limit = where.chip.hbm_device_bytes
-    step, vmem = (start, end), _vmem(where, placed, end - start)
-    memory = memory_of(recording.ops, recording.blocks, step, limit, vmem, _table_bytes(where))
+    memory = memory_of(
+        *(recording.ops, recording.blocks, (start, end), limit),
+        *(_vmem(where, placed, end - start), _table_bytes(where)),
+        keeps_gelus=keeps_gelus,
+    )
     fusion = fusion.staying(ops, recording.blocks, memory.resident, memory.scores)
     placed = schedule(ops, fusion, pricer)
     return Plan(recording, where, slices, ops, fusion, placed, memory, faults=faults)

@@ -83,6 +83,8 @@ def memory_of(
     limit_bytes: int,
     vmem: Vmem = NO_VMEM,
     table_bytes: int = 0,
+    *,
+    keeps_gelus: bool = False,
 ) -> Memory:
     """HBM over the operators ``step[0]`` to ``step[1]`` of a recording.
 
@@ -93,11 +95,12 @@ def memory_of(
         limit_bytes: what a device may allocate.
         vmem: room for values in VMEM.
         table_bytes: of one table of addresses.
+        keeps_gelus: whether XLA writes GELUs of all products for the chip.
     """
     start, end = step
     inside = ops[start:end]
     backward = _first(inside, (Phase.BACKWARD, Phase.RECOMPUTE))
-    found = lifetimes_of(inside, blocks, start, vmem)
+    found = lifetimes_of(inside, blocks, start, vmem, keeps_gelus=keeps_gelus)
     changes: dict[Category, list[int]] = {
         category: [0] * (end - start + 2) for category in Category
     }

@@ -49,7 +49,7 @@ class Written:
 
 
 def written_results(
-    ops: Sequence[Op], blocks: dict[int, Block], ends: Mapping[int, int]
+    ops: Sequence[Op], blocks: dict[int, Block], ends: Mapping[int, int], *, keeps_gelus: bool
 ) -> Written:
     """Those of a step.
 
@@ -57,11 +57,12 @@ def written_results(
         ops: its operators.
         blocks: storages by identifier.
         ends: bytes that are written for ends of products (`plan.broadcasts`).
+        keeps_gelus: whether XLA writes GELUs of all products for the chip.
     """
     return Written(
         ends=ends,
         normed=written_norms(ops, blocks),
-        reordered=reordered_norms(ops, blocks) | kept_beside(ops, blocks),
+        reordered=reordered_norms(ops, blocks) | kept_beside(ops, blocks, of_all=keeps_gelus),
         rows=made_in_rows(ops, blocks),
         gradients=softmax_gradients(ops) | summed_logit_gradients(ops, blocks),
         convolved=operands_of_groups(ops, blocks).keys()
