@@ -78,7 +78,7 @@ MOST_PARTED_BYTES = Sourced(
 #: Chips whose programs have such tables: the older TensorCores.
 CHIPS_WITH_TABLES = frozenset({"v2", "v3", "v4", "v5e"})
 #: Chips for which XLA writes what an error function makes of a product, rather than compute it for
-#: each of two products: of ViT and BERT it did so for v6e, whose matrix units are four times as large.
+#: each of two products: of ViT and BERT it did so for v6e, whose matrix units are larger.
 CHIPS_THAT_KEEP_GELUS = frozenset({"v6e"})
 MULTISLICE_LOSS = Sourced(
     0.02,
