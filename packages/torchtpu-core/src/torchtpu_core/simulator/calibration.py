@@ -77,9 +77,13 @@ MOST_PARTED_BYTES = Sourced(
 )
 #: Chips whose programs have such tables: the older TensorCores.
 CHIPS_WITH_TABLES = frozenset({"v2", "v3", "v4", "v5e"})
-#: Chips for which XLA writes what an error function makes of a product, rather than compute it for
-#: each of two products: of ViT and BERT it did so for v6e, whose matrix units are larger.
-CHIPS_THAT_KEEP_GELUS = frozenset({"v6e"})
+GELU_KEPT_HBM_RATE = Sourced(
+    1e12,
+    "bytes per second of a core's HBM above which libtpu writes what an error function makes of a "
+    "product, rather than compute it for each of two products: of ViT and BERT so for v5p (1.4e12) "
+    "and v6e (1.6e12), not for v5e (0.8e12)",
+    Status.MEASURED,
+)
 MULTISLICE_LOSS = Sourced(
     0.02,
     "time lost to waiting for the slowest slice, per doubling of their number: MaxText v5e "
