@@ -171,7 +171,29 @@ def four() -> Iterator[Ranks]:
 
 
 @pytest.fixture
-def run_scripts() -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+def start_scripts() -> Callable[..., list[subprocess.Popen[str]]]:
+    """Starts a script of the folder `jobs` as all ranks of a new process group."""
+
+    def start(
+        script: str, *args: str, size: int = 2, environment: Mapping[str, str] | None = None
+    ) -> list[subprocess.Popen[str]]:
+        port = free_port()
+        return [
+            warm_python.Popen(
+                [sys.executable, str(JOBS / script), *args],
+                env=rank_environment(rank, size, port, **(environment or {})),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+
+    return start
+
+
+@pytest.fixture
+def run_scripts(start_scripts) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
     """Runs a script of the folder `jobs` as all ranks of a new process group."""
 
     def run(
@@ -183,17 +205,7 @@ def run_scripts() -> Callable[..., list[subprocess.CompletedProcess[str]]]:
         environment: Mapping[str, str] | None = None,
     ) -> list[Any]:
         """Outcomes by rank; rank `kill_after` is killed when the ranks before it have ended."""
-        port = free_port()
-        processes = [
-            warm_python.Popen(
-                [sys.executable, str(JOBS / script), *args],
-                env=rank_environment(rank, size, port, **(environment or {})),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(size)
-        ]
+        processes = start_scripts(script, *args, size=size, environment=environment)
         outcomes = []
         for rank, process in enumerate(processes):
             if rank == kill_after:

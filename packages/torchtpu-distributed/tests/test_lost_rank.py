@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,17 @@ def test_killed_rank_is_named_with_the_pending_collective(run_scripts, elements)
     assert_survivor(
         survivor, "PeerLostError", "rank 1", "number 2 of group", "all_reduce", "lost_rank.py:"
     )
+
+
+def test_rank_that_raises_ends_before_those_that_fail_because_of_it(start_scripts):
+    ranks = dict(enumerate(start_scripts(SCRIPT, "raises", "8")))
+    ended = []
+    while ranks:
+        ended += [rank for rank, process in ranks.items() if process.poll() is not None]
+        for rank in ended:
+            ranks.pop(rank, None)
+        time.sleep(0.1)  # as torchrun does, which names the first one as the cause
+    assert ended == [1, 0]
 
 
 @pytest.mark.parametrize("how", ["raises", "raises_and_cleans_up"])

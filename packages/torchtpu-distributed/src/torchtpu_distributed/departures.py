@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchtpu_distributed.errors import in_words
 from torchtpu_distributed.pending import Pending
 
 #: How long a message that a rank has sent before it went may be on its way.
@@ -123,7 +124,7 @@ def destroyed(line: str) -> str:
     """
     where = f" at {line}" if line else ""
     error = _error()
-    why = "" if error is None else f" after {type(error).__name__}: {error}"
+    why = "" if error is None else f" after {in_words(error)}"
     return f"it destroyed the process group{where}{why}"
 
 

@@ -44,3 +44,8 @@ class CollectiveMismatchError(CollectiveError):
 
 class ProcessGroupError(TorchTPUError, ValueError):
     """A process group that cannot be made, or an argument it does not take."""
+
+
+def in_words(error: BaseException) -> str:
+    """Class and text of an exception, as a traceback ends."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

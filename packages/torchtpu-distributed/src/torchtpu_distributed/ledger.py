@@ -46,10 +46,14 @@ _stuck: list[Any] = []
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the collectives of this process have ended."""
+    """Why the collectives of this process have ended.
+
+    `lost` is the rank whose end is the cause, if one's is.
+    """
 
     kind: type[CollectiveError]
     message: str
+    lost: int | None = None
 
     def error(self) -> CollectiveError:
         """A new exception; several threads may need one each."""

@@ -10,12 +10,17 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 #: How addresses begin that only processes of the same machine reach.
 LOOPBACK = ("127.", "localhost", "::1")
+#: Time between two looks whether a process still runs.
+_LOOK_S = 0.05
+#: After the end of a process, how long its launcher may need to see it. torchrun looks every 0.1 s.
+_SEEN_S = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,28 @@ def is_running(process: Process) -> bool | None:
         return None
     state = _state(process.pid)
     return state is not None and state[0] not in "ZX" and state[1] == process.started
+
+
+def dead_within(patience_s: float, processes: Collection[Process]) -> list[Process]:
+    """The processes that have ended; one's connections end a little before it does."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        dead = [process for process in processes if is_running(process) is False]
+        if dead or time.monotonic() > deadline:
+            return dead
+        time.sleep(_LOOK_S)
+
+
+def let_end(process: Process, patience_s: float) -> None:
+    """Wait until a process has ended, and whoever looks after it had time to see that.
+
+    One that is stopped, or on another host, is not waited for.
+    """
+    deadline = time.monotonic() + patience_s
+    while is_running(process) and not is_stopped(process) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    if is_running(process) is False:
+        time.sleep(_SEEN_S)
 
 
 def is_stopped(process: Process) -> bool:

@@ -182,14 +182,14 @@ class Watch:
                     continue
                 self._hear()  # it may have spoken since the last time, and ended
                 if rank not in self._departures.ended:
-                    self._fail(PeerLostError, self._lost_message(rank, reason, pending))
+                    self._fail(PeerLostError, self._lost_message(rank, reason, pending), rank)
                     return True
             found = self._departures.stopping(pending) or self._departures.breaking(pending)
         if found is None:
             return False
         rank, departure = found
         if departure.ends or departure.in_error:
-            self._fail(PeerLostError, self._lost_message(rank, departure.reason, pending))
+            self._fail(PeerLostError, self._lost_message(rank, departure.reason, pending), rank)
         else:
             message = self._left_message(rank, departure, pending)
             self._board.post("mismatch", ranks=list(pending.ranks), message=message)
@@ -241,7 +241,16 @@ class Watch:
         late = [rank for rank in others if self._is_late(rank, pending)]
         while time.monotonic() < deadline and not all(map(self._has_answered, late)):
             time.sleep(TICK_S / 5)
-        late = [rank for rank in late if self._is_late(rank, pending)]
+        who = self._who_is_late(others, pending) or _nobody_is_late(pending)
+        return (
+            f"{pending.name}: Timed out after {pending.timeout_s:g} s: {who}. Raise timeout= of "
+            "init_process_group or TORCH_TPU_COLLECTIVE_TIMEOUT_S if it only needed longer."
+            f"{self._crossing.words()}{self._parting(pending)}"
+        )
+
+    def _who_is_late(self, others: list[int], pending: Pending) -> str:
+        """The ranks that have not come to a collective, or are stopped; empty if there is none."""
+        late = [rank for rank in others if self._is_late(rank, pending)]
         parts = [self._late_rank(rank, pending) for rank in late[:8]]
         parts += [
             f"{self._peers[rank].name} had come, and is stopped now (SIGSTOP, or a debugger) "
@@ -249,12 +258,7 @@ class Watch:
             for rank in others
             if rank not in late and processes.is_stopped(self._peers[rank])
         ]
-        who = "; ".join(parts) or _nobody_is_late(pending)
-        return (
-            f"{pending.name}: Timed out after {pending.timeout_s:g} s: {who}. Raise timeout= of "
-            "init_process_group or TORCH_TPU_COLLECTIVE_TIMEOUT_S if it only needed longer."
-            f"{self._crossing.words()}{self._parting(pending)}"
-        )
+        return "; ".join(parts)
 
     def _parting(self, pending: Pending) -> str:
         group = self._ledger.groups.get(pending.group)
@@ -310,12 +314,14 @@ class Watch:
     def _waits_in(self, first: Pending) -> str:
         others = [rank for rank in first.ranks if rank != self._rank]
         try:
-            late = [self._late_rank(rank, first) for rank in others if self._is_late(rank, first)]
+            late = self._who_is_late(others, first)
         except RuntimeError as error:  # the store
-            late = [f"the store of the process group does not answer ({error})"]
+            late = f"the store of the process group does not answer ({error})"
+        if others and not late:  # it is under way
+            return ""
         return (
             f"torchtpu: rank {self._rank} is ended by SIGTERM and waits in {first.name}: "
-            f"{'; '.join(late[:8]) or _nobody_is_late(first)}.{self._parting(first)}"
+            f"{late or _nobody_is_late(first)}.{self._parting(first)}"
         )
 
     def _has_missed(self) -> str:
@@ -327,7 +333,7 @@ class Watch:
         return missed and f"torchtpu: {missed}"
 
     def _store_lost(self, error: Exception) -> None:
-        dead = self._dead_by_now()
+        dead = processes.dead_within(TICK_S, self._peers.values())
         pending = self._ledger.pending()
         if any(self._find_difference(each) for each in pending[:LOOK_AT]):
             return
@@ -340,15 +346,6 @@ class Watch:
             self._store, error, self._peers, dead, self._first_gone()
         )
         self._fail(kind, f"{what}{stopped} {advice}{parting}")
-
-    def _dead_by_now(self) -> list[Process]:
-        """The processes that have ended; one's connections end a little before it does."""
-        deadline = time.monotonic() + TICK_S
-        while True:
-            dead = [p for p in self._peers.values() if processes.is_running(p) is False]
-            if dead or time.monotonic() > deadline:
-                return dead
-            time.sleep(TICK_S / 10)
 
     def _first_gone(self) -> str:
         """The rank that said first that it ends, which may have made the others end."""
@@ -368,8 +365,8 @@ class Watch:
     def _ahead(self, rank: int) -> str:
         return differences.ahead(list(self._ledger.groups.values()), rank)
 
-    def _fail(self, kind: type[CollectiveError], message: str) -> None:
-        self._ledger.fail(Failure(kind, message))
+    def _fail(self, kind: type[CollectiveError], *what: Any) -> None:
+        self._ledger.fail(Failure(kind, *what))
 
     def _note_failure(self) -> None:
         """Whoever found the failure: start the clock of the last resort, keep the evidence."""

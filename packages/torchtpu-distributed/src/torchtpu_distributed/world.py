@@ -39,6 +39,7 @@ from torchtpu_distributed.errors import (
     CollectiveMismatchError,
     PeerLostError,
     ProcessGroupError,
+    in_words,
 )
 from torchtpu_distributed.joining import Joined
 from torchtpu_distributed.ledger import Failure, Ledger
@@ -46,6 +47,7 @@ from torchtpu_distributed.processes import (
     Process,
     is_running,
     is_stopped,
+    let_end,
     reachable_address,
     this_process,
 )
@@ -70,6 +72,8 @@ _FORKED = (
 )
 #: How long a store that a process hosts outlives its failure, for ranks that read it.
 _READ_S = 1.5
+#: How long a rank lets the one that is lost, and runs still, end before itself.
+_END_FIRST_S = 5.0
 #: Time between two looks whether all ranks still run.
 _LOOK_S = 0.5
 
@@ -145,7 +149,7 @@ class World:
                 self._let_others_read(board)
         except (RuntimeError, OSError):
             pass  # the store is gone too: there is nobody left to tell
-        if self.free:  # nothing is left to do at the end of the process
+        if self.free and self._lost() is None:  # nothing is left to do at the end of the process
             atexit.unregister(self.at_exit)
         return self.free
 
@@ -187,20 +191,28 @@ class World:
     def at_exit(self) -> None:
         """Tell the others why this rank ends, and end even if a thread still waits for them."""
         error: Any = getattr(sys, "last_value", None)
-        reason = f"it raised {type(error).__name__}: {error}" if error is not None else "it ended"
+        reason = f"it raised {in_words(error)}" if error is not None else "it ended"
         patience_s = self.timeout_s if error is None else _DRAIN_AFTER_ERROR_S
         was_over = self.ended
         is_free = self.end(reason, patience_s, failed=error is not None)
         left = self.left if error is None and not was_over else None
         if left is not None:
             print(f"{type(left).__name__}: {left}", file=sys.stderr)
-        elif is_free:
-            return
-        elif error is None:
+        elif error is None and not is_free:
             print(f"torchtpu: {_WITHOUT_CODE}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)
+        lost = self._lost()
+        if lost is not None:  # launchers tell of the rank that ends first, as the cause
+            let_end(lost, _END_FIRST_S)
+        if left is not None or not is_free:
+            os._exit(1)
+
+    def _lost(self) -> Process | None:
+        """The rank whose end made this one fail."""
+        failure = self.ledger.failure
+        rank = failure.lost if failure is not None else None
+        return self.peers[rank] if rank is not None else None
 
     def _let_others_read(self, board: Board) -> None:
         """Keep a store that this process hosts until the others know why it ends.

@@ -11,6 +11,7 @@ A rank that gets an error prints ``ERROR <class>: <message>`` and ends with code
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -303,6 +304,8 @@ def main(how: str, elements: str, timeout_s: str = "60") -> None:
     if how == "in_join" and os.environ["RANK"] == "1":
         joining.join = lambda *args: lose_me()
     seconds = TIMEOUT_S if how == "late" else float(timeout_s)
+    if how == "raises" and os.environ["RANK"] == "1":  # there is much to free
+        atexit.register(time.sleep, 1)  # after the process has told the others
     try:
         dist.init_process_group(timeout=timedelta(seconds=seconds))
     except RuntimeError as error:
