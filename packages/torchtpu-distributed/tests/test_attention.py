@@ -29,3 +29,9 @@ def test_attention_of_sharded_batch_or_heads_equals_one_process(pair, dim):
 @pytest.mark.parametrize("key_heads", [1, 2])
 def test_heads_that_share_keys_are_sharded_in_whole_groups(pair, key_heads: int) -> None:
     check(pair("attention.by_placement", 1, key_heads))
+
+
+@pytest.mark.parametrize("names", ["q", "kv"])
+def test_operands_that_want_no_gradient_get_none(pair, names: str) -> None:
+    check(pair("attention.along_the_sequence", True, names))
+    check(pair("attention.by_placement", 1, 4, names))

@@ -68,10 +68,12 @@ def _backward(_op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     named["attn_bias"] = _local(bias)
     local = [_local(t) for t in (_placed(gradient, query), query, key, value)]
     axis = _sequence_axis(query.placements)
+    wanted = named["grad_input_mask"]
     if axis is None:
         grads = _BACKWARD(*local, **named)
     else:
         _refuse_bias(bias)
+        named["grad_input_mask"] = [True, True, True, False]  # the ring adds all of them up
         grads = _attention._templated_ring_attention_backward(
             query.device_mesh.get_group(axis),
             _SEQUENCE_DIM,
@@ -81,7 +83,10 @@ def _backward(_op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
             *local[1:],
             **named,
         )
-    wrapped = [like(t, g, t.shape) for t, g in zip((query, key, value), grads, strict=False)]
+    wrapped = [
+        like(t, g, t.shape) if is_wanted else None
+        for t, g, is_wanted in zip((query, key, value), grads, wanted, strict=False)
+    ]
     if bias is not None and grads[3] is not None:
         return *wrapped, like(bias, grads[3], bias.shape)
     return *wrapped, None
