@@ -19,7 +19,14 @@ def _turned(x: Tensor) -> Tensor:
     return torch.permute_copy(x, (1, 0)) @ x
 
 
-@pytest.mark.parametrize("function", [_inner_rows, _turned])
+def _of_numbers(x: Tensor) -> Tensor:
+    written = x.clone()
+    written[1:].narrow(1, 1, 2).copy_(0.5)  # type: ignore[arg-type]
+    written[0].copy_(x.shape[0])  # type: ignore[arg-type]
+    return written.cumsum(0)
+
+
+@pytest.mark.parametrize("function", [_inner_rows, _turned, _of_numbers])
 def test_one_program_serves_all_sizes(function: Callable[[Tensor], Tensor]) -> None:
     compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
     refused = dict(bounded_program.reasons)

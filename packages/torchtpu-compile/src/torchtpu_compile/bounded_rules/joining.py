@@ -12,7 +12,7 @@ from jax import lax
 from torchtpu_core.lowering import dtypes
 from torchtpu_core.lowering.promotion import cast
 
-from torchtpu_compile.aligned import align
+from torchtpu_compile.aligned import align, elementwise
 from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import dim_of, fitted
 from torchtpu_compile.bounded_rules.pieces import first_of
@@ -171,13 +171,8 @@ def _alike(source: Padded, x: Padded, dim: int) -> Padded:
     return Padded(fitted(source.array, shape), dims)
 
 
-def _copy(call: Call) -> Padded:
-    x, source = align(call.sizes, call.args[:2])
-    return Padded(jnp.broadcast_to(cast(source.array, x.array.dtype), x.array.shape), x.dims)
-
-
 RULES: Mapping[str, Rule] = {
-    "aten::copy": _copy,
+    "aten::copy": elementwise,
     "aten::cat": _cat,
     "aten::stack": _stack,
     "aten::constant_pad_nd": _pad,
