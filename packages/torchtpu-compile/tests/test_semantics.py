@@ -213,6 +213,21 @@ def test_constants_and_host_tensors_mix_with_device_tensors() -> None:
     assert torch.equal(on_device.cpu(), expected[1])
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_tensors_of_another_device_are_copied_into_inputs(dynamic: bool) -> None:
+    def function(here: Tensor, there: Tensor) -> Tensor:
+        here[1:].copy_(there[0])
+        there.copy_(here * 2)
+        return here + 1
+
+    host, device = torch.ones(3, 4), torch.zeros(3, 4, device="tpu")
+    result = compiled(function, dynamic=dynamic)(device, host)
+    expected = torch.tensor([0.0, 1.0, 1.0])[:, None].expand(3, 4)
+    assert torch.equal(device.cpu(), expected)
+    assert torch.equal(host, expected * 2)
+    assert torch.equal(result.cpu(), expected + 1)
+
+
 def test_large_host_constant_is_an_operand() -> None:
     table = torch.randn(2000)
 

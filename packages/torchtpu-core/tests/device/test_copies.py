@@ -91,6 +91,15 @@ def test_copy_from_a_slice_to_the_host():
     assert host.tolist() == [1.0, 4.0]
 
 
+@pytest.mark.parametrize(("to", "of"), [("tpu", "cpu"), ("cpu", "tpu"), ("tpu:0", "tpu:1")])
+def test_functional_copy_crosses_devices(to, of):
+    here, there = torch.zeros(3, 4).t().to(to), torch.arange(3.0).to(of)
+    copied = torch.ops.aten.copy(here, there)
+    assert copied.device.type == torch.device(to).type
+    assert copied.stride() == here.stride()
+    assert torch.equal(copied.cpu(), torch.arange(3.0).expand(4, 3))
+
+
 def test_copy_broadcasts_and_casts():
     x = torch.zeros(2, 3, device="tpu")
     x.copy_(torch.tensor([1, 2, 3]))

@@ -61,7 +61,7 @@ def is_left_to_torch(overload: str, schema: Any) -> bool:
     """
     if overload in _UNSAID_VIEWS or overload in _COMPOSED_OUTS:
         return True
-    if overload == "aten::copy_":  # also copies to and from the host: csrc/copies.cpp
+    if overload in ("aten::copy", "aten::copy_"):  # also between devices: csrc/copies.cpp
         return True
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if _is_view(schema):
