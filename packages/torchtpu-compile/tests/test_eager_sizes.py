@@ -58,6 +58,25 @@ def test_a_second_process_that_finds_programs_of_streams_compiles_nothing(compil
     assert run() == 0
 
 
+def test_smaller_sizes_run_with_more_room_until_they_come_often(compiles) -> None:
+    def run(size: int) -> int:
+        before = compiles()
+        x = torch.linspace(-3, 3, 7 * size).view(size, 7)
+        actual = torch.special.i1e(x.to("tpu"))
+        torch.tpu.synchronize()
+        torch.testing.assert_close(actual.cpu(), torch.special.i1e(x))
+        return compiles() - before
+
+    assert [run(size) for size in (60, 40, 50)] == [1, 1, 1]  # the third at up to 64
+    assert sum(run(size) for size in range(2, 9)) == 0
+    for size in (10, 11, 12, 13):  # now those up to 16 have come often
+        run(size)
+    torch.tpu.wait_for_compiles()
+    run(5)
+    (op,) = (op for op in eager_sizes._ops.values() if isinstance(op, OpenOps))
+    assert op.count == 2
+
+
 def test_a_second_process_neither_lowers_nor_compiles_padded_programs(
     compiles: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

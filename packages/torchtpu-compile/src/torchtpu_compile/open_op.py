@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,13 @@ from torchtpu_compile.padded import Padded, Sizes, padded_size
 from torchtpu_compile.step_key import source
 from torchtpu_compile.symbols import expression
 from torchtpu_compile.value_bytes import LargestValue
+
+#: Of the largest value of a call that runs with more room than its sizes' bucket has: so many times
+#: the bytes of that bucket, or so many bytes.
+_MOST_ROOM, _LITTLE_BYTES = 4, 1 << 20
+#: Asked for so often, which new sizes do twice, the program of a bucket is made on the compiling
+#: thread.
+_CALLS_BEFORE_LESS_ROOM = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +92,15 @@ class OpenOps:
         self.live: list[tuple[int, int]] = description["live"]
         self.scalar_count: int = description["scalar_count"]
         self.lock = threading.RLock()
-        self.policy = BucketPolicy(bytes_at=LargestValue(self.graph.values, self.graph.symbols))
+        self._bytes_at = LargestValue(self.graph.values, self.graph.symbols)
+        self.policy = BucketPolicy(bytes_at=self._bytes_at)
         #: How many calls have programs without padding.
         self.exact = 0
         #: By way and padded sizes; an error: there is none.
         self._executables: dict[tuple[int, tuple[int, ...]], Executable | Exception] = {}
         self._asked: set[tuple[int, tuple[int, ...]]] = set()
+        #: Of padded sizes without a program, calls that ran with more room.
+        self._roomy_calls: Counter[tuple[int, tuple[int, ...]]] = Counter()
         self._untold = 0
         self._ways: dict[Any, Way] = {}
 
@@ -127,6 +138,37 @@ class OpenOps:
             raise made
         return made
 
+    def roomy_executable(self, way: Way, padded: Sequence[int], true: Sequence[int]) -> Executable:
+        """The same, or one of more padding that is there, as long as few calls came for the sizes.
+
+        Args:
+            way: of the call.
+            padded: of each symbol.
+            true: sizes that have to fit.
+
+        Raises:
+            Unbounded: as above.
+        """
+        key = id(way), tuple(padded)
+        with self.lock:
+            known = key in self._executables
+            other = None if known else self._with_room(way, padded, true)
+            if other is None:
+                return self.executable(way, padded)
+            self._roomy_calls[key] += 1
+            if self._roomy_calls[key] < _CALLS_BEFORE_LESS_ROOM:
+                return other
+        return self.ready_executable(way, padded, true)
+
+    def _with_room(self, way: Way, padded: Sequence[int], true: Sequence[int]) -> Executable | None:
+        """The fitting one of least padding, if that costs little beside a compilation."""
+        found = self._fitting(way, true)
+        if found is None:
+            return None
+        sizes, other = found
+        most = max(_LITTLE_BYTES, _MOST_ROOM * self._bytes_at(tuple(padded)))
+        return other if self._bytes_at(sizes) <= most else None
+
     def ready_executable(self, way: Way, padded: Sequence[int], true: Sequence[int]) -> Executable:
         """The same without waiting: until it is compiled, or if it cannot be, one of more padding.
 
@@ -144,7 +186,8 @@ class OpenOps:
         key = id(way), tuple(padded)
         with self.lock:
             made = self._executables.get(key)
-            other = self._fitting(way, true)
+            fitting = self._fitting(way, true)
+            other = None if fitting is None else fitting[1]
             if made is None and key not in self._asked:
                 self._asked.add(key)
                 made = self._kept(way, padded)
@@ -164,17 +207,18 @@ class OpenOps:
     def known_executable(self, way: Way, true: Sequence[int]) -> Executable | None:
         """One of the programs that there are, None if `true` sizes fit none of them."""
         with self.lock:
-            return self._fitting(way, true)
+            found = self._fitting(way, true)
+        return None if found is None else found[1]
 
-    def _fitting(self, way: Way, true: Sequence[int]) -> Executable | None:
-        """The one of least padding."""
+    def _fitting(self, way: Way, true: Sequence[int]) -> tuple[tuple[int, ...], Executable] | None:
+        """The one of least padding, and its sizes."""
         found = [
             (sizes, other)
             for (of, sizes), other in self._executables.items()
             if of == id(way) and isinstance(other, Executable)
             if all(n >= least for n, least in zip(sizes, true, strict=True))
         ]
-        return min(found, key=lambda other: other[0])[1] if found else None
+        return min(found, key=lambda other: other[0], default=None)
 
     def _make(self, way: Way, padded: Sequence[int]) -> None:
         made: Executable | Exception

@@ -133,7 +133,7 @@ class PaddedCall:
             if known is not None:
                 return known
         if not self._later:
-            return op.executable(self._way, padded)
+            return op.roomy_executable(self._way, padded, true)
         return op.ready_executable(self._way, padded, true)
 
     def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:

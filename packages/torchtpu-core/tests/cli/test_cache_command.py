@@ -97,6 +97,23 @@ def test_verify_finds_and_removes_the_damaged(store) -> None:
     assert _names(store) == {"add", "old"}
 
 
+def test_verify_takes_a_trace_without_executable_for_no_damage(store) -> None:
+    entry = Entry(
+        key=_key(9),
+        kind=Kind.TRACE,
+        name="add",
+        host=fingerprints.host(),
+        facts={"executable": _key(8)},
+        payload=b"",
+    )
+    store.put(entry.key, encode(entry))
+    shown = _run("verify")
+    assert shown.exit_code == 0
+    assert "4 entries, 0 damaged, 1 without executable." in shown.output
+    assert "removed" in _run("verify", "--fix").output
+    assert len(_names(store)) == 3
+
+
 def test_pack_and_unpack_restore_what_was_pruned(store, tmp_path) -> None:
     assert "3 entries" in _run("pack", str(tmp_path / "p")).output
     _run("prune", "--all")

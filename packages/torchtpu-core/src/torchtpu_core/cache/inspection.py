@@ -18,10 +18,13 @@ class Fault:
     Attributes:
         key: its key.
         why: what is wrong.
+        is_damage: it came to harm. Else it is a trace whose executable was removed, or found no
+            room on the disk; its program is compiled again when it is needed.
     """
 
     key: str
     why: str
+    is_damage: bool = True
 
 
 def headers(store: Store) -> Iterator[tuple[Stored, Entry | None]]:
@@ -53,4 +56,4 @@ def faults(store: Store, secret: bytes) -> Iterator[Fault]:
             needs[entry.key] = str(entry.facts.get("executable"))
     for key, executable in needs.items():
         if executable not in present:
-            yield Fault(key=key, why="its executable is not here")
+            yield Fault(key=key, why="its executable is not here", is_damage=False)

@@ -125,7 +125,7 @@ def prune(
 @app.command()
 @_refusing
 def verify(
-    fix: Annotated[bool, typer.Option("--fix", help="Remove what is damaged.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Remove what would not be used.")] = False,
     shared: Shared = False,
 ) -> None:
     """Check every entry; exit code 1 if a damaged one remains."""
@@ -135,8 +135,11 @@ def verify(
     for fault in found if fix else ():
         store.remove(fault.key)
     print_table(("key", "fault"), [(fault.key[:_KEY_SHOWN], fault.why) for fault in found])
-    typer.echo(f"{count} entries, {len(found)} damaged{', removed' if fix and found else ''}.")
-    raise typer.Exit(code=1 if found and not fix else 0)
+    damaged = sum(fault.is_damage for fault in found)
+    lone = len(found) - damaged
+    said = f"{count} entries, {damaged} damaged" + (f", {lone} without executable" if lone else "")
+    typer.echo(f"{said}{'; removed' if fix and found else ''}.")
+    raise typer.Exit(code=1 if damaged and not fix else 0)
 
 
 @app.command()
