@@ -81,11 +81,14 @@ def test_what_an_error_function_makes_is_kept_beside_its_product(approximate, be
         assert sizes[4].end > 5  # the gradient of the second weight reads it
 
 
-@pytest.mark.parametrize(("approximate", "kept"), [(False, True), (True, False)])
-def test_a_chip_with_large_matrix_units_keeps_what_an_error_function_makes(
-    approximate, kept
-) -> None:
+@pytest.mark.parametrize(
+    ("approximate", "dtype", "kept"),
+    [(False, "bf16", True), (True, "bf16", False), (False, "f32", False)],
+)
+def test_a_chip_with_fast_hbm_keeps_what_an_error_function_makes(approximate, dtype, kept) -> None:
     made = _network(approximate, first="mm")
+    for one in made.ops:
+        one.dtype = dtype
     found = lifetimes_of(made.ops, made.blocks, 0, Vmem(0), keeps_gelus=True)
     assert (4 in {life.storage for life in found.lives}) == kept
 

@@ -331,6 +331,19 @@ def test_random_numbers_are_drawn_once_for_several_readers() -> None:
     assert {life.storage for life in lives} == {3, 4}
 
 
+@pytest.mark.parametrize(("reader", "kept"), [("mm", False), ("convolution", True), ("add", True)])
+def test_random_operand_of_products_alone_is_drawn_for_each(reader, kept) -> None:
+    work = Work.ELEMENTWISE if reader == "add" else Work.MATMUL
+    ops = [
+        op("randn", Work.ELEMENTWISE, (), (2,), drawn=1.0),
+        op("mm", Work.MATMUL, (2, 1), (3,), products=SQUARE),
+        op(reader, work, (3, 2), (4,), products=SQUARE if work is Work.MATMUL else ()),
+    ]
+    found = recording(ops, {2: 3, 3: 3})
+    lives = lifetimes_of(found.ops, found.blocks, 0, Vmem(0)).lives
+    assert (2 in {life.storage for life in lives}) == kept
+
+
 @pytest.mark.parametrize("name", ["_to_copy", "div"])
 def test_image_that_is_converted_for_convolutions_is_kept_as_they_want_it(name) -> None:
     ops = [

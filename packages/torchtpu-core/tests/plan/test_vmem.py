@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import pytest
+from torchtpu_core.ici.slices import parse_slice
+from torchtpu_core.plan import making
 from torchtpu_core.plan.vmem import Life, Vmem, in_hbm
 from torchtpu_core.testing.recordings import MIB
 
@@ -35,3 +37,11 @@ def test_operand_of_the_step_takes_no_room_that_a_value_wants(room, out) -> None
     value = Life(SCORES, 64 * MIB, (0, 9), 10)
     operand = Life(OPERAND, 64 * MIB, (4, 5), 6)
     assert len(in_hbm([value], [operand], Vmem(room * MIB))) == out
+
+
+@pytest.mark.parametrize(
+    ("target", "room"), [("v4:2x2x1", 128), ("v5e:1x1", 112), ("v5p:2x2x1", 48), ("v6e:1x1", 96)]
+)
+def test_room_is_that_of_common_memory_or_of_one_core(target, room) -> None:
+    _, found = making._fast_memory(parse_slice(target).chip)
+    assert found == room * MIB

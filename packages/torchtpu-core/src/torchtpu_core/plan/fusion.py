@@ -77,7 +77,7 @@ def fuse(
         ops: the operators.
         blocks: storages by identifier; `Block.died` counts from the recording's start.
         offset: index of the first operator in the recording.
-        keeps_gelus: whether XLA writes GELUs of all products for the chip.
+        keeps_gelus: whether XLA writes GELUs of all products of bfloat16 for the chip.
     """
     readers = _readers(ops)
     uses = uses_of(ops, blocks, offset)

@@ -90,10 +90,11 @@ def kept_beside(ops: Sequence[Op], blocks: dict[int, Block], *, of_all: bool = F
     Args:
         ops: the operators of a step.
         blocks: storages by identifier.
-        of_all: of all products, not of those of images alone.
+        of_all: of all products of bfloat16, not of those of images alone.
     """
     if of_all:
-        products = {s for op in ops if op.work is Work.MATMUL for s in op.writes}
+        rounded = (op for op in ops if op.work is Work.MATMUL and op.dtype == "bf16")
+        products = {s for op in rounded for s in op.writes}
     else:
         products = products_of_images(ops, blocks) & _products_of_maps(ops, blocks)
     images = {s for op in ops if op.name.startswith("convolution") for s in op.writes[:1]}

@@ -81,7 +81,7 @@ def lifetimes_of(
         blocks: storages by identifier.
         start: operators recorded before the step.
         vmem: room in VMEM for values.
-        keeps_gelus: whether XLA writes GELUs of all products for the chip.
+        keeps_gelus: whether XLA writes GELUs of all products of bfloat16 for the chip.
     """
     uses = uses_of(ops, blocks, start)
     size_of = _Sizes(ops, blocks, uses)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from torchtpu_core.hardware.chip import Chip
 from torchtpu_core.ici.faults import NO_FAULTS, Faults
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.plan import uneven
@@ -95,18 +96,32 @@ def _vmem(where: Slice, placed: Schedule, count: int) -> Vmem:
     How long they wait is as XLA estimates it, which is by flops at the full rate and by bytes.
     """
     chip = where.chip
-    if chip.vmem_bytes_per_core is None:
+    size, room = _fast_memory(chip)
+    if room <= 0:
         return NO_VMEM
     devices = chip.devices_per_chip or 1
-    size = (chip.cores_per_chip or 1) // devices * chip.vmem_bytes_per_core.value
     hbm = chip.figure("hbm_bytes_per_s") / devices
     peak = chip.figure("peak_bf16_flops_per_s") / devices
     seconds = [0.0] * (count + 1)
     for one in placed.placed:
         seconds[one.index + 1] += max(one.hbm_bytes / hbm, one.flops / peak)
-    scoped = cal.V6E_SCOPED_VMEM_BYTES if chip.name == "v6e" else cal.SCOPED_VMEM_BYTES
-    room = size - scoped.value
     return Vmem(room, list(itertools.accumulate(seconds)), LONGEST * size / hbm)
+
+
+def _fast_memory(chip: Chip) -> tuple[int, int]:
+    """Bytes of one device's memory beside HBM that XLA places values in, and the room for them.
+
+    On v4 that is the common memory of both cores. Elsewhere it is VMEM, less what the blocks of one
+    operation take; of two cores that are one device each holds its half of a value, but for v5p
+    libtpu placed values of 39 MiB there, and none of 64 or 75: as many as fit that of one core.
+    """
+    common = chip.cmem_bytes_per_chip.value if chip.cmem_bytes_per_chip is not None else 0
+    if common or chip.vmem_bytes_per_core is None:
+        return common, common
+    size = chip.vmem_bytes_per_core.value
+    scoped = cal.V6E_SCOPED_VMEM_BYTES if chip.name == "v6e" else cal.SCOPED_VMEM_BYTES
+    cores = (chip.cores_per_chip or 1) // (chip.devices_per_chip or 1)
+    return cores * size, size - scoped.value
 
 
 def _keeps_gelus(where: Slice) -> bool:

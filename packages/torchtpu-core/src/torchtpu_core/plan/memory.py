@@ -95,7 +95,7 @@ def memory_of(
         limit_bytes: what a device may allocate.
         vmem: room for values in VMEM.
         table_bytes: of one table of addresses.
-        keeps_gelus: whether XLA writes GELUs of all products for the chip.
+        keeps_gelus: whether XLA writes GELUs of all products of bfloat16 for the chip.
     """
     start, end = step
     inside = ops[start:end]

@@ -5,11 +5,11 @@ XLA fuses elementwise work into those who read it, products and convolutions inc
 does so once for each reader where that moves fewer bytes than to write the result and read it:
 a ReLU of one operand is never kept, a sum of two that many read is. Random bits are made of nothing
 that is read, so a dropout's mask is drawn again if its gradient draws; other random numbers are
-drawn once. An image that is converted for convolutions is kept in the order that these want. A
-softmax is computed once, and so is a norm over features before a product, whose operand it would
-be; one that is moved for the product, too, unless the product is of float32, whose operands are
-split anew. A softmax that dropout scales is written for its product. Heads or chunks that do not
-fill lanes are kept as they are moved for batched products.
+drawn once, but for products that alone read them. An image that is converted for convolutions is
+kept in the order that these want. A softmax is computed once, and so is a norm over features before
+a product, whose operand it would be; one that is moved for the product, too, unless the product is
+of float32, whose operands are split anew. A softmax that dropout scales is written for its product.
+Heads or chunks that do not fill lanes are kept as they are moved for batched products.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def sources_of(
         if (beside or moved) and feeds_product(ops, readers):
             continue
         draws = _draws(op) or not random.isdisjoint(reads)
-        if draws and len(readers) > 1:
+        if draws and len(readers) > 1 and not all(_multiplies(ops[i]) for i in readers):
             continue
         if len(writers) == 1 and (product := _summed_product(ops, uses, found, op)) is not None:
             kept = size_of(storage) * (1 + len(readers))
@@ -233,6 +233,11 @@ def _gradient_in_part(ops: Sequence[Op], uses: Uses, readers: Sequence[int]) -> 
                 return True
             storage = op.writes[0]
     return False
+
+
+def _multiplies(op: Op) -> bool:
+    """Whether an operator is a product and no convolution."""
+    return op.work is Work.MATMUL and not is_convolution(op)
 
 
 def _draws(op: Op) -> bool:

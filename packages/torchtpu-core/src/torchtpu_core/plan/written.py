@@ -57,7 +57,7 @@ def written_results(
         ops: its operators.
         blocks: storages by identifier.
         ends: bytes that are written for ends of products (`plan.broadcasts`).
-        keeps_gelus: whether XLA writes GELUs of all products for the chip.
+        keeps_gelus: whether XLA writes GELUs of all products of bfloat16 for the chip.
     """
     return Written(
         ends=ends,

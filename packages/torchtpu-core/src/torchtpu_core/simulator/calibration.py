@@ -80,8 +80,8 @@ CHIPS_WITH_TABLES = frozenset({"v2", "v3", "v4", "v5e"})
 GELU_KEPT_HBM_RATE = Sourced(
     1e12,
     "bytes per second of a core's HBM above which libtpu writes what an error function makes of a "
-    "product, rather than compute it for each of two products: of ViT and BERT so for v5p (1.4e12) "
-    "and v6e (1.6e12), not for v5e (0.8e12)",
+    "product of bfloat16, rather than compute it for each of two products: of ViT and BERT so for "
+    "v5p (1.4e12) and v6e (1.6e12), not for v4 and v5e (0.6e12, 0.8e12)",
     Status.MEASURED,
 )
 MULTISLICE_LOSS = Sourced(
