@@ -50,7 +50,7 @@ def test_the_gain_of_sparse_gradients_is_that_of_the_script_with_them(planned) -
 
 
 def test_memory_of_sparse_gradients_is_that_of_their_rows(planned) -> None:
-    plan = planned(SPARSE_ADAM, "--target", "v5p:2x2x1")
+    plan = planned(SPARSE_ADAM, "--target", "v6e:1x1")  # its VMEM holds the table in whole tiles
     table = 100_000 * 32 * 4
     assert plan["hbm"]["at_peak"]["parameters"] == table
     assert plan["hbm"]["at_peak"]["optimizer state"] == 2 * table
