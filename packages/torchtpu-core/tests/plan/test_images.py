@@ -85,7 +85,7 @@ def test_what_an_error_function_makes_is_kept_beside_its_product(approximate, be
     ("approximate", "dtype", "kept"),
     [(False, "bf16", True), (True, "bf16", False), (False, "f32", False)],
 )
-def test_a_chip_with_fast_hbm_keeps_what_an_error_function_makes(approximate, dtype, kept) -> None:
+def test_some_chips_keep_what_an_error_function_makes(approximate, dtype, kept) -> None:
     made = _network(approximate, first="mm")
     for one in made.ops:
         one.dtype = dtype

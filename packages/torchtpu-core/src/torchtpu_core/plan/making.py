@@ -76,7 +76,7 @@ def make_plan(
 def _alone(recording: Recording, where: Slice, slices: int, pricer: Pricer, faults: Faults) -> Plan:
     start, end = recording.step()
     ops = recording.ops[start:end]
-    keeps_gelus = _keeps_gelus(where)
+    keeps_gelus = where.chip.name in cal.CHIPS_THAT_KEEP_GELUS
     fusion = fuse(ops, recording.blocks, start, keeps_gelus=keeps_gelus)
     placed = schedule(ops, fusion, pricer)
     limit = where.chip.hbm_device_bytes
@@ -122,12 +122,6 @@ def _fast_memory(chip: Chip) -> tuple[int, int]:
     scoped = cal.V6E_SCOPED_VMEM_BYTES if chip.name == "v6e" else cal.SCOPED_VMEM_BYTES
     cores = (chip.cores_per_chip or 1) // (chip.devices_per_chip or 1)
     return cores * size, size - scoped.value
-
-
-def _keeps_gelus(where: Slice) -> bool:
-    """Whether a core reads what many vector instructions make sooner than it makes it again."""
-    rate = where.chip.figure("hbm_bytes_per_s") / (where.chip.cores_per_chip or 1)
-    return rate > cal.GELU_KEPT_HBM_RATE.value
 
 
 def _table_bytes(where: Slice) -> int:

@@ -77,13 +77,9 @@ MOST_PARTED_BYTES = Sourced(
 )
 #: Chips whose programs have such tables: the older TensorCores.
 CHIPS_WITH_TABLES = frozenset({"v2", "v3", "v4", "v5e"})
-GELU_KEPT_HBM_RATE = Sourced(
-    1e12,
-    "bytes per second of a core's HBM above which libtpu writes what an error function makes of a "
-    "product of bfloat16, rather than compute it for each of two products: of ViT and BERT so for "
-    "v5p (1.4e12) and v6e (1.6e12), not for v4 and v5e (0.6e12, 0.8e12)",
-    Status.MEASURED,
-)
+#: Chips for which libtpu writes what an error function makes of a product of bfloat16, rather than
+#: compute it for each of two products: BERT and ViT compiled for each of them; for v5e it does not.
+CHIPS_THAT_KEEP_GELUS = frozenset({"v4", "v5p", "v6e"})
 MULTISLICE_LOSS = Sourced(
     0.02,
     "time lost to waiting for the slowest slice, per doubling of their number: MaxText v5e "
