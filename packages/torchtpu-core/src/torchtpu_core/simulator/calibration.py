@@ -78,8 +78,8 @@ MOST_PARTED_BYTES = Sourced(
 #: Chips whose programs have such tables: the older TensorCores.
 CHIPS_WITH_TABLES = frozenset({"v2", "v3", "v4", "v5e"})
 #: Chips for which libtpu writes what an error function makes of a product of bfloat16, rather than
-#: compute it for each of two products: BERT and ViT compiled for each of them; for v5e it does not.
-CHIPS_THAT_KEEP_GELUS = frozenset({"v4", "v5p", "v6e"})
+#: compute it for each of two products: BERT or ViT compiled for each; not for v3 and v5e.
+CHIPS_THAT_KEEP_GELUS = frozenset({"v4", "v5p", "v6e", "tpu7x"})
 MULTISLICE_LOSS = Sourced(
     0.02,
     "time lost to waiting for the slowest slice, per doubling of their number: MaxText v5e "
