@@ -83,3 +83,37 @@ def test_what_a_convolution_over_time_made_is_no_rows():
         assert layout.as_rows(made).shape == made.shape == (2, 16, 64)
         assert layout.as_rows(jnp.zeros((2, 16, 32))).shape == (32, 32)
     assert layout.as_rows(wave).shape == (32, 64)
+
+
+def convolved(wave: jax.Array, weight: jax.Array) -> jax.Array:
+    return convolution.convolution(
+        wave, weight, None, [1], [1], [1], transposed=False, output_padding=[0], groups=1
+    )
+
+
+def tokens_and_back(wave: jax.Array, weight: jax.Array) -> jax.Array:
+    tokens = layout.permuted(convolved(wave, weight), (0, 2, 1))
+    return layout.permuted(jnp.tanh(tokens), (0, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("platform", "time", "shapes"),
+    [("tpu", 16, ["32x24"] * 2), ("tpu", 50, ["2x50x24"] * 2), ("cpu", 16, [])],
+)
+def test_tokens_of_a_wave_lie_in_rows_of_their_own(platform, time, shapes):
+    operands = jnp.ones((2, 8, time)), jnp.ones((24, 8, 3))
+    with mxu.for_platform(platform), layout.remembering():
+        lowered = jax.jit(lambda *all: tokens_and_back(*all)).lower(*operands)
+    assert BARRIERS.findall(lowered.as_text()) == shapes
+    expected = jnp.tanh(convolved(*operands))
+    np.testing.assert_allclose(lowered.compile()(*operands), expected, rtol=1e-6)
+
+
+def test_other_transposes_are_left_to_the_compiler():
+    def function(x: jax.Array, *operands: jax.Array) -> list[jax.Array]:
+        made = convolved(*operands)
+        return [made, layout.permuted(x, (0, 2, 1)), layout.permuted(made, (1, 0, 2))]
+
+    operands = jnp.ones((2, 8, 8)), jnp.ones((2, 8, 16)), jnp.ones((24, 8, 3))
+    with mxu.for_platform("tpu"), layout.remembering():
+        assert BARRIERS.findall(jax.jit(function).lower(*operands).as_text()) == []
