@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from torchtpu_core.plan.products import is_product
 from torchtpu_core.plan.records import Block, Op, Work
 
 #: Dimensions of an image of a convolution.
@@ -113,7 +114,7 @@ def _products_of_maps(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     return {
         storage
         for op in ops
-        if op.work is Work.MATMUL and not op.name.startswith("convolution")
+        if is_product(op)
         if any(images[s].is_map for s in op.reads if s in images)
         for storage in op.writes
     }

@@ -120,7 +120,7 @@ def sources_of(
         if (beside or moved) and feeds_product(ops, readers):
             continue
         draws = _draws(op) or not random.isdisjoint(reads)
-        if draws and len(readers) > 1 and not all(_multiplies(ops[i]) for i in readers):
+        if draws and len(readers) > 1 and not all(is_product(ops[i]) for i in readers):
             continue
         if len(writers) == 1 and (product := _summed_product(ops, uses, found, op)) is not None:
             kept = size_of(storage) * (1 + len(readers))
@@ -233,11 +233,6 @@ def _gradient_in_part(ops: Sequence[Op], uses: Uses, readers: Sequence[int]) -> 
                 return True
             storage = op.writes[0]
     return False
-
-
-def _multiplies(op: Op) -> bool:
-    """Whether an operator is a product and no convolution."""
-    return op.work is Work.MATMUL and not is_convolution(op)
 
 
 def _draws(op: Op) -> bool:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchtpu_core.plan.products import is_convolution
+from torchtpu_core.plan.products import is_product
 from torchtpu_core.plan.recomputed import is_elementwise, reduces
-from torchtpu_core.plan.records import Block, Op, Work
+from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.vmem import Life
 from torchtpu_core.simulator.rates import LANES, SUBLANES
@@ -63,7 +63,7 @@ def _product_of(
         if index >= before:  # made before the step, or changed in place
             return None
         before, op = index, ops[index]
-        if op.work is Work.MATMUL and not is_convolution(op):
+        if is_product(op):
             return index if len(blocks[storage].shape) < _RANK else None
         if not is_elementwise(op) or reduces(op) or not op.reads:
             return None

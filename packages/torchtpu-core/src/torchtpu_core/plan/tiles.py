@@ -22,6 +22,7 @@ from torchtpu_core.plan.grouped import operands_of_groups
 from torchtpu_core.plan.images import images_of
 from torchtpu_core.plan.joined_images import joined_paddings
 from torchtpu_core.plan.paddings import image_padding, matrix_padding, row_padding
+from torchtpu_core.plan.products import is_product
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.split_batches import part_padding, whole_images
 from torchtpu_core.simulator.rates import LANES
@@ -83,20 +84,19 @@ def _images(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int, float]:
 
 def _rows(op: Op, blocks: dict[int, Block]) -> Iterator[tuple[int, float]]:
     """The padding of what an operator moves by index, or multiplies, by storage."""
-    product = op.work is Work.MATMUL and not op.name.startswith("convolution")
     if is_gather(op):
         yield from ((storage, row_padding(blocks[storage].shape)) for storage in op.writes)
     elif is_sum(op):
         known = (storage for storage in op.reads if storage in blocks)
         yield from ((storage, row_padding(blocks[storage].shape)) for storage in known)
-    elif op.writes and (product or op.name in _FEATURE_NORMS):
+    elif op.writes and (is_product(op) or op.name in _FEATURE_NORMS):
         made = op.writes[0]
         if len(blocks[made].shape) > 1 and blocks[made].shape[-1] > LANES // 2:
             yield from ((one, row_padding(blocks[one].shape)) for one in op.writes)
     if op.work is Work.ATTENTION and op.gradient and not op.flash:
         wide = (storage for storage in op.writes if storage in blocks)
         yield from ((s, matrix_padding(blocks[s].shape)) for s in wide if len(blocks[s].shape) > 2)
-    if product and op.products and op.products[0][0] > 1:
+    if is_product(op) and op.products and op.products[0][0] > 1:
         for storage in (*op.reads, *op.writes):
             shape = blocks[storage].shape if storage in blocks else ()
             if len(shape) > 2 and max(shape[-2:]) < LANES:
