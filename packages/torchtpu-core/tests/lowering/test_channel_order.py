@@ -61,11 +61,18 @@ def _volume(p: Params, x: jax.Array) -> jax.Array:
     return _conv(x, p[1], stride=2).sum((2, 4))
 
 
+def _filled(p: Params, x: jax.Array) -> jax.Array:
+    x = _conv(_conv(x, p[0]), p[1])
+    whole = lax.broadcast_in_dim(3, x.shape, ()) * lax.broadcast_in_dim(x[0, 0, 0, 0], x.shape, ())
+    return _conv(whole + lax.abs(lax.broadcast_in_dim(-2.0, x.shape, ())) * x, p[1]).sum((2, 3))
+
+
 CASES: dict[str, tuple[Callable[[Params, jax.Array], jax.Array], int]] = {
     "residual": (_residual, 2),
     "pools": (_pools, 2),
     "mixed": (_mixed, 2),
     "volume": (_volume, 3),
+    "filled": (_filled, 2),
 }
 
 

@@ -167,7 +167,8 @@ def _elementwise(eqn: core.JaxprEqn, inputs: list[_Value]) -> _Value | None:
     if not spreads or any(_rank(v) for v in inputs if not isinstance(v, _Spread)):
         return None
     first = spreads[0]
-    if any((s.dims, s.operand.shape) != (first.dims, first.operand.shape) for s in spreads):
+    shape = jax.numpy.shape(first.operand)  # of an array or of a number of the program's
+    if any((s.dims, jax.numpy.shape(s.operand)) != (first.dims, shape) for s in spreads):
         return None
     small = [v.operand if isinstance(v, _Spread) else v for v in inputs]
     return _Spread(_bind(eqn, small)[0], first.shape, first.dims)
