@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torchtpu_compile import eager_sizes
+from torchtpu_core.runtime import varying
 
 #: Two sizes have programs of their own; all that follow lie in one bucket.
 SIZES = (3, 9, 5, 12, 7, 14, 11, 6, 13, 10)
@@ -118,6 +119,9 @@ TAKEN_APART: list[Case] = [
     ),
     (_slope(lambda x: x.norm(dim=0)), lambda n: (torch.randn(n, 4),)),
     (lambda x: x.roll(1, 0), lambda n: (torch.randn(n, 4),)),
+    (lambda x: x.roll(1), lambda n: (torch.randn(n, 4),)),
+    (lambda x: F.pad(x, (1, 0), value=0.5), lambda n: (torch.randn(3, n),)),
+    (lambda x: F.pad(x, (0, 1), value=len(x)), lambda n: (torch.arange(n),)),
     (lambda x: F.pad(x, (1, 2), mode="reflect"), lambda n: (torch.randn(2, 3, n),)),
     (lambda x: F.interpolate(x, scale_factor=2), lambda n: (torch.randn(n, 2, 3, 3),)),
 ]
@@ -159,10 +163,18 @@ PARTS_AND_POSITIONS: list[Case] = [
     (_gradient(_recurrent), lambda n: (torch.randn(n, 2, 4), *WEIGHTS)),
 ]
 
+FILLS: list[Case] = [
+    (lambda x: torch.linspace(-1, 2, len(x), device=x.device), lambda n: (torch.randn(n),)),
+    (lambda x: torch.eye(len(x), device=x.device), lambda n: (torch.randn(n),)),
+    (lambda x: torch.eye(*x.shape, device=x.device), lambda n: (torch.randn(n, n + 2),)),
+    (lambda x: torch.randperm(len(x), device=x.device).sort()[0], lambda n: (torch.randn(n),)),
+]
+
 #: Of a kind of ops: cases, programs of an op at most, and how many ops a case has at most.
 KINDS = {
     "plain": (PLAIN, 1, 2),
     "taken apart": (TAKEN_APART, 1, 7),
+    "fills": (FILLS, 1, 2),
     "masks": (MASKS, 1, 7),
     "views and writes": (VIEWS_AND_WRITES, 1, 4),
     "parts and positions": (PARTS_AND_POSITIONS, 2, 8),
@@ -228,3 +240,14 @@ def test_unwritten_storage_is_zero_where_a_view_of_it_is_written() -> None:
         torch.tpu.synchronize()
         assert x[:, 0].count_nonzero().item() == 0
         assert x.view(torch.int32)[:, 1].eq(7).all().item()
+
+
+def test_permutation_of_varying_length_is_that_of_a_program_of_its_length() -> None:
+    def drawn(n: int) -> Tensor:
+        torch.manual_seed(n)
+        return torch.randperm(n, device="tpu").cpu()
+
+    at_padded_size = [drawn(n) for n in SIZES][-2:]
+    varying.forget()
+    for n, permutation in zip(SIZES[-2:], at_padded_size, strict=True):
+        assert drawn(n).equal(permutation)

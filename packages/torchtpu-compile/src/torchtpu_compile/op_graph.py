@@ -19,12 +19,10 @@ from torchtpu_core.lowering.table import operator
 from torchtpu_core.runtime import tables, varying
 
 from torchtpu_compile.decompositions import has_rule, missing_rows
+from torchtpu_compile.open_fills import FILLS
 from torchtpu_compile.padded import Padded
 from torchtpu_compile.placement import is_number
 from torchtpu_compile.symbols import Unbounded
-
-#: Ops that fill what they are given, whose result begins as a longer one does.
-_FILLS = frozenset({"aten::arange.start_out"})
 
 #: What returns, after its results, the new values of what the op writes.
 _RETURNS_WRITTEN = {"aten::native_batch_norm": "aten::_native_batch_norm_legit_functional"}
@@ -75,7 +73,7 @@ class OpGraph:
         self.returned: Any = None
         graph = Graph()
         if node["only_out"]:
-            if node["name"] not in _FILLS:
+            if node["name"] not in FILLS:
                 raise Unbounded(f"{node['name']} has no rule for padded sizes")
             self.values: list[Any] = list(operands)
             return

@@ -17,7 +17,6 @@ import sympy
 import torch
 from torch.fx import Node
 from torchtpu_core.lowering import checks, dtypes, mxu, storage_views
-from torchtpu_core.lowering.interpreter import run_row
 from torchtpu_core.lowering.promotion import SCALAR_WORDS, cast
 from torchtpu_core.lowering.storage_views import Geometry, Plan
 from torchtpu_core.runtime import background, clients, compiling, programs, tables
@@ -31,6 +30,7 @@ from torchtpu_compile.bounded import BoundedInterpreter
 from torchtpu_compile.buckets import BucketPolicy
 from torchtpu_compile.errors import describe
 from torchtpu_compile.op_graph import read_inputs, results_of, scalar_dtype
+from torchtpu_compile.open_fills import FILLS, Filling
 from torchtpu_compile.open_graph import OpenGraph, Pattern, arranged
 from torchtpu_compile.padded import Padded, Sizes, padded_size
 from torchtpu_compile.step_key import source
@@ -404,9 +404,9 @@ def _filled(
     args, kwargs = arguments(node, [], words, scalars)
     dims = tuple(sizes.dim(e) for e in exprs)
     shape = [padded_size(dim) for dim in dims]
-    kwargs["out"] = jax.ShapeDtypeStruct(shape, dtypes.to_numpy(dtype))
-    result = run_row(node["row"], args, kwargs, tables.current())
-    return Padded(cast(result, kwargs["out"].dtype), dims)
+    out = kwargs["out"] = jax.ShapeDtypeStruct(shape, dtypes.to_numpy(dtype))
+    call = Filling(row=node["row"], args=args, kwargs=kwargs, exprs=exprs, sizes=sizes)
+    return Padded(cast(FILLS[node["name"]](call), out.dtype), dims)
 
 
 def _own_words(message: str, call: Node | None) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import sympy
+from torchtpu_core.lowering.promotion import Scalar
 
 from torchtpu_compile.bounded_call import Call
 from torchtpu_compile.errors import describe
@@ -24,6 +26,15 @@ def refuse(call: Call, why: str) -> Unbounded:
 def has_argument(call: Call, name: str) -> bool:
     """Whether an op's schema has an argument."""
     return any(a.name == name for a in call.node.target._schema.arguments)  # type: ignore[union-attr]
+
+
+def number(call: Call, value: Any, dtype: Any) -> jax.Array:
+    """A number of the graph or of the call as an array of no dimensions."""
+    if isinstance(value, Scalar):
+        return value.to(np.dtype(dtype))
+    if isinstance(value, sympy.Expr):
+        return call.sizes.true(value).astype(dtype)
+    return jnp.asarray(np.asarray(value).astype(dtype))
 
 
 def dim_of(x: Padded, dim: int) -> int:

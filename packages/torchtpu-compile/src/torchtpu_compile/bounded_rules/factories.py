@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from torchtpu_core.lowering import dtypes
 
 from torchtpu_compile import rng_states
 from torchtpu_compile.bounded_call import Call, Number, Rule
+from torchtpu_compile.bounded_rules.common import number
 from torchtpu_compile.errors import describe
 from torchtpu_compile.padded import Padded, padded_size
-from torchtpu_compile.symbols import Unbounded, expression, is_static
+from torchtpu_compile.symbols import Unbounded, is_static
 from torchtpu_compile.true_rng import TrueRng
 
 
@@ -41,7 +41,7 @@ def _arange(call: Call) -> Padded:
     dtype = dtypes.to_numpy(call.node.meta["val"].dtype)
     dim = call.sizes.dim(expr)
     kind = np.int64 if all(_is_whole(v) for v in numbers) else np.float64
-    first, by = (_value(call, v, kind) for v in numbers)
+    first, by = (number(call, v, kind) for v in numbers)
     count = jnp.arange(padded_size(dim), dtype=np.int64).astype(kind)
     return Padded((first + count * by).astype(dtype), (dim,))
 
@@ -52,15 +52,6 @@ def _is_open(value: Any) -> bool:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) or hasattr(value, "free_symbols")
-
-
-def _value(call: Call, value: Any, kind: Any) -> jax.Array:
-    """A number of the graph as an array."""
-    if isinstance(value, Number):
-        return value.to(np.dtype(kind))
-    if isinstance(value, (int, float)):
-        return jnp.asarray(value, kind)
-    return call.sizes.true(expression(value)).astype(kind)
 
 
 _FILLED = (

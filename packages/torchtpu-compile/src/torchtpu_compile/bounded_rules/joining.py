@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -14,7 +15,7 @@ from torchtpu_core.lowering.promotion import cast
 
 from torchtpu_compile.aligned import align, elementwise
 from torchtpu_compile.bounded_call import Call, Rule
-from torchtpu_compile.bounded_rules.common import dim_of, fitted
+from torchtpu_compile.bounded_rules.common import dim_of, fitted, number
 from torchtpu_compile.bounded_rules.pieces import first_of
 from torchtpu_compile.padded import Padded, is_padded, padded_size, same_dim, true_size
 from torchtpu_compile.symbols import expression
@@ -68,7 +69,7 @@ def _stack(call: Call) -> Padded:
 
 def _pad(call: Call) -> Padded:
     x, widths, value = call.sizes.compact(call.args[0]), call.args[1], call.arg("value")
-    fill = 0 if value is None else value
+    fill = number(call, 0 if value is None else value, x.array.dtype)
     if any(not isinstance(w, int) or w < 0 for w in widths):
         return _pad_by_numbers(call, x, widths, fill)
     config = [(0, 0)] * len(x.dims)
@@ -76,17 +77,16 @@ def _pad(call: Call) -> Padded:
         config[-1 - i] = (widths[2 * i], widths[2 * i + 1])
     touched = [d for d, pair in enumerate(config) if pair != (0, 0)]
     x = call.sizes.filled(x, fill, touched)
-    array = jnp.pad(x.array, config, constant_values=np.asarray(fill).astype(x.array.dtype))
+    array = jnp.pad(x.array, config, constant_values=fill)
     dims = list(x.dims)
     for d in touched:
         dims[d] = call.sizes.dim(call.exprs()[d])
     return Padded(array, tuple(dims))
 
 
-def _pad_by_numbers(call: Call, x: Padded, widths: Sequence[Any], fill: Any) -> Padded:
+def _pad_by_numbers(call: Call, x: Padded, widths: Sequence[Any], fill: jax.Array) -> Padded:
     """Padding by amounts that are known when the program runs, or that cut."""
     array, dims = x.array, list(x.dims)
-    constant = np.asarray(fill).astype(array.dtype)
     for i in range(len(widths) // 2):
         if tuple(widths[2 * i : 2 * i + 2]) == (0, 0):
             continue
@@ -96,7 +96,7 @@ def _pad_by_numbers(call: Call, x: Padded, widths: Sequence[Any], fill: Any) -> 
         place = jnp.arange(padded_size(dims[d])) - call.sizes.true(expression(widths[2 * i]))
         lane = (-1,) + (1,) * (len(dims) - d - 1)
         inside = ((place >= 0) & (place < size)).reshape(lane)
-        array = jnp.where(inside, jnp.take(array, place, axis=d, mode="clip"), constant)
+        array = jnp.where(inside, jnp.take(array, place, axis=d, mode="clip"), fill)
     return Padded(array, tuple(dims))
 
 

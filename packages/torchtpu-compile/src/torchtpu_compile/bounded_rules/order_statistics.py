@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from torchtpu_core.lowering import dtypes
+from torchtpu_core.lowering import dtypes, random
 from torchtpu_core.lowering.order_statistics import by_rank, most_frequent
 
 from torchtpu_compile.bounded_call import Call, Rule
@@ -27,7 +27,7 @@ from torchtpu_compile.bounded_rules.common import (
     refuse,
 )
 from torchtpu_compile.bounded_rules.reductions import reduced_dims
-from torchtpu_compile.padded import Padded, is_padded, same_dim, true_size
+from torchtpu_compile.padded import Padded, is_padded, padded_size, same_dim, true_size
 from torchtpu_compile.symbols import expression
 
 
@@ -141,14 +141,8 @@ def _permutation(call: Call) -> Padded:
     dims = tuple(call.sizes.dim(e) for e in call.exprs())
     if not is_padded(dims[0]):
         return Padded(call.run(), dims)
-    (room,) = (sum(f.size for f in d) for d in dims)
-    low = jnp.maximum(call.sizes.true(call.exprs()[0]).astype(np.uint64) - np.uint64(1), 1)
-    for shift in (1, 2, 4, 8, 16, 32):  # ones below the highest bit of the last position
-        low = low | (low >> np.uint64(shift))
-    drawn = call.rng.bits((room,), np.dtype(np.uint64)) & ~low  # type: ignore[union-attr]
-    keys = lax.bitcast_convert_type(drawn | lax.iota(np.uint64, room), np.int64)
-    keys = call.sizes.filled(Padded(keys, dims), np.iinfo(np.int64).max).array
-    return Padded(lax.sort(keys) & low.astype(np.int64), dims)
+    room, count = padded_size(dims[0]), call.sizes.true(call.exprs()[0])
+    return Padded(random.permutation(room, call.rng, count=count), dims)  # type: ignore[arg-type]
 
 
 RULES: Mapping[str, Rule] = {

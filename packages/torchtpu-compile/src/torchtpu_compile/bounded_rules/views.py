@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from sympy import sympify
 
 from torchtpu_compile.bounded_call import Call, Rule
-from torchtpu_compile.bounded_rules.common import dim_of, fitted
+from torchtpu_compile.bounded_rules.common import dim_of, fitted, number
 from torchtpu_compile.bounded_rules.pieces import position
 from torchtpu_compile.padded import Padded, is_padded, normal, padded_size, true_size
 from torchtpu_compile.symbols import same
@@ -117,6 +119,21 @@ def _flip(call: Call) -> Padded:
     return Padded(array, x.dims)
 
 
+def _roll(call: Call) -> Padded:
+    x, shifts, dims = call.sizes.compact(call.args[0]), call.args[1], call.arg("dims")
+    if not dims:
+        return call.sizes.reshaped(_rolled(call, call.sizes.flat(x), 0, shifts[0]), call.exprs())
+    for shift, dim in zip(shifts, dims, strict=True):
+        x = _rolled(call, x, dim_of(x, dim), shift)
+    return x
+
+
+def _rolled(call: Call, x: Padded, dim: int, shift: Any) -> Padded:
+    size = call.sizes.true(true_size(x.dims[dim]))
+    source = jnp.arange(x.array.shape[dim]) - number(call, shift, np.int64)
+    return Padded(jnp.take(x.array, source % size, axis=dim, mode="clip"), x.dims)
+
+
 def _repeat(call: Call) -> Padded:
     """How often a dimension is repeated is one more factor of it, the outermost."""
     x, times = call.args[0], call.args[1]
@@ -172,6 +189,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("aten::view_as_complex", "aten::view_as_real"), _complex_view),
     "aten::view.dtype": _bits,
     "aten::flip": _flip,
+    "aten::roll": _roll,
     "aten::repeat": _repeat,
     **dict.fromkeys(("aten::pixel_shuffle", "aten::pixel_unshuffle"), _shuffle),
 }

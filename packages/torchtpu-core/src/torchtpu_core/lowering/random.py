@@ -300,25 +300,29 @@ def _randint_like(
     return _randint_like_low(self, 0, high, dtype=dtype, rng=rng)
 
 
-def _permutation(n: int, rng: Rng) -> jax.Array:
+def permutation(n: int, rng: Rng, *, count: jax.Array | None = None) -> jax.Array:
     """int64 `(n,)`: positions ordered by random bits.
 
     The position fills the low bits of the sort key, which makes one operand of the
-    two that a sort by key would take (several times faster on XLA:CPU).
+    two that a sort by key would take (several times faster on XLA:CPU). With a `count`,
+    int64 `()`, known when the program runs, the first so many are those below it.
     """
-    width = max(n - 1, 1).bit_length()
-    low = np.uint64((1 << width) - 1)
+    last = jnp.asarray(n - 1 if count is None else count - 1, np.uint64)
+    low = np.uint64(2**64 - 1) >> lax.clz(jnp.maximum(last, np.uint64(1)))
     drawn = rng.bits((n,), np.dtype(np.uint64)) & ~low
-    keys = lax.bitcast_convert_type(drawn | lax.iota(np.uint64, n), np.int64)
-    return lax.sort(keys) & np.int64(low)
+    position = lax.iota(np.uint64, n)
+    keys = lax.bitcast_convert_type(drawn | position, np.int64)
+    if count is not None:
+        keys = jnp.where(position <= last, keys, np.iinfo(np.int64).max)
+    return lax.sort(keys) & low.astype(np.int64)
 
 
 def _randperm(n: int, *, dtype: torch.dtype | None = None, rng: Rng) -> jax.Array:
-    return _permutation(n, rng).astype(_target(dtype, np.dtype(np.int64)))
+    return permutation(n, rng).astype(_target(dtype, np.dtype(np.int64)))
 
 
 def _randperm_out(n: int, *, out: jax.ShapeDtypeStruct, rng: Rng) -> jax.Array:
-    return _permutation(n, rng).astype(out.dtype)
+    return permutation(n, rng).astype(out.dtype)
 
 
 #: (name, function, run-time arguments)

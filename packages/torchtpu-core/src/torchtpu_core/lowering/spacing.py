@@ -15,10 +15,18 @@ from torchtpu_core.lowering.promotion import Operand
 from torchtpu_core.lowering.table import Lowering, native
 
 
-def even_steps(start: Operand, end: Operand, steps: int, dtype: np.dtype) -> jax.Array:
+def even_steps(
+    start: Operand,
+    end: Operand,
+    steps: int,
+    dtype: np.dtype,
+    *,
+    count: jax.Array | None = None,
+) -> jax.Array:
     """`(steps,)` from `start` to `end`, built from both ends so that both are exact.
 
     In integers the ends are whole, as the CPU rounds them, and what is between them is not.
+    With a `count`, int64 `()`, known when the program runs, only so many of `steps` count.
     """
     if dtypes.is_complex(dtype):
         compute = dtype
@@ -32,12 +40,13 @@ def even_steps(start: Operand, end: Operand, steps: int, dtype: np.dtype) -> jax
     if steps <= 1:
         return jnp.broadcast_to(first, (steps,))
     # Divided as it is written: XLA would multiply by the reciprocal of a constant.
-    intervals = lax.optimization_barrier(jnp.asarray(np.array(steps - 1, compute)))
+    true = np.int32(steps) if count is None else count.astype(np.int32)
+    intervals = lax.optimization_barrier(jnp.asarray(true - 1).astype(compute))
     step = (last - first) / intervals
     position = lax.iota(np.int32, steps)
     up = first + step * position.astype(compute)
-    down = last - step * (np.int32(steps - 1) - position).astype(compute)
-    return lax.select(position < np.int32(steps // 2), up, down)
+    down = last - step * (true - 1 - position).astype(compute)
+    return lax.select(position < true // 2, up, down)
 
 
 def _linspace(

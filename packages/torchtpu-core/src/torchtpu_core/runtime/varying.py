@@ -32,7 +32,8 @@ _OWN_PROGRAMS = 2
 _MOST_SITES = 8192  # remembered: an endless stream has a new one with each call
 _MOST_SIZES = 16  # remembered of a site
 _MANY_SIZES = 8  # of a site: others of its line will not stay at one size either
-_SIZE_ARGUMENT = re.compile(r"\bSymInt(?:\[\d*\])?\??\s+(\w+)")
+#: PyTorch has no symbols for how many numbers `linspace` makes.
+_SIZE_ARGUMENT = re.compile(r"\b(?:SymInt(?:\[\d*\])?\??\s+(?=\w)|int (?=steps\b))(\w+)")
 _Key = TypeVar("_Key")
 _Seen = TypeVar("_Seen")
 _lock = threading.Lock()
