@@ -127,7 +127,7 @@ def test_randperm_is_a_permutation(n: int) -> None:
 
 def test_randperm_reaches_every_order() -> None:
     with jax.enable_x64(True):
-        permute = jax.jit(lambda seed: random._permutation(3, Rng(seed, seed)))
+        permute = jax.jit(lambda seed: random.permutation(3, Rng(seed, seed)))
         orders = {tuple(permute(np.uint64(s)).tolist()) for s in range(80)}
     assert len(orders) == 6
 

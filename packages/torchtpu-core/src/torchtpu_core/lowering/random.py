@@ -307,13 +307,14 @@ def permutation(n: int, rng: Rng, *, count: jax.Array | None = None) -> jax.Arra
     two that a sort by key would take (several times faster on XLA:CPU). With a `count`,
     int64 `()`, known when the program runs, the first so many are those below it.
     """
-    last = jnp.asarray(n - 1 if count is None else count - 1, np.uint64)
-    low = np.uint64(2**64 - 1) >> lax.clz(jnp.maximum(last, np.uint64(1)))
+    last = jnp.maximum((n if count is None else count) - 1, np.int64(1)).astype(np.uint64)
+    low = np.uint64(2**64 - 1) >> lax.clz(last)
     drawn = rng.bits((n,), np.dtype(np.uint64)) & ~low
     position = lax.iota(np.uint64, n)
     keys = lax.bitcast_convert_type(drawn | position, np.int64)
     if count is not None:
-        keys = jnp.where(position <= last, keys, np.iinfo(np.int64).max)
+        inside = position < count.astype(np.uint64)
+        keys = jnp.where(inside, keys, np.iinfo(np.int64).max)
     return lax.sort(keys) & low.astype(np.int64)
 
 
