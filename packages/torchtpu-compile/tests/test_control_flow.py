@@ -45,6 +45,16 @@ def test_cond_has_the_gradient_of_the_branch_it_took() -> None:
     assert torch.equal(x.grad.cpu(), torch.full((3,), 4.0))
 
 
+def test_cond_may_give_other_sizes_in_each_branch() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: torch.cat([x, x]), lambda x: x.sin(), (x,)) * 2
+
+    run = compiled(function)
+    for x in (torch.ones(2, 3), -torch.ones(2, 3)):
+        expected = torch.cat([x, x]) if x.sum() > 0 else x.sin()
+        torch.testing.assert_close(run(x.to("tpu")).cpu(), expected * 2)
+
+
 def test_control_flow_is_part_of_the_graphs_one_program() -> None:
     from torch._higher_order_ops.associative_scan import associative_scan
     from torch._higher_order_ops.map import map as each

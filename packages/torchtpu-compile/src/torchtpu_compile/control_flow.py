@@ -247,7 +247,8 @@ def fits(node: Node, tables: Tables) -> bool:
     """Whether a program can hold a higher-order op with its subgraphs."""
     modules = [module_of(n) for n in node.all_input_nodes if n.op == "get_attr"]
     modules = [m for m in modules if isinstance(m, GraphModule)]
-    return bool(modules) and _has_plain_inputs(node) and all(_fits(m, tables) for m in modules)
+    plain = _has_plain_inputs(node) and _is_known(node)
+    return bool(modules) and plain and all(_fits(m, tables) for m in modules)
 
 
 def _has_plain_inputs(node: Node) -> bool:
