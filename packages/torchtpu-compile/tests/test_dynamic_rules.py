@@ -133,7 +133,16 @@ def _solved_by_factors(x: Tensor) -> Tensor:
     return torch.linalg.lu_solve(*torch.linalg.lu_factor(matrix), x).square().sum()
 
 
+def _packed_product(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows times eight-bit weights, of which there are five rows, and as many as of `x`."""
+    weights = (x * 3).round().to(torch.int8)
+    scales = x[:, 0].abs()
+    few = torch._weight_int8pack_mm(x, weights[:5], scales[:5])
+    return few, torch._weight_int8pack_mm(x, weights, scales)
+
+
 CASES: dict[str, Case] = {
+    "packed weights": (_packed_product, _rows),
     "factors of LU and QR": (_products_of_factors, lambda n: torch.randn(n, 4)),
     "fake quantisation": (_quantised, _rows),
     "factors": (_factored, lambda n: torch.randn(n, 4)),

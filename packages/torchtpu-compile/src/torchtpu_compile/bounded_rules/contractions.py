@@ -58,6 +58,15 @@ def _product_dims(call: Call, left: int, right: int) -> tuple[Dim, ...]:
     return (*lead, *a.dims[len(lead) : -1], *b.dims[len(lead) + 1 :])
 
 
+def _scaled_product(call: Call) -> Padded:
+    """Rows times the rows of packed weights, which have a scale each."""
+    call.args[1] = call.sizes.compact(call.args[1])
+    a, b = _contract(call, 0, 1, -1, -1)
+    scales = call.sizes.compact(call.args[2])
+    call.args[2] = Padded(fitted(scales.array, b.array.shape[:1]), b.dims[:1])
+    return Padded(call.run(), (a.dims[0], b.dims[0]))
+
+
 def _added_product(call: Call) -> Padded:
     dims = _product_dims(call, 1, 2)
     pairs = zip(reversed(call.args[0].dims), reversed(dims), strict=False)
@@ -301,6 +310,7 @@ _ATTENTION = "aten::_scaled_dot_product_fused_attention_overrideable"
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("aten::mm", "aten::_int_mm", "aten::bmm", "aten::mv", "aten::dot"), _product),
     "aten::_grouped_mm": _grouped_product,
+    "aten::_weight_int8pack_mm": _scaled_product,
     **dict.fromkeys(("aten::addbmm", "aten::_trilinear"), _multilinear),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), _added_product),
     _ATTENTION: _attention,
