@@ -159,13 +159,14 @@ def test_gradient_of_a_table_lies_as_results_of_a_program_do(both, size, feature
         assert "layout_mode" not in lowered.lower(grad, index).as_text()  # of the result
 
 
+@pytest.mark.parametrize("lead", [(), (1,), (1, 1)])
 @pytest.mark.parametrize(("dtype", "columns"), [("float32", 5), ("bfloat16", 5), ("float32", 128)])
 def test_bias_is_added_to_rows_that_fill_no_lanes_before_these_are_split(
-    both, dtype, columns
+    both, dtype, columns, lead
 ) -> None:
     x, weight, bias = (
         RANDOM.standard_normal(shape).astype(jnp.dtype(dtype))
-        for shape in ((6, 4), (4, columns), (columns,))
+        for shape in ((6, 4), (4, columns), (*lead, columns))
     )
 
     def layer(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:

@@ -59,16 +59,19 @@ def add(self: Operand, other: Operand, alpha: Operand = 1) -> jax.Array:
 def _in_rows(x: Operand, y: Operand) -> tuple[jax.Array, jax.Array, tuple[int, ...]] | None:
     """A product's rows and a bias, where the rows were split before the bias is added.
 
-    So PyTorch adds it for tokens that do not lie in the order of their product's rows. Of columns
-    that fill no lanes XLA:TPU would have tokens along the lanes for the sum, and move all of it for
-    who reads rows.
+    So PyTorch adds it for tokens that do not lie in the order of their product's rows, and so do
+    modules that keep the bias of their logits apart, as `(1, V)`. Of columns that fill no lanes
+    XLA:TPU would have tokens along the lanes for the sum, and move all of it for who reads rows.
     """
     if not mxu.lowers_for("tpu") or not (isinstance(x, jax.Array) and isinstance(y, jax.Array)):
         return None
     rows = layout.matrix_of(x)
-    if rows is None or y.shape != rows.shape[1:] or rows.shape[1] % layout.LANES == 0:
+    if rows is None or rows.shape[1] % layout.LANES == 0:
         return None
-    return rows, y, x.shape
+    columns = rows.shape[1]
+    if y.ndim > x.ndim or y.size != columns or y.shape[-1:] != (columns,):
+        return None
+    return rows, lax.reshape(y, (columns,)), x.shape
 
 
 def sub(self: Operand, other: Operand, alpha: Operand = 1) -> jax.Array:
