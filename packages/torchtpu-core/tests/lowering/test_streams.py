@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -107,6 +108,30 @@ def test_tokens_of_a_wave_lie_in_rows_of_their_own(platform, time, shapes):
     assert BARRIERS.findall(lowered.as_text()) == shapes
     expected = jnp.tanh(convolved(*operands))
     np.testing.assert_allclose(lowered.compile()(*operands), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("platform", "windows", "tokens", "barriers"),
+    [
+        ("tpu", (2, 4, 6, 128), (2, 24, 128), ["48x128"] * 2),
+        ("tpu", (2, 2, 4, 3, 3, 128), (2, 72, 128), ["144x128"] * 2),
+        ("tpu", (2, 3, 8, 128), (2, 24, 128), []),  # rows of windows fill tiles
+        ("tpu", (2, 5, 5, 128), (2, 25, 128), []),  # those of tokens do not
+        ("tpu", (2, 24, 1, 128), (2, 24, 128), []),
+        ("cpu", (2, 4, 6, 128), (2, 24, 128), []),
+    ],
+)
+def test_layers_of_tokens_are_not_computed_in_the_shape_of_windows(
+    platform, windows, tokens, barriers
+):
+    def layers(x: jax.Array) -> jax.Array:
+        return layout.reshaped(jnp.tanh(layout.reshaped(jnp.exp(x), tokens)), windows)
+
+    x = jnp.linspace(-1, 1, math.prod(windows)).reshape(windows)
+    with mxu.for_platform(platform), layout.remembering():
+        lowered = jax.jit(layers).lower(x)
+    assert BARRIERS.findall(lowered.as_text()) == barriers
+    np.testing.assert_allclose(lowered.compile()(x), jnp.tanh(jnp.exp(x)), rtol=1e-6)
 
 
 def test_other_transposes_are_left_to_the_compiler():

