@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from torchtpu_core.lowering import average_pooling, convolution, padding, pooling, upsample
+from torchtpu_core.lowering import average_pooling, convolution, mxu, padding, pooling, upsample
 from torchtpu_core.lowering.convolution_geometry import geometry_of
 
 RANDOM = np.random.default_rng(0)
@@ -152,3 +152,25 @@ def test_averages_side_by_side_are_sums_of_a_dimension_and_their_gradient_repeat
     (expected,) = jax.vjp(lambda v: forward(v, *how), x)[1](grad)
     for found in results:
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("groups", "platform", "count"), [(4, "tpu", 2), (4, "cpu", 0), (1, "tpu", 0), (16, "tpu", 0)]
+)
+def test_features_of_groups_are_joined_before_anybody_reads_them(groups, platform, count) -> None:
+    how = ([1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+    operands = (
+        RANDOM.standard_normal(shape).astype(np.float32)
+        for shape in ((2, 16, 6, 6), (16, 16 // groups, 3, 3))
+    )
+
+    def layer(x: jax.Array, weight: jax.Array) -> list[jax.Array | None]:
+        made = convolution.convolution(x, weight, None, *how)
+        grads = convolution.convolution_backward_overrideable(
+            made, x, weight, *how, [True, True, False]
+        )
+        return [made, *grads[:2]]
+
+    with mxu.for_platform(platform):
+        text = jax.jit(layer).lower(*operands).as_text()
+    assert text.count("stablehlo.optimization_barrier") == count

@@ -281,6 +281,19 @@ def _bias_gradient(grad: jax.Array) -> jax.Array:
     return jnp.sum(grad.astype(accumulator(grad.dtype)), axis=(0, *range(2, grad.ndim)))
 
 
+def _joined_groups(image: jax.Array, g: Geometry) -> jax.Array:
+    """An image of several groups' features, joined before anybody reads it.
+
+    XLA's TPU compiler convolves `(N, G, C/G, *S)`, with few features of a group along a tile's rows
+    and the batch along its lanes, and computes what reads the image in that shape: a ResNeXt-50
+    (autocast, 32 images) takes 27.0 instead of 24.2 ms, and 2,849 instead of 2,686 MiB (libtpu's
+    schedule for v5e, simulated).
+    """
+    if not 1 < g.groups < image.shape[1] or not mxu.lowers_for("tpu"):
+        return image
+    return lax.optimization_barrier(image)
+
+
 def convolution(
     input: jax.Array,
     weight: jax.Array,
@@ -311,7 +324,7 @@ def convolution(
         out = forward(input, weight, g)
     if bias is not None:
         out = out + bias.astype(out.dtype).reshape((1, -1) + (1,) * spatial)
-    return images.convolved(out.astype(input.dtype))
+    return images.convolved(_joined_groups(out.astype(input.dtype), g))
 
 
 def convolution_backward_overrideable(
@@ -344,7 +357,7 @@ def convolution_backward_overrideable(
     if output_mask[2]:
         results[2] = _bias_gradient(grad_output)
     image, *others = (r if r is None else r.astype(input.dtype) for r in results)
-    return image if image is None else images.convolved(image), *others
+    return image if image is None else images.convolved(_joined_groups(image, g)), *others
 
 
 def convolution_backward(

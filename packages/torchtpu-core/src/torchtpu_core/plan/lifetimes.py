@@ -21,6 +21,7 @@ from torchtpu_core.plan.given_images import lives_of_given_images
 from torchtpu_core.plan.grouped import lives_in_groups, sums_of_groups
 from torchtpu_core.plan.images import products_of_images
 from torchtpu_core.plan.paddings import row_padding
+from torchtpu_core.plan.pooled import lives_of_pooled_images
 from torchtpu_core.plan.product_results import within_results
 from torchtpu_core.plan.products import is_convolution
 from torchtpu_core.plan.recomputed import (
@@ -97,6 +98,7 @@ def lifetimes_of(
     lives += [*broadcast_lives(broadcasts), *copied_results(ops, blocks, uses)]
     lives += [*lives_in_groups(ops, blocks), *lives_in_parts(ops, blocks, size_of)]
     lives += [*lives_in_loops(ops), *lives_of_updates(ops, blocks)]
+    lives += lives_of_pooled_images(ops, sources, size_of)
     lives += [*lives_of_tables(ops, blocks, uses), *lives_of_given_images(ops, blocks, uses)]
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torchtpu_core.lowering.layout import NEARLY_ALL
 from torchtpu_core.plan.gathers import within_sums
 from torchtpu_core.plan.norms import NORMS
+from torchtpu_core.plan.pooled import is_max_pool, sums_windows
 from torchtpu_core.plan.products import (
     feeds_product,
     is_convolution,
@@ -356,9 +357,11 @@ def _convolves(op: Op, storage: int) -> bool:
 
 def _fuses(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
     """Whether an operator can be part of each of those who read it."""
-    if not is_elementwise(op):
+    if not is_elementwise(op) or sums_windows(op):
         return False
-    return all(is_elementwise(ops[i]) or takes_fused(ops[i]) for i in readers)
+    return all(
+        is_elementwise(ops[i]) or takes_fused(ops[i]) or is_max_pool(ops[i]) for i in readers
+    )
 
 
 def takes_fused(op: Op) -> bool:
