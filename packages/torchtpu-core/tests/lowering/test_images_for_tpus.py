@@ -155,13 +155,13 @@ def test_averages_side_by_side_are_sums_of_a_dimension_and_their_gradient_repeat
 
 
 @pytest.mark.parametrize(
-    ("groups", "platform", "count"), [(4, "tpu", 2), (4, "cpu", 0), (1, "tpu", 0), (16, "tpu", 0)]
+    ("groups", "platform", "count"), [(4, "tpu", 2), (4, "cpu", 0), (1, "tpu", 0), (256, "tpu", 0)]
 )
 def test_features_of_groups_are_joined_before_anybody_reads_them(groups, platform, count) -> None:
     how = ([1, 1], [1, 1], [1, 1], False, [0, 0], groups)
     operands = (
         RANDOM.standard_normal(shape).astype(np.float32)
-        for shape in ((2, 16, 6, 6), (16, 16 // groups, 3, 3))
+        for shape in ((2, 256, 6, 6), (256, 256 // groups, 3, 3))
     )
 
     def layer(x: jax.Array, weight: jax.Array) -> list[jax.Array | None]:
@@ -174,3 +174,34 @@ def test_features_of_groups_are_joined_before_anybody_reads_them(groups, platfor
     with mxu.for_platform(platform):
         text = jax.jit(layer).lower(*operands).as_text()
     assert text.count("stablehlo.optimization_barrier") == count
+
+
+@pytest.mark.parametrize(
+    ("features", "groups", "transposed", "merged"),
+    [
+        ((64, 64), 16, False, 1),
+        ((320, 320), 20, False, 4),
+        ((48, 96), 6, False, 1),
+        ((64, 64), 16, True, 1),
+        ((195, 195), 3, False, 3),  # of 65 features: two do not fit
+        ((32, 32), 32, False, 32),  # depthwise
+    ],
+)
+def test_narrow_groups_are_multiplied_as_one(both, features, groups, transposed, merged) -> None:
+    inside, outside = features
+    how = ([2, 1], [1, 1], [1, 1], transposed, [0, 0], groups)
+    shape = (inside, outside // groups) if transposed else (outside, inside // groups)
+    x = RANDOM.standard_normal((2, inside, 7, 6)).astype(np.float32)
+    weight = RANDOM.standard_normal((*shape, 3, 3)).astype(np.float32)
+
+    def layer(x: jax.Array, weight: jax.Array) -> list[jax.Array | None]:
+        made = convolution.convolution(x, weight, None, *how)
+        grads = convolution.convolution_backward_overrideable(
+            jnp.sin(made), x, weight, *how, [True, True, False]
+        )
+        return [made, *grads[:2]]
+
+    text, (plain, wide) = both(layer, x, weight)
+    assert f"feature_group_count={merged}\n" in text
+    for one, other in zip(plain, wide, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)

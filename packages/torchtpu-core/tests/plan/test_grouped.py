@@ -6,13 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from torchtpu_core.plan.grouped import lives_in_groups, operands_of_groups
+from torchtpu_core.plan.grouped import lives_in_groups, merged_products, operands_of_groups
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.records import Block, Category, Phase, Recording, Work
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.testing.recordings import op, recording
 
-IMAGE = (8, 256, 16, 16)
+#: A volume: narrow groups of images are merged.
+IMAGE = (8, 256, 4, 8, 8)
 BYTES = 8 * 256 * 16 * 16 * 2
 BACK = Phase.BACKWARD
 
@@ -20,7 +21,7 @@ BACK = Phase.BACKWARD
 WEIGHT = 8
 
 
-def _convolved(groups: int, dtype: str = "bf16", features: int = 256) -> Recording:
+def _convolved(groups: int, features: int = 256) -> Recording:
     """A ReLU between two convolutions, the second of groups, and their gradients.
 
     The ReLU's storage has `features`; the second convolution reads 256 of them.
@@ -29,7 +30,7 @@ def _convolved(groups: int, dtype: str = "bf16", features: int = 256) -> Recordi
     ops = [
         op("convolution", Work.MATMUL, (0,), (1,), products=((1, 2048, 256, 256),)),
         op("relu", Work.ELEMENTWISE, (1,), (2,)),
-        op("convolution", Work.MATMUL, (2, WEIGHT), (3,), products=grouped, dtype=dtype),
+        op("convolution", Work.MATMUL, (2, WEIGHT), (3,), products=grouped, dtype="bf16"),
         op("convolution", Work.MATMUL, (3,), (4,), products=((1, 2048, 256, 256),)),
         op("convolution_backward", Work.MATMUL, (4, 2, WEIGHT), (5, 6), BACK, products=grouped),
         op("convolution_backward", Work.MATMUL, (5, 0), (7,), BACK, products=((1, 256, 9, 9),)),
@@ -41,6 +42,25 @@ def _convolved(groups: int, dtype: str = "bf16", features: int = 256) -> Recordi
     kept = Block(1, 0, Phase.FORWARD, "", category=Category.PARAMETERS)
     made.blocks[WEIGHT] = replace(kept, shape=(256, 256 // groups, 3, 3))
     return made
+
+
+@pytest.mark.parametrize(("groups", "kept"), [(32, {2: 1}), (16, {2: 1}), (4, {2: 1}), (2, {2: 1})])
+def test_narrow_groups_of_images_are_merged(groups, kept) -> None:
+    made = _convolved(groups)
+    for storage in range(1, 6):
+        made.blocks[storage].shape = (8, 256, 16, 16)
+    assert operands_of_groups(made.ops, made.blocks) == kept
+    assert list(merged_products(made.ops[2])) == [(2, 2048, 9 * 128, 128)]
+
+
+def test_groups_that_merge_to_one_are_none() -> None:
+    made = _convolved(32, features=256)
+    made.ops[2].products = made.ops[4].products = ((32, 2048, 36, 4),)
+    for storage in range(1, 6):
+        made.blocks[storage].shape = (8, 128, 16, 16)
+    made.blocks[WEIGHT].shape = (128, 4, 3, 3)
+    assert operands_of_groups(made.ops, made.blocks) == {}
+    assert list(merged_products(made.ops[2])) == [(1, 2048, 9 * 128, 128)]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +88,10 @@ def test_other_convolutions_compute_a_relu_within_them(groups) -> None:
     assert 2 not in {one.storage for one in lives}
 
 
-@pytest.mark.parametrize(("dtype", "bytes_"), [("bf16", 2 * BYTES), ("f32", BYTES)])
-def test_sums_of_groups_are_kept_in_float32(dtype, bytes_) -> None:
-    made = _convolved(16, dtype)
+def test_sums_of_groups_are_rounded_before_they_are_kept() -> None:
+    made = _convolved(16)
     lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives
-    assert max(one.size_bytes for one in lives if one.storage == 3 and one.end > 3) == bytes_
+    assert max(one.size_bytes for one in lives if one.storage == 3 and one.end > 3) == BYTES
 
 
 def test_sums_and_gradients_of_groups_have_their_order_for_a_moment() -> None:

@@ -4,8 +4,8 @@
 It makes ``[N, G, C/G, ...]`` of an image ``[N, C, ...]``, whose batch and features of one group lie
 along lanes and sublanes: 16 features of each group of 8 images take eight times their bytes. What
 it convolves so is written in that order, and kept for the gradient of the weight; so are the
-gradients. Sums leave it in that order and in float32, and so does their copy in an image's order
-that the network reads, even if it rounds them. Depthwise convolutions are computed as they are.
+gradients. Sums leave it in that order and in float32, for a moment. Programs merge narrow groups of
+images (`lowering.merged_groups`); depthwise convolutions are computed as they are.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torchtpu_core.lowering.layout import tile_padding
+from torchtpu_core.lowering.merged_groups import merged_count
+from torchtpu_core.plan.products import is_convolution
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.vmem import Life
 
 _SUM_BYTES = 4
+_IMAGE_RANK = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +46,6 @@ def operands_of_groups(ops: Sequence[Op], blocks: dict[int, Block]) -> dict[int,
     return {one.operand: one.read for one in _convolutions(ops, blocks)}
 
 
-def sums_of_groups(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
-    """Results of 16 bits that are kept as float32 sums.
-
-    Args:
-        ops: the operators of a step.
-        blocks: storages by identifier.
-    """
-    forward = (one.op for one in _convolutions(ops, blocks) if not one.gradient)
-    return {op.writes[0] for op in forward if op.dtype == "bf16"}
-
-
 def lives_in_groups(ops: Sequence[Op], blocks: dict[int, Block]) -> list[Life]:
     """Sums, and a gradient and what is made of it, in the order of groups.
 
@@ -75,8 +67,21 @@ def lives_in_groups(ops: Sequence[Op], blocks: dict[int, Block]) -> list[Life]:
     return found
 
 
+def merged_products(op: Op) -> Iterator[tuple[int, int, int, int]]:
+    """An operator's products `(batch, m, k, n)`, those of a convolution's narrow groups merged.
+
+    The largest dimension is that of places, or of taps of many features; no group has it.
+    """
+    for batch, *sides in op.products:
+        width = min(sides)
+        count = merged_count(batch, width, width) if is_convolution(op) else 1
+        places = sides.index(max(sides))
+        m, k, n = (size if i == places else count * size for i, size in enumerate(sides))
+        yield batch // count, m, k, n
+
+
 def _convolutions(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[_Grouped]:
-    """Those whose groups have several features each."""
+    """Those of several groups, narrow ones merged, which have several features each."""
     for index, op in enumerate(ops):
         if not op.name.startswith("convolution") or not op.products or not op.writes:
             continue
@@ -90,6 +95,8 @@ def _convolutions(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[_Grou
         inner, outer = weight[1], weight[0] // groups
         if weight[0] != made[1] == weight[1] * groups:  # transposed
             inner, outer = outer, inner
-        if inner > 1 and outer > 0:
+        count = merged_count(groups, inner, outer) if len(image) == _IMAGE_RANK else 1
+        inner, outer = count * inner, count * outer
+        if count < groups and inner > 1 and outer > 0:
             read, moved = tile_padding(image[0], inner), tile_padding(image[0], outer)
             yield _Grouped(op, index, gradient, ends[1], read, moved)

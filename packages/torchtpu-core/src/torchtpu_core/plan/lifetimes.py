@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from torchtpu_core.plan.attention_memory import attention_lives, moved_by_scores
 from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
 from torchtpu_core.plan.given_images import lives_of_given_images
-from torchtpu_core.plan.grouped import lives_in_groups, sums_of_groups
+from torchtpu_core.plan.grouped import lives_in_groups
 from torchtpu_core.plan.images import products_of_images
 from torchtpu_core.plan.paddings import row_padding
 from torchtpu_core.plan.pooled import lives_of_pooled_images
@@ -138,7 +138,6 @@ class _Sizes:
         images = products_of_images(ops, blocks)
         passing = (s for s in uses.passing if s not in images)
         self._wide = {s for s in passing if _keeps_sums(ops, blocks, uses, s, rows)}
-        self._wide |= sums_of_groups(ops, blocks)
         parts = ((s, _part_bytes(ops, blocks, uses, s)) for s in uses.passing)
         self._parts = {storage: size for storage, size in parts if size}
         self._rounded = {s: _rounded_bytes(ops, blocks, uses, s) for s in uses.passing}

@@ -13,6 +13,7 @@ it: when a message arrives, and when the others are ready for a collective. `pla
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from torchtpu_core.ici.network import Network
 from torchtpu_core.ici.slices import Slice
 from torchtpu_core.plan.collectives import RECEIVE
 from torchtpu_core.plan.fusion import Fusion
+from torchtpu_core.plan.grouped import merged_products
 from torchtpu_core.plan.links import messages_of
 from torchtpu_core.plan.placed import Placed, Schedule, Unit
 from torchtpu_core.plan.records import Op, Parts, Work
@@ -104,11 +106,11 @@ class Pricer:
                 op.scores, keys, values, backward=op.gradient, passes=passes
             )
             return seconds, 0.0, op.scores * (keys + values) * (5 if op.gradient else 2)
-        spent, flops = {True: 0.0, False: 0.0}, 0.0
-        for batch, m, k, n in op.products:
+        spent = {True: 0.0, False: 0.0}
+        for batch, m, k, n in merged_products(op):
             seconds, on_matrix_unit = self.product(op, m, k, n)
             spent[on_matrix_unit] += batch * seconds
-            flops += 2.0 * batch * m * k * n
+        flops = sum(2.0 * math.prod(row) for row in op.products)
         return spent[True], spent[False], flops
 
     def _collective(self, op: Op) -> CollectiveTime:
