@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 
 import pytest
 import torch
@@ -133,6 +134,15 @@ def test_mistake_raises_cpus_class(call):
 def test_mistake_is_worded_as_on_cpu(call, message):
     with pytest.raises(RuntimeError, match=f"(?i){message}"):
         call()
+
+
+def test_mistake_is_printed_once():
+    leaf = _t(3, requires_grad=True)
+    leaf.register_hook(lambda grad: _t(3, 7) @ grad)
+    with pytest.raises(RuntimeError, match="size mismatch") as raised:
+        (leaf * 2).sum().backward()
+    printed = "".join(traceback.format_exception(raised.value))
+    assert printed.count("size mismatch") == 1, printed
 
 
 def test_operand_on_the_host_is_refused_for_matmul():

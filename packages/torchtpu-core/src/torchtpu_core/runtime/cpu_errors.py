@@ -212,7 +212,7 @@ def _raise(
         if any(words in str(cpus) for words in _NO_CALL):
             return
         if not any(words in str(cpus) for words in _NO_KERNEL):
-            raise _with_numbers(cpus, overload, made) from error
+            raise _with_numbers(cpus, overload, made).with_traceback(None) from None
         refuse(overload, made)
 
 
