@@ -95,6 +95,8 @@ PLAIN: list[Case] = [
     (lambda x: torch.arange(x.shape[0], device=x.device), lambda n: (torch.randn(n),)),
     (lambda x: torch.ones(x.shape, device=x.device), lambda n: (torch.randn(n, n + 1),)),
     (lambda x: x.tril(), lambda n: (torch.randn(n, n),)),
+    (torch.linalg.solve, lambda n: (torch.randn(n, n) + 9 * torch.eye(n), torch.randn(n))),
+    (torch.linalg.solve, lambda n: (torch.rand(2, n, n) + 9 * torch.eye(n), torch.rand(2, n))),
 ]
 
 TAKEN_APART: list[Case] = [
@@ -242,12 +244,47 @@ def test_unwritten_storage_is_zero_where_a_view_of_it_is_written() -> None:
         assert x.view(torch.int32)[:, 1].eq(7).all().item()
 
 
-def test_permutation_of_varying_length_is_that_of_a_program_of_its_length() -> None:
+DRAWS: dict[str, Callable[[int], Tensor]] = {
+    "randperm": lambda n: torch.randperm(n, device="tpu"),
+    "randn": lambda n: torch.randn(n, 3, device="tpu"),
+    "randint": lambda n: torch.randint(2, 9, (n, 3), device="tpu"),
+    "random_": lambda n: torch.zeros(n, 3, device="tpu").random_(),
+    "random_ to": lambda n: torch.zeros(n, 3, device="tpu").random_(7),
+    "normal_": lambda n: torch.zeros(n, 3, device="tpu").normal_(1, 2),
+    "bernoulli_": lambda n: torch.zeros(n, 3, device="tpu").bernoulli_(0.4),
+    "geometric_": lambda n: torch.zeros(n, 3, device="tpu").geometric_(0.4),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_of_varying_sizes_share_a_program_and_are_those_of_their_size(name: str) -> None:
     def drawn(n: int) -> Tensor:
         torch.manual_seed(n)
-        return torch.randperm(n, device="tpu").cpu()
+        return DRAWS[name](n).cpu()
 
-    at_padded_size = [drawn(n) for n in SIZES][-2:]
+    before = [drawn(n) for n in SIZES[:-2]]
+    compiles = torch.tpu.counters()["compiles"]
+    at_padded_size = [drawn(n) for n in SIZES[-2:]]
+    assert torch.tpu.counters()["compiles"] == compiles
     varying.forget()
-    for n, permutation in zip(SIZES[-2:], at_padded_size, strict=True):
-        assert drawn(n).equal(permutation)
+    for n, draw in zip(SIZES[-2:], at_padded_size, strict=True):
+        assert drawn(n).equal(draw)
+    assert len(before[-1]) == SIZES[-3]
+
+
+RANKS: dict[str, Callable[[Tensor, int], Any]] = {
+    "topk": lambda x, k: x.topk(k),
+    "smallest": lambda x, k: x.topk(k, 1, largest=False),
+    "kthvalue": lambda x, k: x.kthvalue(k),
+}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_varying_ranks_of_a_tensor_of_one_size_share_a_program(name: str) -> None:
+    x = torch.randn(3, 15)  # fewer than the padded number of ranks
+    on_device, function = x.to("tpu"), RANKS[name]
+    before = torch.tpu.counters()["compiles"]
+    for k in SIZES:
+        for found, expected in zip(function(on_device, k), function(x, k), strict=True):
+            torch.testing.assert_close(found.cpu(), expected)
+    assert torch.tpu.counters()["compiles"] - before <= 4

@@ -68,7 +68,7 @@ def program(description: Description, sizes_seen: Sequence[Any], *, later: bool)
     op = _ops.get(key)
     if op is None:
         with _lock:
-            op = _ops.get(key) or _ops.setdefault(key, _made(description, pattern, form))
+            op = _ops.get(key) or _ops.setdefault(key, _made(description, pattern, true, form))
     if isinstance(op, Unbounded):
         return None
     try:
@@ -93,9 +93,11 @@ def program(description: Description, sizes_seen: Sequence[Any], *, later: bool)
     )
 
 
-def _made(description: Description, pattern: Pattern, form: str) -> OpenOps | Unbounded:
+def _made(
+    description: Description, pattern: Pattern, true: Sequence[int], form: str
+) -> OpenOps | Unbounded:
     try:
-        return OpenOps(description, pattern, form)
+        return OpenOps(description, pattern, true, form)
     except Exception as error:
         reasons[_reason(description, error)] += 1
         return error if isinstance(error, Unbounded) else Unbounded(str(error))

@@ -30,7 +30,8 @@ _RETURNS_WRITTEN = {"aten::native_batch_norm": "aten::_native_batch_norm_legit_f
 #: The value of symbol `i` while the op is traced is ``_HINT + 2 * i``: sizes that differ now
 #: and then must not be equal by chance.
 _HINT = 1031
-_EXAMPLES: Mapping[str, bool | int | float] = {"b": True, "i": 1, "f": 1.0}
+#: A chance may be neither 0 nor 1.
+_EXAMPLES: Mapping[str, bool | int | float] = {"b": True, "i": 1, "f": 0.5}
 #: Of a scalar that stands in for a number in what an op is taken apart into.
 _SCALARS = {"i": torch.int64, "f": torch.float64}
 
@@ -147,10 +148,10 @@ class OpGraph:
         }
 
 
-def new_symbol(env: ShapeEnv, index: int) -> torch.SymInt:
-    """The size number `index` of an op, open."""
+def new_symbol(env: ShapeEnv, index: int, hint: int | None = None) -> torch.SymInt:
+    """The size number `index` of an op, open; `hint` is its value while the op is traced."""
     source = ConstantSource(f"size{index}")
-    hint = _HINT + 2 * index
+    hint = _HINT + 2 * index if hint is None else hint
     symbol = env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
     return env.create_symintnode(symbol, hint=hint, source=source)
 

@@ -26,6 +26,8 @@ Size: TypeAlias = int | tuple[int, int, int]
 #: the numbers of the op, if any.
 Pattern: TypeAlias = tuple[tuple[tuple[tuple[Size, ...], tuple[Size, ...]], ...], ...]
 
+_LEAST_HINT = 2  # 0 and 1 are never symbols for PyTorch
+
 
 class FormError(Unbounded):
     """Why one call of ops of open sizes is not like the others."""
@@ -37,6 +39,7 @@ class OpenGraph:
     Args:
         description: a call of them.
         pattern: which sizes are open.
+        true: their values in this call.
 
     Attributes:
         ops: each of them.
@@ -48,17 +51,22 @@ class OpenGraph:
         Unbounded: they have no form for open sizes.
     """
 
-    def __init__(self, description: Description, pattern: Pattern) -> None:
+    def __init__(self, description: Description, pattern: Pattern, true: Sequence[int]) -> None:
         self.pattern = pattern
+        try:
+            self._trace(description, [None] * len(true))
+        except RuntimeError:  # as of a rank above a size that is not open
+            self._trace(description, [max(n, _LEAST_HINT) for n in true])
+
+    def _trace(self, description: Description, hints: Sequence[int | None]) -> None:
         env = ShapeEnv()
-        count = max((size[0] + 1 for size in _sizes(pattern) if isinstance(size, tuple)), default=0)
-        self._symints = [new_symbol(env, i) for i in range(count)]
+        self._symints = [new_symbol(env, i, hint) for i, hint in enumerate(hints)]
         self.symbols = [symbol.node.expr for symbol in self._symints]
         self.ops: list[OpGraph] = []
         self.reads: list[tuple[int, int]] = []
         self.results: list[list[list[sympy.Expr]]] = []
         with FakeTensorMode(shape_env=env), without_reports():
-            for node, sizes in zip(description["nodes"], pattern, strict=True):
+            for node, sizes in zip(description["nodes"], self.pattern, strict=True):
                 self._add(node, sizes)
         self.guards = [guard.expr for guard in env.guards]
 
@@ -159,10 +167,3 @@ def _specs(node: Mapping[str, Any]) -> Iterator[Any]:
     for _, specs in node["outs"]:
         yield from specs
     yield from node["written"]
-
-
-def _sizes(pattern: Pattern) -> Iterator[Size]:
-    for of_op in pattern:
-        for pair in of_op:
-            for part in pair:
-                yield from part

@@ -80,14 +80,17 @@ class OpenOps:
     Args:
         description: a call of them.
         pattern: their open sizes.
+        true: the values of these.
         form: what calls of them have in common besides.
 
     Raises:
         Unbounded: they have no form for open sizes.
     """
 
-    def __init__(self, description: Description, pattern: Pattern, form: str) -> None:
-        self.graph = OpenGraph(description, pattern)
+    def __init__(
+        self, description: Description, pattern: Pattern, true: Sequence[int], form: str
+    ) -> None:
+        self.graph = OpenGraph(description, pattern, true)
         self._form = form
         self.live: list[tuple[int, int]] = description["live"]
         self.scalar_count: int = description["scalar_count"]

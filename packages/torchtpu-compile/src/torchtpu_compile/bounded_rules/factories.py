@@ -85,7 +85,12 @@ _COUNTED = ("aten::arange", "aten::arange.start", "aten::arange.start_step", "pr
 _DRAWN_LIKE = (
     "native_dropout",
     "bernoulli.p",
+    "bernoulli_.float",
+    "random",
+    "random.to",
+    "random.from",
     "uniform",
+    "normal_",
     "normal_functional",
     "exponential",
     "geometric",

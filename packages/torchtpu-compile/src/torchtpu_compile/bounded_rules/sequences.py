@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
+from torchtpu_core.lowering.elementwise import constant
 
 from torchtpu_compile.bounded_call import Call, Rule
 from torchtpu_compile.bounded_rules.common import behind_all, dim_of, lowest
@@ -57,10 +59,11 @@ def _topk(call: Call) -> Any:
     if is_padded(x.dims[dim]):
         x = call.sizes.filled(x, _last(x, largest), [dim])
     values, indices = _stable(call, x, dim, largest)
-    front = [slice(None)] * x.array.ndim
-    front[dim] = slice(0, padded_size(size))
     dims = (*x.dims[:dim], size, *x.dims[dim + 1 :])
-    return [Padded(values[tuple(front)], dims), Padded(indices[tuple(front)], dims)]
+    # An open number of ranks may be padded to more than there are elements.
+    beyond = [(0, 0, 0)] * x.array.ndim
+    beyond[dim] = (0, padded_size(size) - x.array.shape[dim], 0)
+    return [Padded(lax.pad(r, constant(0, r), beyond), dims) for r in (values, indices)]
 
 
 RULES: Mapping[str, Rule] = {
