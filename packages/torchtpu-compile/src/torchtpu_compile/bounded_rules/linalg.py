@@ -89,9 +89,9 @@ def _solve(call: Call, matrix: int = 0) -> Any:
     a, b = (call.sizes.compact(call.args[i]) for i in (matrix, 1 - matrix))
     if a.padded_dims and not same_dim(a.dims[-1], a.dims[-2]):
         raise refuse(call, "takes a matrix of open size that is not square")
-    if len(a.dims) != len(b.dims) or not all(
-        same_dim(x, y) for x, y in zip(a.dims[:-2], b.dims[:-2], strict=True)
-    ):
+    is_vector = len(b.dims) == len(a.dims) - 1  # a right-hand side for each matrix
+    lead, other = (a.dims[:-1], b.dims) if is_vector else (a.dims[:-2], b.dims[:-2])
+    if len(lead) != len(other) or not all(map(same_dim, lead, other)):
         raise refuse(call, "has batches that differ")
     call.args[matrix], call.args[1 - matrix] = _continued(call, a), call.sizes.filled(b, 0)
     return _results(call, a, call.run())
