@@ -181,22 +181,28 @@ def test_features_of_groups_are_joined_before_anybody_reads_them(groups, platfor
 
 
 @pytest.mark.parametrize(
-    ("features", "groups", "transposed", "merged"),
+    ("features", "sizes", "groups", "transposed", "merged"),
     [
-        ((64, 64), 16, False, 1),
-        ((320, 320), 20, False, 4),
-        ((48, 96), 6, False, 1),
-        ((64, 64), 16, True, 1),
-        ((195, 195), 3, False, 3),  # of 65 features: two do not fit
-        ((32, 32), 32, False, 32),  # depthwise
+        ((64, 64), (7, 6), 16, False, 1),
+        ((320, 320), (12, 12), 20, False, 4),
+        ((48, 96), (7, 6), 6, False, 1),
+        ((64, 64), (7, 6), 16, True, 1),
+        ((195, 195), (15, 15), 3, False, 3),  # of 65 features: two do not fit
+        ((256, 256), (5, 5), 16, False, 16),  # the weight is larger than the image
+        ((32, 32), (7, 6), 32, False, 32),  # depthwise
+        ((64, 64), (30,), 8, False, 1),
+        ((32, 64), (4, 5, 6), 8, False, 1),
     ],
 )
-def test_narrow_groups_are_multiplied_as_one(both, features, groups, transposed, merged) -> None:
+def test_narrow_groups_are_multiplied_as_one(
+    both, features, sizes, groups, transposed, merged
+) -> None:
     inside, outside = features
-    how = ([2, 1], [1, 1], [1, 1], transposed, [0, 0], groups)
+    rank = len(sizes)
+    how = ([2, 1, 1][:rank], [1] * rank, [1] * rank, transposed, [0] * rank, groups)
     shape = (inside, outside // groups) if transposed else (outside, inside // groups)
-    x = RANDOM.standard_normal((2, inside, 7, 6)).astype(np.float32)
-    weight = RANDOM.standard_normal((*shape, 3, 3)).astype(np.float32)
+    x = RANDOM.standard_normal((2, inside, *sizes)).astype(np.float32)
+    weight = RANDOM.standard_normal((*shape, *[3] * rank)).astype(np.float32)
 
     def layer(x: jax.Array, weight: jax.Array) -> list[jax.Array | None]:
         made = convolution.convolution(x, weight, None, *how)

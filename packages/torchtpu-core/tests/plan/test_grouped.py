@@ -12,8 +12,7 @@ from torchtpu_core.plan.records import Block, Category, Phase, Recording, Work
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.testing.recordings import op, recording
 
-#: A volume: narrow groups of images are merged.
-IMAGE = (8, 256, 4, 8, 8)
+IMAGE = (8, 256, 16, 16)
 BYTES = 8 * 256 * 16 * 16 * 2
 BACK = Phase.BACKWARD
 
@@ -21,10 +20,11 @@ BACK = Phase.BACKWARD
 WEIGHT = 8
 
 
-def _convolved(groups: int, features: int = 256) -> Recording:
+def _convolved(groups: int, features: int = 256, taps: int = 4096) -> Recording:
     """A ReLU between two convolutions, the second of groups, and their gradients.
 
-    The ReLU's storage has `features`; the second convolution reads 256 of them.
+    The ReLU's storage has `features`; the second convolution reads 256 of them. Its weight is
+    larger than the image unless it has few taps: narrow groups are not merged then.
     """
     grouped = ((groups, 2048, 9 * 256 // groups, 256 // groups),)
     ops = [
@@ -40,21 +40,19 @@ def _convolved(groups: int, features: int = 256) -> Recording:
         made.blocks[storage].shape = IMAGE
     made.blocks[2].shape = (IMAGE[0], features, *IMAGE[2:])
     kept = Block(1, 0, Phase.FORWARD, "", category=Category.PARAMETERS)
-    made.blocks[WEIGHT] = replace(kept, shape=(256, 256 // groups, 3, 3))
+    made.blocks[WEIGHT] = replace(kept, shape=(256, 256 // groups, taps))
     return made
 
 
 @pytest.mark.parametrize(("groups", "kept"), [(32, {2: 1}), (16, {2: 1}), (4, {2: 1}), (2, {2: 1})])
 def test_narrow_groups_of_images_are_merged(groups, kept) -> None:
-    made = _convolved(groups)
-    for storage in range(1, 6):
-        made.blocks[storage].shape = (8, 256, 16, 16)
+    made = _convolved(groups, taps=9)
     assert operands_of_groups(made.ops, made.blocks) == kept
     assert list(merged_products(made.ops[2])) == [(2, 2048, 9 * 128, 128)]
 
 
 def test_groups_that_merge_to_one_are_none() -> None:
-    made = _convolved(32, features=256)
+    made = _convolved(32)
     made.ops[2].products = made.ops[4].products = ((32, 2048, 36, 4),)
     for storage in range(1, 6):
         made.blocks[storage].shape = (8, 128, 16, 16)

@@ -308,7 +308,7 @@ def convolution(
     """`(N, C, *S)`, `(O, C/G, *K)` (transposed: `(C, O/G, *K)`), `(O,)` -> `(N, O, *S')`."""
     spatial = input.ndim - 2
     g = geometry_of(spatial, stride, padding, dilation, groups)
-    if (count := merged_groups.merges(weight, g)) > 1:
+    if (count := merged_groups.merges(input, weight, g)) > 1:
         weight, g = merged_groups.merged(weight, g, count)
     if transposed:
         extra = full(output_padding, spatial)
@@ -343,7 +343,7 @@ def convolution_backward_overrideable(
     """Gradients of `convolution` for its input, weight and bias."""
     g = parts = geometry_of(input.ndim - 2, stride, padding, dilation, groups)
     given = weight.shape
-    if (count := merged_groups.merges(weight, g)) > 1:
+    if (count := merged_groups.merges(input, weight, g)) > 1:
         weight, g = merged_groups.merged(weight, g, count)
     results: list[jax.Array | None] = [None, None, None]
     if output_mask[0]:

@@ -4,8 +4,8 @@
 It makes ``[N, G, C/G, ...]`` of an image ``[N, C, ...]``, whose batch and features of one group lie
 along lanes and sublanes: 16 features of each group of 8 images take eight times their bytes. What
 it convolves so is written in that order, and kept for the gradient of the weight; so are the
-gradients. Sums leave it in that order and in float32, for a moment. Programs merge narrow groups of
-images (`lowering.merged_groups`); depthwise convolutions are computed as they are.
+gradients. Sums leave it in that order and in float32, for a moment. Programs merge narrow groups
+(`lowering.merged_groups`); depthwise convolutions are computed as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.vmem import Life
 
 _SUM_BYTES = 4
-_IMAGE_RANK = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,8 @@ def _convolutions(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[_Grou
         inner, outer = weight[1], weight[0] // groups
         if weight[0] != made[1] == weight[1] * groups:  # transposed
             inner, outer = outer, inner
-        count = merged_count(groups, inner, outer) if len(image) == _IMAGE_RANK else 1
+        merges = math.prod(weight) <= math.prod(image)
+        count = merged_count(groups, inner, outer) if merges else 1
         inner, outer = count * inner, count * outer
         if count < groups and inner > 1 and outer > 0:
             read, moved = tile_padding(image[0], inner), tile_padding(image[0], outer)
