@@ -14,6 +14,8 @@ Legend: N batch, C input and O output channels, G groups, M groups merged, S spa
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
@@ -38,15 +40,25 @@ def merged_count(groups: int, inner: int, out: int) -> int:
     return max((m for m in range(1, room + 1) if groups % m == 0), default=1)
 
 
-def merges(x: jax.Array, weight: jax.Array, g: Geometry) -> int:
-    """How many groups of a convolution of `x` are merged.
+def merged_for(image: Sequence[int], weight: Sequence[int], groups: int) -> int:
+    """How many groups of a convolution of an image are merged, by the shapes.
 
     None where the weight is larger than the image, as in wav2vec 2.0 (128 taps): a wider one and
     its gradient would be written.
+
+    >>> merged_for((8, 128, 56, 56), (128, 4, 3, 3), 32)
+    32
+    >>> merged_for((8, 768, 99), (768, 48, 128), 16)
+    1
     """
-    if g.groups == 1 or not 0 < weight.size <= x.size or not mxu.lowers_for("tpu"):
+    if groups == 1 or not 0 < math.prod(weight) <= math.prod(image):
         return 1
-    return merged_count(g.groups, weight.shape[1], weight.shape[0] // g.groups)
+    return merged_count(groups, weight[1], weight[0] // groups)
+
+
+def merges(x: jax.Array, weight: jax.Array, g: Geometry) -> int:
+    """How many groups of a convolution of `x` this program merges."""
+    return merged_for(x.shape, weight.shape, g.groups) if mxu.lowers_for("tpu") else 1
 
 
 def merged(weight: jax.Array, g: Geometry, count: int) -> tuple[jax.Array, Geometry]:

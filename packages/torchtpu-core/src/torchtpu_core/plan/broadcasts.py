@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torchtpu_core.plan.fusible import is_elementwise, reduces
 from torchtpu_core.plan.paddings import matrix_padding
 from torchtpu_core.plan.products import is_convolution
-from torchtpu_core.plan.recomputed import is_elementwise, reduces
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.vmem import Life

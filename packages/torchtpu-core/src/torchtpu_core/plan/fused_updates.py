@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchtpu_core.plan.recomputed import is_elementwise, reduces
+from torchtpu_core.plan.fusible import is_elementwise, reduces
 from torchtpu_core.plan.records import Block, Op
 
 

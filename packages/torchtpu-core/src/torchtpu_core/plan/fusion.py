@@ -21,7 +21,8 @@ from torchtpu_core.plan.attention_kernels import STATISTICS_MOVED
 from torchtpu_core.plan.attention_memory import has_statistics, statistic_bytes
 from torchtpu_core.plan.broadcasts import broadcasts_of, written_for
 from torchtpu_core.plan.fused_updates import fusions
-from torchtpu_core.plan.recomputed import COSTLY, WINDOW, is_elementwise, sources_of
+from torchtpu_core.plan.fusible import COSTLY, is_elementwise
+from torchtpu_core.plan.recomputed import WINDOW, sources_of
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.tiles import padded_sizes
 from torchtpu_core.plan.uses import uses_of

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torchtpu_core.lowering.layout import tile_padding
-from torchtpu_core.lowering.merged_groups import merged_count
+from torchtpu_core.lowering.merged_groups import merged_count, merged_for
 from torchtpu_core.plan.products import is_convolution
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.vmem import Life
@@ -94,8 +94,7 @@ def _convolutions(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[_Grou
         inner, outer = weight[1], weight[0] // groups
         if weight[0] != made[1] == weight[1] * groups:  # transposed
             inner, outer = outer, inner
-        merges = math.prod(weight) <= math.prod(image)
-        count = merged_count(groups, inner, outer) if merges else 1
+        count = merged_for(image, weight, groups)
         inner, outer = count * inner, count * outer
         if count < groups and inner > 1 and outer > 0:
             read, moved = tile_padding(image[0], inner), tile_padding(image[0], outer)

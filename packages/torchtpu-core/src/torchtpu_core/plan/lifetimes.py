@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from torchtpu_core.plan.attention_memory import attention_lives, moved_by_scores
 from torchtpu_core.plan.broadcasts import broadcast_lives, broadcasts_of, written_for
+from torchtpu_core.plan.fusible import is_elementwise
 from torchtpu_core.plan.given_images import lives_of_given_images
 from torchtpu_core.plan.grouped import lives_in_groups
 from torchtpu_core.plan.images import products_of_images
@@ -24,11 +25,7 @@ from torchtpu_core.plan.paddings import row_padding
 from torchtpu_core.plan.pooled import lives_of_pooled_images
 from torchtpu_core.plan.product_results import within_results
 from torchtpu_core.plan.products import is_convolution
-from torchtpu_core.plan.recomputed import (
-    ends_of_products,
-    is_elementwise,
-    sources_of,
-)
+from torchtpu_core.plan.recomputed import ends_of_products, sources_of
 from torchtpu_core.plan.records import Block, Category, Op, Work
 from torchtpu_core.plan.recurrent_memory import is_recurrent, lives_in_loops
 from torchtpu_core.plan.result_layouts import copied_results

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 
-from torchtpu_core.plan.recomputed import SMALL, is_elementwise, reduces, takes_fused
+from torchtpu_core.plan.fusible import SMALL, is_elementwise, reduces, takes_fused
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.uses import Uses
 

@@ -20,6 +20,16 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from torchtpu_core.lowering.layout import NEARLY_ALL
+from torchtpu_core.plan.fusible import (
+    COPIES,
+    COSTLY,
+    SMALL,
+    is_elementwise,
+    passes,
+    reduces,
+    shrinks,
+    takes_fused,
+)
 from torchtpu_core.plan.gathers import within_sums
 from torchtpu_core.plan.norms import NORMS
 from torchtpu_core.plan.pooled import is_max_pool, sums_windows
@@ -34,12 +44,8 @@ from torchtpu_core.plan.records import Block, Op, Phase, Work
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.written import SHUFFLES, Written
 
-#: Moves that are elementwise work for a compiler.
-COPIES = frozenset({"_to_copy", "clone", "copy_", "cat", "stack"})
 _SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
 _PADS = frozenset({"slice_backward", "constant_pad_nd"})
-#: Elementwise work of some twenty instructions an element, which a norm's passes do not repeat.
-COSTLY = frozenset({"gelu"})
 _REPEATS = ("upsample_", "_upsample_")
 #: Operators further apart than this are not fused, but for what is computed again.
 WINDOW = 24
@@ -47,8 +53,6 @@ WINDOW = 24
 MOST_OPERANDS = 48
 #: Readers for each of which a result is computed again: for the 256 steps of a scan it was written.
 MOST_READERS = 64
-#: Operands smaller than this part of a result are read at no price.
-SMALL = 1 / 4
 
 
 def sources_of(
@@ -314,7 +318,7 @@ def _scaled_by_reductions(ops: Sequence[Op]) -> set[int]:
         if (
             op.phase is Phase.FORWARD
             and is_elementwise(op)
-            and (_shrinks(op) or not found.isdisjoint(op.reads))
+            and (shrinks(op) or not found.isdisjoint(op.reads))
         ):
             found.update(op.writes)
     return found
@@ -334,21 +338,6 @@ def _dropped_softmaxes(ops: Sequence[Op]) -> set[int]:
     return found
 
 
-def _shrinks(op: Op) -> bool:
-    """Whether an operator's results are much smaller than an operand."""
-    return SMALL * max(op.read_bytes, default=0) > sum(op.write_bytes)
-
-
-def reduces(op: Op) -> bool:
-    """Whether an operator needs whole rows before it has a result."""
-    return _shrinks(op) or "norm" in op.name or "softmax" in op.name
-
-
-def is_elementwise(op: Op) -> bool:
-    """Whether a compiler can fuse an operator into others."""
-    return op.work is Work.ELEMENTWISE or op.name in COPIES
-
-
 def _convolves(op: Op, storage: int) -> bool:
     """Whether a storage is the image that a convolution, or its gradient, reads."""
     place = 1 if op.name.endswith("backward") else 0
@@ -364,19 +353,9 @@ def _fuses(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
     )
 
 
-def takes_fused(op: Op) -> bool:
-    """Whether XLA computes operands within an operator: a product, but not in a loop."""
-    return op.work is Work.MATMUL and not op.name.startswith("recurrent_layer")
-
-
-def _passes(op: Op) -> int:
-    """How often an operator goes over its operands: norms do for their sums, and to apply them."""
-    return 2 if "norm" in op.name and op.work is Work.ELEMENTWISE else 1
-
-
 def _costs_passes(ops: Sequence[Op], op: Op, readers: Sequence[int]) -> bool:
     """Whether costly work would be done for each of a norm's passes."""
-    return op.name in COSTLY and any(_passes(ops[i]) > 1 for i in readers)
+    return op.name in COSTLY and any(passes(ops[i]) > 1 for i in readers)
 
 
 def _pays(
@@ -389,12 +368,12 @@ def _pays(
 ) -> bool:
     """Whether computing a result for each reader moves no more bytes than to keep it."""
     size = size_of(storage)
-    count = sum(_passes(ops[i]) for i in readers)
+    count = sum(passes(ops[i]) for i in readers)
     read = sum(size_of(source) for source in sources if size_of(source) >= SMALL * size)
     near = readers[-1] - index <= WINDOW
     # What is made of far more than it is, as the norm of all gradients is, is made once.
     once = SMALL * read <= size and all(
-        ops[i].work is Work.ELEMENTWISE and _passes(ops[i]) == 1 for i in readers
+        ops[i].work is Work.ELEMENTWISE and passes(ops[i]) == 1 for i in readers
     )
     if near and (len(readers) == 1 or once):
         return True

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from torchtpu_core.plan.fusible import is_elementwise, reduces
 from torchtpu_core.plan.products import is_product
-from torchtpu_core.plan.recomputed import is_elementwise, reduces
 from torchtpu_core.plan.records import Block, Op
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.vmem import Life
