@@ -57,6 +57,15 @@ def test_too_few_values_name_the_line_and_change_nothing(write: str) -> None:
     assert x.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
+@pytest.mark.parametrize("shape", [(2, 2, 3), (4, 3, 1), (2, 4)])
+def test_values_that_fit_no_number_of_chosen_rows_are_refused_at_the_call(shape: tuple) -> None:
+    x, mask = torch.zeros(4, 3, device="tpu"), torch.tensor([True, False, True, False])
+    with pytest.raises(RuntimeError, match="shape mismatch: value tensor of shape") as raised:
+        x[mask.to("tpu")] = torch.ones(shape, device="tpu")
+    assert "indexing result of shape [n, 3]" in str(raised.value)
+    assert x.cpu().equal(torch.zeros(4, 3))
+
+
 @pytest.mark.parametrize("chosen", [False, True])
 def test_values_of_another_dtype_are_refused_for_their_dtype(chosen: bool) -> None:
     x = torch.arange(6.0, device="tpu")

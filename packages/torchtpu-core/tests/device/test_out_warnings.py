@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings of ``out=`` that does not fit are those of the CPU, no more."""
+"""An ``out=`` that does not fit is told: by the warnings of the CPU, no more, or as an error."""
 
 from __future__ import annotations
 
@@ -26,3 +26,15 @@ def test_out_that_is_resized_warns_once_in_cpus_words(call):
         said[device] = [str(warning.message) for warning in found]
     assert len(said["cpu"]) == 1
     assert said["tpu"] == said["cpu"]
+
+
+_OF_UNKNOWN_SIZE = {
+    "nonzero": lambda x, out: torch.nonzero(x, out=out.long()),
+    "masked_select": lambda x, out: torch.masked_select(x, x > 0, out=out),
+}
+
+
+@pytest.mark.parametrize("call", _OF_UNKNOWN_SIZE.values(), ids=_OF_UNKNOWN_SIZE)
+def test_out_on_the_host_is_refused_where_data_decide_its_size(call):
+    with pytest.raises(RuntimeError, match=r"to be on the same device.*tpu:0.*cpu"):
+        call(torch.ones(2, 2, device="tpu"), torch.empty(0))

@@ -101,3 +101,17 @@ def test_attention_of_a_module_in_eval_mode_has_weights_only_if_asked(need_weigh
         actual, own_weights = attention.to("tpu")(moved, moved, moved, need_weights=need_weights)
     torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
     assert (own_weights is None) == (weights is None)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_nansum_over_an_empty_list_of_dims_sums_all_as_on_cpu(keepdim, dtype):
+    x = torch.tensor([[1.0, float("nan"), 2.0], [3.0, 4.0, 5.0]])
+
+    def run(device):
+        moved = x.to(device)
+        yield torch.nansum(moved, [], keepdim, dtype=dtype)
+        yield torch.nansum(moved, 1, keepdim, dtype=dtype)
+
+    expected, actual = _results(run)
+    torch.testing.assert_close(actual, expected)

@@ -18,7 +18,16 @@ from torchtpu_core.lowering.table import Lowering, composite
 
 
 def into(out: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    """Resize `out`, with PyTorch's warning, and write `made` to it."""
+    """Resize `out`, with PyTorch's warning, and write `made` to it.
+
+    Raises:
+        RuntimeError: `out` is on another device.
+    """
+    if out.device != made.device:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but the result is on "
+            f"{made.device} and its out= tensor on {out.device}"
+        )
     resized: torch.Tensor = _maybe_resize_out(out, made.shape)
     return resized.copy_(made)
 

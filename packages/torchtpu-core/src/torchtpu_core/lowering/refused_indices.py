@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shapes of indices and of what is written through them, which PyTorch's meta kernels let through.
 
-As `torchtpu_core.lowering.refused_shapes`, whose table takes these checks in. Masks are not
-looked at: how many elements they choose is known on the device only.
+As `torchtpu_core.lowering.refused_shapes`, whose table takes these checks in. How many elements
+a mask chooses is known on the device only, and checked there.
 
-Shape letters: ``B`` the common shape of the index tensors.
+Shape letters: ``B`` the common shape of the index tensors, ``n`` the true elements of a mask.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def _common_shape(indices: Sequence[torch.Tensor]) -> torch.Size:
         ) from None
 
 
-def _indexed_shape(arguments: Mapping[str, Any]) -> list[int] | None:
-    """The shape of ``self[indices]``; None where a mask decides it.
+def _indexed_shape(arguments: Mapping[str, Any]) -> list[int | None] | None:
+    """The shape of ``self[indices]``, None in it for `n`; None where masks are mixed with others.
 
     Raises:
         IndexError: the indices do not fit each other or `self`.
@@ -37,7 +37,7 @@ def _indexed_shape(arguments: Mapping[str, Any]) -> list[int] | None:
     tensor, indices = arguments["self"], arguments["indices"]
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     if any(indices[axis].dtype in MASKS for axis in axes):
-        return None
+        return _masked_shape(tensor, axes[0], indices[axes[0]]) if len(axes) == 1 else None
     if len(indices) > tensor.ndim:
         raise IndexError(
             f"too many indices for tensor of dimension {tensor.ndim} (got {len(indices)})"
@@ -53,6 +53,10 @@ def _indexed_shape(arguments: Mapping[str, Any]) -> list[int] | None:
     return [*rest[:place], *common, *rest[place:]]
 
 
+def _masked_shape(tensor: torch.Tensor, axis: int, mask: torch.Tensor) -> list[int | None]:
+    return [*tensor.shape[:axis], None, *tensor.shape[axis + mask.ndim :]]
+
+
 def _read(arguments: Mapping[str, Any]) -> None:
     _indexed_shape(arguments)
 
@@ -64,10 +68,12 @@ def _written(arguments: Mapping[str, Any]) -> None:
         return
     missing = len(indexed) - len(values)
     pairs = zip(values, indexed[max(missing, 0) :], strict=False)
-    if missing < 0 or any(value not in (1, size) for value, size in pairs):
+    if missing < 0 or any(size not in (value, None) and value != 1 for value, size in pairs):
+        shape = ", ".join("n" if size is None else str(size) for size in indexed)
+        told = " (n: the true elements of the mask)" if None in indexed else ""
         raise RuntimeError(
             f"shape mismatch: value tensor of shape {values} cannot be broadcast to indexing "
-            f"result of shape {indexed}"
+            f"result of shape [{shape}]{told}"
         )
 
 

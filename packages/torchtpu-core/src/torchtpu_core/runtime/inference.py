@@ -27,9 +27,16 @@ def _margin_loss(stated: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     return stated.reshape(args[1].shape) if stated.ndim else stated
 
 
+def _nansum(stated: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+    """An empty list of dimensions means all of them, as for `sum`."""
+    _, dim, keepdim, _ = args
+    return torch.sum(stated, [], keepdim, dtype=stated.dtype) if dim == [] else stated
+
+
 #: What CPU's kernel gives where PyTorch's meta kernel states something else.
 CORRECTIONS: dict[str, Callable[[torch.Tensor, Sequence[Any]], torch.Tensor]] = {
     "aten::multi_margin_loss": _margin_loss,
+    "aten::nansum": _nansum,
     "aten::pow.Tensor_Scalar": _power,
 }
 
@@ -51,11 +58,13 @@ def infer_by_lowering(
     if overload in memory_formats.RULES:
         stated = memory_formats.results(overload, args)
         return [None if t is None else (list(t.shape), list(t.stride()), t.dtype) for t in stated]
-    if overload in CORRECTIONS:
-        stated = CORRECTIONS[overload](operator(overload)(*args), args)
-        return [(list(stated.shape), list(stated.stride()), stated.dtype)]
     name, _, variant = overload.partition(".")
     schema = torch._C._get_schema(name, variant)
+    if overload in CORRECTIONS:
+        keywords = {a.name: v for a, v in zip(schema.arguments, args, strict=True) if a.kwarg_only}
+        stated = operator(overload)(*args[: len(args) - len(keywords)], **keywords)
+        stated = CORRECTIONS[overload](stated, args)
+        return [(list(stated.shape), list(stated.stride()), stated.dtype)]
     if any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments):
         return []
     tensors: list[jax.ShapeDtypeStruct] = []

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from torchtpu_core.testing.gone_names import supply_gone_names
+
 #: The variable in which the driver passes a `Selection`.
 VARIABLE = "PYTORCH_TESTS_SELECTION"
 _DTYPES = (
@@ -124,6 +126,11 @@ def _reason(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     message = str(crash.message if crash else report.longrepr)
     return message.partition("\nTo execute this test")[0].strip()[:600]
+
+
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    """Let a file of an earlier PyTorch be imported."""
+    supply_gone_names(module_path)
 
 
 def pytest_configure(config: pytest.Config) -> None:
