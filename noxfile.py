@@ -190,7 +190,7 @@ def peers(session: nox.Session) -> None:
 
 @nox.session
 def pytorch_tests(session: nox.Session) -> None:
-    """Run PyTorch's own device tests: ``nox -s pytorch_tests -- DIR VERSION [--sample N]``.
+    """Run PyTorch's own device tests: ``nox -s pytorch_tests -- DIR VERSION [--mode fused]``.
 
     DIR is the ``test`` folder of PyTorch's sources of that version, which no wheel holds. What
     was tried in an interrupted call is kept: remove the folder that is printed to begin anew.
@@ -203,8 +203,8 @@ def pytorch_tests(session: nox.Session) -> None:
     session.log(f"raw results: {raw}")
     module = "torchtpu_core.testing.pytorch_tests"
     command = ("python", "-m", module, directory, *PYTORCH_TESTS, "--raw", str(raw), *arguments)
-    session.run(*command, env={"TORCH_TPU_EAGER_MODE": "DEBUG"})
-    summary = ("--tests-of", tests_of, "--mode", "Debug")
+    session.run(*command)
+    summary = ("--tests-of", tests_of, "--conditions", " ".join(arguments) or "none")
     results = ("--out", "benchmarks/results/pytorch_tests.json")
     session.run(
         "python", "-m", "torchtpu_core.testing.pytorch_summary", str(raw), *summary, *results

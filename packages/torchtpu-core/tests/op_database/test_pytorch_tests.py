@@ -15,15 +15,20 @@ import os
 
 import torch
 from torch.testing._internal.common_device_type import dtypes, instantiate_device_type_tests
-from torch.testing._internal.common_utils import TestCase
+from torch.testing._internal.common_utils import TestCase, a_decorator_of_another_version
 
 
 class TestSmall(TestCase):
+    @a_decorator_of_another_version("with a reason")
     def test_device(self, device):
         self.assertEqual(torch.ones(2, device=device).sum().item(), 2)
 
     def test_of_another_version(self, device):
         self.assertEqual(1, 2)
+
+    def test_a_mistake_that_is_seen_later(self, device):
+        with self.assertRaises(IndexError):
+            torch.ones(2, device=device)[torch.tensor([5], device=device)]
 
     def test_of_the_device(self, device):
         self.assertEqual(torch.device(device).type, "cpu")
@@ -40,19 +45,24 @@ instantiate_device_type_tests(TestSmall, globals())
 """
 
 
-@pytest.mark.slow  # four processes import PyTorch and JAX
+@pytest.mark.slow  # processes import PyTorch and JAX
 def test_a_file_of_device_tests_is_run_to_its_end_and_counted(tmp_path: Path, capsys) -> None:
     (tmp_path / "test_small.py").write_text(DEVICE_TESTS)
     raw, out = tmp_path / "raw", tmp_path / "out.json"
-    pytorch_tests.main([str(tmp_path), "test_small", "--raw", str(raw)])
-    assert "test_small: 1 passed, 3 failed, 1 skipped" in capsys.readouterr().out
+    pytorch_tests.main([str(tmp_path), "test_small", "--raw", str(raw), "--mode", "fused"])
+    assert "test_small: 1 passed, 4 failed, 1 skipped" in capsys.readouterr().out
 
-    arguments = ["--tests-of", "2.13", "--mode", "Debug", "--out", str(out)]
+    arguments = ["--tests-of", "2.13", "--out", str(out)]
     pytorch_summary.main([str(raw), *arguments])
     content = json.loads(out.read_text())
-    assert content["totals"] == {"passed": 1, "failed": 3, "skipped": 1}
+    assert content["totals"] == {"passed": 1, "failed": 4, "skipped": 1}
     (file,) = content["files"]
-    assert sum(file["reasons"].values()) == 2  # fail on the CPU too: one of them ends the process
+    assert file["mode"] == "fused"
+    on_cpu, later = file["reasons"].items()
+    assert on_cpu[0].startswith("fails on the CPU too")
+    assert on_cpu[1] == 2  # one of them ends the process
+    assert later[0].startswith("passes in Debug")
+    assert later[1] == 1
     assert list(file["unexplained"]) == ["TestSmall::test_of_the_device"]
 
 

@@ -9,14 +9,17 @@ after it. It does not decide what is right: that is PyTorch's own assertions.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from torchtpu_core.testing.gone_names import supply_gone_names
 
@@ -107,6 +110,18 @@ class Journal:
         """Note the test that may end the process."""
         self._write(nodeid, outcome="began")
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        """Let what a test left on the device run: an error in it is this test's, not the next's."""
+        try:
+            result = yield
+        except BaseException:
+            with contextlib.suppress(RuntimeError, IndexError, TypeError, ValueError):
+                _finish()
+            raise
+        _finish()
+        return result
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the outcome: of the call, or of a set-up that skipped or failed."""
         if report.when == "teardown" or (report.when != "call" and report.passed):
@@ -114,6 +129,11 @@ class Journal:
         detail = "" if report.passed else _reason(report)
         seconds = round(report.duration, 2)
         self._write(report.nodeid, outcome=report.outcome, seconds=seconds, detail=detail)
+
+
+def _finish() -> None:
+    if torch.tpu.is_initialized():
+        torch.tpu.synchronize()
 
 
 def _test(nodeid: str) -> str:

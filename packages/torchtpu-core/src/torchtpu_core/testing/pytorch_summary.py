@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From raw outcomes of PyTorch's own tests to the figures that the docs show.
 
-    python -m torchtpu_core.testing.pytorch_summary raw --tests-of 2.6.0 --mode debug \\
-        --out benchmarks/results/pytorch_tests.json
+    python -m torchtpu_core.testing.pytorch_summary raw --tests-of 2.6.0 \\
+        --conditions "60 s per test" --out benchmarks/results/pytorch_tests.json
 
 The raw folder is what `torchtpu_core.testing.pytorch_tests` writes. A failure that no row of
-`REASONS` explains, and that the CPU does not share, is listed with PyTorch's own message.
+`REASONS` explains, and that neither the CPU shares nor Debug lacks, is listed with PyTorch's own
+message.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from torchtpu_core.testing.pytorch_tests import outcomes
+from torchtpu_core.testing.pytorch_tests import WAYS, outcomes
 
 _PACKAGES = ("torch", "jax", "jaxlib", "torchtpu-core")
 _ON_CPU = "fails on the CPU too: the test expects another version of PyTorch or of a library"
+_LATER = "passes in Debug: the test looks for a mistake in values before the program has run"
 #: A pattern of "test: message", and why such a test fails.
 REASONS: tuple[tuple[str, str], ...] = (
     (r": Failed: Timeout|: Timeout", "took longer than the limit of a test"),
@@ -51,44 +53,54 @@ def reason(test: str, detail: str) -> str | None:
     return next((why for pattern, why in REASONS if re.search(pattern, text)), None)
 
 
-def summarise_file(raw: Path, name: str) -> dict[str, Any]:
-    """Counts of one test file, with its failures by reason and those without one.
+def summarise_file(folder: Path, name: str) -> dict[str, Any]:
+    """Counts of one test file in one mode, with its failures by reason and those without one.
 
     Args:
-        raw: the folder of outcomes.
+        folder: of outcomes in the mode that it is named by.
         name: of the test file, with dots for slashes.
     """
-    found = outcomes(raw / f"{name}.jsonl")
-    on_cpu = outcomes(raw / f"{name}.cpu.jsonl")
+    found = outcomes(folder / f"{name}.jsonl")
     kinds = Counter(entry["outcome"] for entry in found.values())
     known: Counter[str] = Counter()
     unknown = {}
     for test, entry in found.items():
         if entry["outcome"] != "failed":
             continue
-        shared = on_cpu.get(test, {}).get("outcome") == "failed"
-        why = _ON_CPU if shared else reason(test, entry["detail"])
+        again = {way: _outcome(folder / f"{name}.{way}.jsonl", test) for way in WAYS}
+        why = _ON_CPU if again["cpu"] == "failed" else reason(test, entry["detail"])
+        if why is None and again["debug"] == "passed":
+            why = _LATER
         if why is None:
             unknown[test] = entry["detail"].splitlines()[0][:300]
         else:
             known[why] += 1
     return {
         "file": name.replace(".", "/"),
+        "mode": folder.name,
         **{kind: kinds[kind] for kind in ("passed", "failed", "skipped")},
         "reasons": dict(sorted(known.items())),
         "unexplained": unknown,
     }
 
 
-def summarise(raw: Path, tests_of: str, mode: str) -> dict[str, Any]:
+def _outcome(journal: Path, test: str) -> str | None:
+    return outcomes(journal).get(test, {}).get("outcome")
+
+
+def summarise(raw: Path, tests_of: str, conditions: str) -> dict[str, Any]:
     """The figures of all files of a folder."""
-    names = (path.name.removesuffix(".jsonl") for path in sorted(raw.glob("*.jsonl")))
-    files = [summarise_file(raw, name) for name in names if not name.endswith(".cpu")]
+    journals = (path for path in sorted(raw.glob("*/*.jsonl")))
+    files = [
+        summarise_file(path.parent, path.stem)
+        for path in journals
+        if path.suffixes[-2:-1] not in ([f".{way}"] for way in WAYS)
+    ]
     environment = {package: version(package) for package in _PACKAGES}
     return {
         "command": "python -m torchtpu_core.testing.pytorch_tests DIR FILE...",
         "tests_of": tests_of,
-        "mode": mode,
+        "conditions": conditions,
         "environment": environment | {"python": platform.python_version()},
         "date": datetime.now(UTC).date().isoformat(),
         "totals": {kind: sum(f[kind] for f in files) for kind in ("passed", "failed", "skipped")},
@@ -101,10 +113,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("raw", type=Path, help="folder of outcomes")
     parser.add_argument("--tests-of", required=True, help="version of PyTorch the tests are of")
-    parser.add_argument("--mode", required=True, help="eager mode they ran in")
+    parser.add_argument("--conditions", default="none", help="what else decides the outcomes")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
-    content = summarise(options.raw, options.tests_of, options.mode)
+    content = summarise(options.raw, options.tests_of, options.conditions)
     options.out.write_text(json.dumps(content, indent=1) + "\n")
     print(content["totals"])
 

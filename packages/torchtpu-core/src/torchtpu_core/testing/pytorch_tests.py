@@ -6,7 +6,9 @@
 DIR is the `test` folder of PyTorch's sources, which no wheel holds. Every file runs in processes
 of its own: a test that ends its process, or that hangs, counts as failed, and the next process
 goes on after it. Tests that fail are run again on the CPU: one that fails there too expects
-another version of PyTorch. What was tried is kept in files of lines in the folder `--raw`, so an
+another version of PyTorch. Those of another mode are run again in Debug, where a mistake in
+values is found within its call: one that passes there looked before the program ran. What was
+tried is kept in files of lines in the folder `--raw`, one folder in it for each mode, so an
 interrupted run continues; `torchtpu_core.testing.pytorch_summary` counts them.
 """
 
@@ -23,9 +25,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from torchtpu_core.env_values import EagerMode
 from torchtpu_core.testing.pytorch_plugin import VARIABLE, Selection
 
 _DTYPES = "float32,bfloat16,int64,bool"
+_DEVICE = "PYTORCH_TESTING_DEVICE_ONLY_FOR"
+
+
+def _on_device(mode: str) -> dict[str, str]:
+    return {_DEVICE: "privateuse1", "TORCH_TPU_EAGER_MODE": mode}
+
+
+#: How failed tests run once more, one way after the other, and the environment for it.
+WAYS = {"cpu": {_DEVICE: "cpu"}, "debug": _on_device("debug")}
 _QUIET_LIMIT_S = 90.0
 _PLUGIN = "torchtpu_core.testing.pytorch_plugin"
 _INTERNAL_ERROR = 3  # pytest's exit code when a limit strikes outside of a test
@@ -37,13 +49,15 @@ def outcomes(journal: Path) -> dict[str, dict[str, Any]]:
     return {entry["test"]: entry for entry in map(json.loads, lines)}
 
 
-def run_file(test_dir: Path, name: str, device: str, selection: Selection, limit_s: int) -> None:
+def run_file(
+    test_dir: Path, name: str, variables: dict[str, str], selection: Selection, limit_s: int
+) -> None:
     """Run one test file to its end, in as many processes as that takes.
 
     Args:
         test_dir: the `test` folder of PyTorch's sources.
         name: of the file in it, without `.py`.
-        device: ``privateuse1`` or ``cpu``.
+        variables: of the environment, such as those that choose the device and its mode.
         selection: which tests, and where their outcomes are appended.
         limit_s: seconds a test may take before it fails.
 
@@ -51,9 +65,8 @@ def run_file(test_dir: Path, name: str, device: str, selection: Selection, limit
         RuntimeError: a process ended before it ran a test.
     """
     journal = Path(selection.journal)
-    environment = dict(os.environ)
+    environment = dict(os.environ) | variables
     environment |= {
-        "PYTORCH_TESTING_DEVICE_ONLY_FOR": device,
         "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(test_dir)]),
         VARIABLE: json.dumps(asdict(selection)),
     }
@@ -109,21 +122,29 @@ def _blame(journal: Path, ended: int | None) -> bool:
 
 
 def _run(options: argparse.Namespace, name: str) -> Iterator[str]:
-    """Run a file on the device, and what failed on the CPU; yields a line for each."""
-    directory = options.directory.resolve()
-    stem = options.raw.resolve() / name.replace("/", ".")
+    """Run a file on the device, and what failed in other ways; yields a line for each."""
+    stem = options.raw.resolve() / options.mode / name.replace("/", ".")
     dtypes = tuple(options.dtypes.split(","))
-    on_device = Selection(journal=f"{stem}.jsonl", dtypes=dtypes, sample=options.sample)
-    run_file(directory, name, "privateuse1", on_device, options.limit_s)
-    found = outcomes(Path(on_device.journal))
+    first = Selection(journal=f"{stem}.jsonl", dtypes=dtypes, sample=options.sample)
+    found = _outcomes_of(options, name, _on_device(options.mode), first)
     kinds = [entry["outcome"] for entry in found.values()]
     yield f"{name}: " + ", ".join(f"{kinds.count(k)} {k}" for k in ("passed", "failed", "skipped"))
-    failed = tuple(test for test, entry in found.items() if entry["outcome"] == "failed")
-    if failed:
-        on_cpu = replace(on_device, journal=f"{stem}.cpu.jsonl", sample=0, only=failed)
-        run_file(directory, name, "cpu", on_cpu, options.limit_s)
-        entries = outcomes(Path(on_cpu.journal)).values()
-        yield f"    {sum(e['outcome'] == 'failed' for e in entries)} of these fail on the CPU too"
+    ours = [test for test, entry in found.items() if entry["outcome"] == "failed"]
+    for way, variables in WAYS.items():
+        if not ours or way == options.mode:
+            continue
+        again = replace(first, journal=f"{stem}.{way}.jsonl", sample=0, only=tuple(ours))
+        entries = _outcomes_of(options, name, variables, again)
+        still = {test for test, entry in entries.items() if entry["outcome"] == "failed"}
+        yield f"    {len(still)} of these fail there too: {way}"
+        ours = [test for test in ours if test not in still]
+
+
+def _outcomes_of(
+    options: argparse.Namespace, name: str, variables: dict[str, str], selection: Selection
+) -> dict[str, dict[str, Any]]:
+    run_file(options.directory.resolve(), name, variables, selection, options.limit_s)
+    return outcomes(Path(selection.journal))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -132,11 +153,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("directory", type=Path, help="the `test` folder of PyTorch's sources")
     parser.add_argument("files", nargs="+", help="names of test files, without .py")
     parser.add_argument("--raw", type=Path, required=True, help="folder of outcomes")
+    modes = [mode.value for mode in EagerMode]
+    parser.add_argument("--mode", choices=modes, default="debug", help="eager mode (%(default)s)")
     parser.add_argument("--dtypes", default=_DTYPES, help="comma-separated (%(default)s)")
     parser.add_argument("--limit-s", type=int, default=60, help="seconds per test (%(default)s)")
     parser.add_argument("--sample", type=int, default=0, help="tests of a file at most; 0 for all")
     options = parser.parse_args(argv)
-    options.raw.mkdir(parents=True, exist_ok=True)
+    (options.raw / options.mode).mkdir(parents=True, exist_ok=True)
     for name in options.files:
         for line in _run(options, name):
             print(line, flush=True)
