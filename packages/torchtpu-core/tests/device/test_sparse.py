@@ -154,3 +154,21 @@ def test_claim_to_be_coalesced_is_checked_as_on_the_cpu(places: list[int]) -> No
             make("tpu")
     else:
         assert make("tpu") is expected
+
+
+_FRACTIONS = {
+    "add_": lambda x, y: x.add_(y.to_sparse()),
+    "sub_": lambda x, y: x.to_sparse().sub_(y.to_sparse()),
+    "mul_": lambda x, y: x.to_sparse().mul_(y.to_sparse()),
+    "mul_ by a number": lambda x, _: x.to_sparse().mul_(2.5),
+    "add, out": lambda x, y: torch.add(y, y.to_sparse(), out=x),
+}
+
+
+@pytest.mark.parametrize("write", _FRACTIONS.values(), ids=_FRACTIONS)
+def test_fractions_written_to_whole_numbers_are_refused_as_on_the_cpu(write) -> None:
+    for device in ("cpu", "tpu"):
+        whole = torch.eye(3, dtype=torch.int64, device=device)
+        with pytest.raises(RuntimeError, match=r"Float.*Long"):
+            write(whole, 1.5 * torch.eye(3, device=device))
+        assert whole.cpu().equal(torch.eye(3, dtype=torch.int64))

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from torchtpu_core.lowering.refused_shapes import dtype_name
+
 
 def flat_positions(self: torch.Tensor) -> torch.Tensor:
     """Row-major positions `(N,)` of the elements in the sparse dimensions."""
@@ -85,7 +87,10 @@ def _sum_of(self: torch.Tensor, other: torch.Tensor, alpha: Any) -> torch.Tensor
     return torch.add(self, other.to_dense(), alpha=alpha)
 
 
-def _into(out: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+def _into(out: torch.Tensor, made: torch.Tensor, op: str) -> torch.Tensor:
+    if not torch.can_cast(made.dtype, out.dtype):
+        got, wanted = dtype_name(made.dtype), dtype_name(out.dtype)
+        raise RuntimeError(f"Can't convert result type {got} to output {wanted} in {op} operation")
     made = made.to(out.dtype)
     if out.layout == torch.strided and out.shape != made.shape:
         out.resize_(made.shape)
@@ -96,7 +101,7 @@ def add_out(
     self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1, out: torch.Tensor
 ) -> torch.Tensor:
     """`out = self + alpha * other`: COO and COO, or dense and COO."""
-    return _into(out, _sum_of(self, other, alpha))
+    return _into(out, _sum_of(self, other, alpha), "add")
 
 
 def _found(wanted: torch.Tensor, known: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,7 +144,7 @@ def _product_of(self: Any, other: Any) -> torch.Tensor:
 
 def mul_out(self: torch.Tensor, other: Any, *, out: torch.Tensor) -> torch.Tensor:
     """`out = self * other`: COO with COO, with a dense tensor, or with a number."""
-    return _into(out, _product_of(self, other))
+    return _into(out, _product_of(self, other), "mul")
 
 
 def mask(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
