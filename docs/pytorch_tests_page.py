@@ -16,8 +16,8 @@ _HEAD = """# PyTorch's own tests
 PyTorch instantiates the classes of its test files for each device type; these are the instances
 for `tpu`, with PyTorch's own assertions and tolerances: {passed} passed, {failed} failed,
 {skipped} were skipped by the tests themselves, mostly as being for another device. The tests are
-those of PyTorch {tests_of}, run on {date} in the mode of each row; of tests with a dtype in their
-name, those of float32, bfloat16, int64 and bool.
+those of PyTorch {tests_of}, run in the mode and on the day of each row; of tests with a dtype in
+their name, those of float32, bfloat16, int64 and bool.
 
 Devices are simulated, and compute through XLA on the CPU: `{command}`, {environment}.
 Conditions: {conditions}. `nox -s pytorch_tests` runs more files.
@@ -30,7 +30,8 @@ def pytorch_tests_page(table: _Table) -> str:
     environment = ", ".join(f"{k} {v}" for k, v in content["environment"].items())
     head = _HEAD.format(**{**content, **content["totals"], "environment": environment})
     files = content["files"]
-    rows = ((f"`{f['file']}`", f["mode"], f["passed"], f["failed"], f["skipped"]) for f in files)
+    counted = ("mode", "passed", "failed", "skipped", "date")
+    rows = ((f"`{f['file']}`", *(f[key] for key in counted)) for f in files)
     reasons: Counter[str] = Counter()
     for file in files:
         reasons.update(file["reasons"])
@@ -42,7 +43,7 @@ def pytorch_tests_page(table: _Table) -> str:
     return "\n".join(
         (
             head,
-            table(["file", "mode", "passed", "failed", "skipped"], rows),
+            table(["file", *counted], rows),
             "## Why tests fail\n",
             table(["reason", "tests"], reasons.most_common()),
             "## Failures without a reason of that kind\n",

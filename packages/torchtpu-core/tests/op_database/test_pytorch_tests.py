@@ -49,14 +49,17 @@ instantiate_device_type_tests(TestSmall, globals())
 def test_a_file_of_device_tests_is_run_to_its_end_and_counted(tmp_path: Path, capsys) -> None:
     (tmp_path / "test_small.py").write_text(DEVICE_TESTS)
     raw, out = tmp_path / "raw", tmp_path / "out.json"
+    kept = {"file": "test_before", "mode": "debug", "passed": 3, "failed": 0, "skipped": 0}
+    out.write_text(json.dumps({"files": [kept]}))
     pytorch_tests.main([str(tmp_path), "test_small", "--raw", str(raw), "--mode", "fused"])
     assert "test_small: 1 passed, 4 failed, 1 skipped" in capsys.readouterr().out
 
     arguments = ["--tests-of", "2.13", "--out", str(out)]
     pytorch_summary.main([str(raw), *arguments])
     content = json.loads(out.read_text())
-    assert content["totals"] == {"passed": 1, "failed": 4, "skipped": 1}
-    (file,) = content["files"]
+    assert content["totals"] == {"passed": 4, "failed": 4, "skipped": 1}
+    before, file = content["files"]
+    assert before == kept
     assert file["mode"] == "fused"
     on_cpu, later = file["reasons"].items()
     assert on_cpu[0].startswith("fails on the CPU too")

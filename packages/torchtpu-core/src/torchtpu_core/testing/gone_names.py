@@ -2,7 +2,7 @@
 """Stand-ins for what test files of an earlier PyTorch import and the installed one lacks.
 
 A file that cannot be imported tests nothing, often for the sake of one helper that is for CUDA.
-A stand-in decorates without effect, is false, and gives itself for anything else. It knows
+A stand-in decorates without effect, is false, empty, and gives itself when called. It knows
 nothing of what the name once did: a test that needs it fails, here and on the CPU.
 """
 
@@ -22,6 +22,8 @@ class GoneName:
     >>> gone = GoneName("tf32_off")
     >>> gone(max) is not max, bool(gone()), gone
     (True, False, <gone: tf32_off>)
+    >>> [1] + gone
+    [1]
     >>> def test(): ...
     >>> gone(test) is test and gone("a reason")(test) is test
     True
@@ -39,6 +41,11 @@ class GoneName:
 
     def __iter__(self) -> Any:
         return iter(())
+
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    __radd__ = __add__
 
     def __repr__(self) -> str:
         return f"<gone: {self._name}>"

@@ -6,7 +6,7 @@
 
 The raw folder is what `torchtpu_core.testing.pytorch_tests` writes. A failure that no row of
 `REASONS` explains, and that neither the CPU shares nor Debug lacks, is listed with PyTorch's own
-message.
+message. Rows that the file of figures has and the folder has not are kept, with their date.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def summarise_file(folder: Path, name: str) -> dict[str, Any]:
         folder: of outcomes in the mode that it is named by.
         name: of the test file, with dots for slashes.
     """
-    found = outcomes(folder / f"{name}.jsonl")
+    journal = folder / f"{name}.jsonl"
+    found = outcomes(journal)
     kinds = Counter(entry["outcome"] for entry in found.values())
     known: Counter[str] = Counter()
     unknown = {}
@@ -78,6 +79,7 @@ def summarise_file(folder: Path, name: str) -> dict[str, Any]:
     return {
         "file": name.replace(".", "/"),
         "mode": folder.name,
+        "date": datetime.fromtimestamp(journal.stat().st_mtime, UTC).date().isoformat(),
         **{kind: kinds[kind] for kind in ("passed", "failed", "skipped")},
         "reasons": dict(sorted(known.items())),
         "unexplained": unknown,
@@ -88,21 +90,20 @@ def _outcome(journal: Path, test: str) -> str | None:
     return outcomes(journal).get(test, {}).get("outcome")
 
 
-def summarise(raw: Path, tests_of: str, conditions: str) -> dict[str, Any]:
-    """The figures of all files of a folder."""
-    journals = (path for path in sorted(raw.glob("*/*.jsonl")))
-    files = [
-        summarise_file(path.parent, path.stem)
-        for path in journals
-        if path.suffixes[-2:-1] not in ([f".{way}"] for way in WAYS)
-    ]
+def summarise(
+    raw: Path, tests_of: str, conditions: str, earlier: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """The figures of all files of a folder, and `earlier` rows of others."""
+    first = (p for p in raw.glob("*/*.jsonl") if p.stem.rpartition(".")[2] not in WAYS)
+    rows = [*earlier, *(summarise_file(path.parent, path.stem) for path in first)]
+    latest = {(row["file"], row["mode"]): row for row in rows}
+    files = [latest[key] for key in sorted(latest)]
     environment = {package: version(package) for package in _PACKAGES}
     return {
         "command": "python -m torchtpu_core.testing.pytorch_tests DIR FILE...",
         "tests_of": tests_of,
         "conditions": conditions,
         "environment": environment | {"python": platform.python_version()},
-        "date": datetime.now(UTC).date().isoformat(),
         "totals": {kind: sum(f[kind] for f in files) for kind in ("passed", "failed", "skipped")},
         "files": files,
     }
@@ -116,7 +117,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--conditions", default="none", help="what else decides the outcomes")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
-    content = summarise(options.raw, options.tests_of, options.conditions)
+    earlier = json.loads(options.out.read_text())["files"] if options.out.exists() else ()
+    content = summarise(options.raw, options.tests_of, options.conditions, earlier)
     options.out.write_text(json.dumps(content, indent=1) + "\n")
     print(content["totals"])
 
