@@ -44,6 +44,20 @@ MISTAKES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
         (ONES(3), ONES(3), ONES(3, dtype=torch.int8)),
     ),
     "rand, integer out": (lambda out: torch.rand(3, out=out), (ONES(3, dtype=torch.int8),)),
+    **{
+        f"randperm, {n} in {dtype}": (
+            lambda out: torch.randperm(out.numel(), out=out),
+            (torch.empty(n, dtype=dtype),),
+        )
+        for n, dtype in ((257, torch.uint8), (129, torch.int8), (2050, torch.float16))
+    },
+    **{
+        f"{mode} of integers": (
+            partial(functional.interpolate, size=3, mode=mode),
+            (ONES((1, 4, *[4] * ndim), dtype=WHOLE),),
+        )
+        for mode, ndim in (("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3))
+    },
     "as_strided_copy, integer out": (
         lambda x, out: torch.as_strided_copy(x, [2], [1], out=out),
         (ONES(3), ONES(2, dtype=torch.int8)),

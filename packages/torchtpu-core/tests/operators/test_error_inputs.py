@@ -62,6 +62,10 @@ _MISTAKES = {
     ),
     "values of half precision": (torch.linalg.svdvals, _half(3, 3)),
     "factors of half precision": (torch.linalg.cholesky, _half(3, 3)),
+    "more positions than a dtype has": (
+        lambda x: torch.randperm(257, dtype=torch.uint8, device=x.device),
+        torch.ones(3),
+    ),
 }
 
 

@@ -67,6 +67,11 @@ def not_floating(dtype: torch.dtype) -> bool:
     return not dtype.is_floating_point and not dtype.is_complex
 
 
+def no_pixel(dtype: torch.dtype) -> bool:
+    """Neither of floating point numbers nor of bytes."""
+    return not_floating(dtype) and dtype != torch.uint8
+
+
 def not_real(dtype: torch.dtype) -> bool:
     """Not of real floating point numbers."""
     return not dtype.is_floating_point
@@ -95,3 +100,41 @@ def all_of(*checks: Check) -> Check:
             each(arguments)
 
     return check
+
+
+#: Means of neighbours, which are no integers: what is refused, and CPU's kernel.
+_INTERPOLATIONS = {
+    "upsample_linear1d": (not_floating, "compute_indices_weights_linear"),
+    "upsample_trilinear3d": (not_floating, "compute_indices_weights_linear"),
+    "upsample_bilinear2d": (no_pixel, "compute_indices_weights_linear"),
+    "upsample_bicubic2d": (no_pixel, "compute_indices_weights_cubic"),
+    "_upsample_bilinear2d_aa": (no_pixel, "compute_index_ranges_weights"),
+    "_upsample_bicubic2d_aa": (no_pixel, "compute_index_ranges_weights"),
+}
+
+#: Decompositions of matrices, which neither CPU nor XLA has in half precision: the operand and
+#: CPU's kernel.
+_DECOMPOSED = {
+    "_linalg_det": ("A", "lu_cpu"),
+    "_linalg_eigh": ("A", "linalg_eigh_cpu"),
+    "_linalg_solve_ex": ("A", "lu_cpu"),
+    "_linalg_svd": ("A", "linalg_svd_cpu"),
+    "geqrf": ("self", "geqrf_cpu"),
+    "linalg_cholesky_ex": ("self", "cholesky_cpu"),
+    "linalg_householder_product": ("input", "orgqr_cpu"),
+    "linalg_lu": ("A", "lu_cpu"),
+    "linalg_lu_factor_ex": ("A", "lu_cpu"),
+    "linalg_qr": ("A", "geqrf_cpu"),
+}
+
+#: Checks of ops for which CPU has kernels of fewer dtypes, by their names.
+NO_KERNELS: dict[str, Check] = {
+    **{
+        f"aten::{op}": no_kernel("self", is_refused, kernel)
+        for op, (is_refused, kernel) in _INTERPOLATIONS.items()
+    },
+    **{
+        f"aten::{op}": no_kernel(operand, is_half, kernel)
+        for op, (operand, kernel) in _DECOMPOSED.items()
+    },
+}

@@ -12,12 +12,12 @@ import torch
 
 from torchtpu_core.lowering import refused_shapes, refused_weights
 from torchtpu_core.lowering.refusal_kinds import (
+    NO_KERNELS,
     Arguments,
     Check,
     all_of,
     is_bool,
     is_complex,
-    is_half,
     no_kernel,
     not_floating,
     not_in,
@@ -200,21 +200,6 @@ _BAG = same_dtype(
 )
 
 
-#: Decompositions of matrices, which neither CPU nor XLA has in half precision: the operand and
-#: CPU's kernel.
-_DECOMPOSED = {
-    "_linalg_det": ("A", "lu_cpu"),
-    "_linalg_eigh": ("A", "linalg_eigh_cpu"),
-    "_linalg_solve_ex": ("A", "lu_cpu"),
-    "_linalg_svd": ("A", "linalg_svd_cpu"),
-    "geqrf": ("self", "geqrf_cpu"),
-    "linalg_cholesky_ex": ("self", "cholesky_cpu"),
-    "linalg_householder_product": ("input", "orgqr_cpu"),
-    "linalg_lu": ("A", "lu_cpu"),
-    "linalg_lu_factor_ex": ("A", "lu_cpu"),
-    "linalg_qr": ("A", "geqrf_cpu"),
-}
-
 #: What looks at dtypes and numbers only.
 DTYPES: dict[str, Check] = {
     "aten::mm": same_dtype(
@@ -332,10 +317,7 @@ DTYPES: dict[str, Check] = {
         )
         for op in ("std", "var", "std_mean", "var_mean")
     },
-    **{
-        f"aten::{op}": no_kernel(operand, is_half, kernel)
-        for op, (operand, kernel) in _DECOMPOSED.items()
-    },
+    **NO_KERNELS,
     "aten::logcumsumexp": no_kernel("self", not_floating, "logcumsumexp_out_cpu"),
     "aten::uniform": no_kernel("self", not_floating, "check_uniform_bounds"),
     "aten::random": _random,

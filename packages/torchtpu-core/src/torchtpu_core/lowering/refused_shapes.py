@@ -33,6 +33,13 @@ _NAMES = {
     torch.complex128: "ComplexDouble",
 }
 _TOO_MANY_CATEGORIES = 2**24
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
+#: How many numbers from 0 on a floating point type tells apart, and how CPU writes it.
+_WHOLE_NUMBERS = {
+    torch.float16: (2**11 + 1, "2049"),
+    torch.float32: (2**24 + 1, "2^24+1"),
+    torch.float64: (2**53 + 1, "2^53+1"),
+}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -263,6 +270,22 @@ def _quantised_channels(arguments: Arguments) -> None:
     _quantised_range(arguments)
 
 
+def _permutation(arguments: Arguments) -> None:
+    """Every position must exist in the dtype of the result."""
+    n, out, dtype = arguments["n"], arguments.get("out"), arguments.get("dtype")
+    if out is not None:
+        dtype = out.dtype
+    elif isinstance(dtype, int):  # the number that schemas have for a dtype
+        dtype = torch.ops.aten.empty.memory_format([0], dtype=dtype, device="meta").dtype
+    if dtype in _WHOLE_NUMBERS:
+        most, told = _WHOLE_NUMBERS[dtype]
+        if n > most:
+            raise RuntimeError(f"n cannot be greater than {told} for {dtype_name(dtype)} type.")
+    elif dtype in _INTEGERS and n - 1 > torch.iinfo(dtype).max:
+        kind = str(dtype).removeprefix("torch.")
+        raise RuntimeError(f"value cannot be converted to type {kind}_t without overflow")
+
+
 #: Checks by the op's name, for all its overloads.
 CHECKS: dict[str, Callable[[Arguments], None]] = {
     **refused_indices.CHECKS,
@@ -277,6 +300,7 @@ CHECKS: dict[str, Callable[[Arguments], None]] = {
     "aten::fake_quantize_per_channel_affine_cachemask": _quantised_channels,
     "aten::index_add": _index_add_source,
     "aten::multinomial": _multinomial,
+    "aten::randperm": _permutation,
     "aten::bucketize": _boundaries,
     "aten::complex": _parts("real", "imag"),
     "aten::polar": _parts("abs", "angle"),
