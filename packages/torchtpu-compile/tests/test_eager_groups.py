@@ -193,7 +193,8 @@ def test_programs_of_groups_are_compiled_while_the_script_goes_on(monkeypatch) -
         torch.testing.assert_close(actual.cpu(), ((x @ w).tanh() * 2).sum(0))
 
     def asked() -> list[Callable[[], None]]:
-        return [request for request in requests if request.func.__name__ == "_make"]
+        made = [request for request in requests if request.func.__name__ == "_make"]
+        return [request for request in made if len(request.args[0].nodes) > 1]
 
     for size in SIZES * 2:
         if size != 7:

@@ -77,6 +77,19 @@ def test_smaller_sizes_run_with_more_room_until_they_come_often(compiles) -> Non
     assert op.count == 2
 
 
+def test_small_sizes_that_grow_share_programs(compiles) -> None:
+    def run(size: int) -> None:
+        x = torch.linspace(-3, 3, 7 * size).view(size, 7)
+        actual = torch.special.i1e(x.to("tpu"))
+        torch.tpu.synchronize()
+        torch.testing.assert_close(actual.cpu(), torch.special.i1e(x))
+
+    for size in (9, 20, 30, 100, 200, 300, 500, 520, 1100):
+        run(size)
+    (op,) = (op for op in eager_sizes._ops.values() if isinstance(op, OpenOps))
+    assert op.count == 2  # 512 rows, 2048 rows
+
+
 def test_a_second_process_neither_lowers_nor_compiles_padded_programs(
     compiles: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

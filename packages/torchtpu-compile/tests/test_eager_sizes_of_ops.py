@@ -138,6 +138,7 @@ MASKS: list[Case] = [
 
 VIEWS_AND_WRITES: list[Case] = [
     (lambda x: x.add_(1), lambda n: (torch.randn(n, 4),)),
+    (lambda x: x.fill_(True), lambda n: (torch.randn(n, 4) > 0,)),
     (lambda x: x.half().add_(x), lambda n: (torch.randn(n, 4),)),
     (lambda x: x[1:].mul_(2), lambda n: (torch.randn(n, 4),)),
     (lambda x: x[:, 1].fill_(3), lambda n: (torch.randn(n, 4),)),
@@ -167,6 +168,10 @@ PARTS_AND_POSITIONS: list[Case] = [
 
 FILLS: list[Case] = [
     (lambda x: torch.linspace(-1, 2, len(x), device=x.device), lambda n: (torch.randn(n),)),
+    (lambda x: torch.logspace(-1, 2, len(x), device=x.device), lambda n: (torch.randn(n),)),
+    (lambda x: torch.logspace(0, 3, len(x), 2.0, device=x.device), lambda n: (torch.randn(n),)),
+    (lambda x: torch.tril_indices(*x.shape, 1, device=x.device), lambda n: (torch.ones(n, n),)),
+    (lambda x: torch.triu_indices(*x.shape, device=x.device), lambda n: (torch.ones(n, n + 2),)),
     (lambda x: torch.eye(len(x), device=x.device), lambda n: (torch.randn(n),)),
     (lambda x: torch.eye(*x.shape, device=x.device), lambda n: (torch.randn(n, n + 2),)),
     (lambda x: torch.randperm(len(x), device=x.device).sort()[0], lambda n: (torch.randn(n),)),

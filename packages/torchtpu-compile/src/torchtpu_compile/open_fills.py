@@ -71,6 +71,13 @@ def _linspace(call: Filling) -> jax.Array:
     return spacing.even_steps(start, end, room, call.out.dtype, count=call.count)
 
 
+def _logspace(call: Filling) -> jax.Array:
+    start, end, _, *base = call.args
+    (room,) = call.out.shape
+    factor = base[0] if base else 10.0
+    return spacing.power_steps(start, end, room, factor, call.out.dtype, count=call.count)
+
+
 def _randperm(call: Filling) -> jax.Array:
     rng = TrueRng.of(call.kwargs["rng"], call.sizes, call.exprs)
     (room,) = call.out.shape
@@ -81,5 +88,6 @@ FILLS: Mapping[str, Callable[[Filling], Any]] = {
     "aten::arange.start_out": _as_longer,
     "aten::eye.m_out": _eye,
     "aten::linspace.out": _linspace,
+    "aten::logspace.out": _logspace,
     "aten::randperm.generator_out": _randperm,
 }

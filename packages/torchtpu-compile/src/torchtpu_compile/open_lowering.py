@@ -105,8 +105,11 @@ class OpenLowering:
         env: dict[Node, Any] = dict(zip(op.operands, operands, strict=True))
         for placeholder, (position, kind, dtype) in op.scalars.items():
             scalar = words.scalar(scalars[position], kind, dtype)
-            of_part = dtypes.to_numpy(scalar_dtype(kind, dtype))
-            env[placeholder] = scalar if op.is_whole else Padded(scalar.to(of_part), ())
+            if op.is_whole:
+                env[placeholder] = scalar
+            else:
+                of_part = dtypes.to_numpy(scalar_dtype(kind, dtype))
+                env[placeholder] = Padded(scalar.to(of_part), ())
         env.update({number: expression(number.meta["val"]) for number in op.numbers})
         rng = words.rng(scalars) if node["random"] else None
         BoundedInterpreter(op.nodes, tables.current()).run(env, sizes, rng)

@@ -32,6 +32,9 @@ from torchtpu_compile.value_bytes import LargestValue
 #: Of the largest value of a call that runs with more room than its sizes' bucket has: so many times
 #: the bytes of that bucket, or so many bytes.
 _MOST_ROOM, _LITTLE_BYTES = 4, 1 << 20
+#: Of the first program for sizes that fit no other: so many times their bucket, as far as the
+#: largest value stays within so many bytes. Sizes that grow outgrow it late.
+_MOST_SPARE, _SPARE_BYTES = 8, 1 << 16
 #: Asked for so often, which new sizes do twice, the program of a bucket is made on the compiling
 #: thread.
 _CALLS_BEFORE_LESS_ROOM = 16
@@ -149,7 +152,7 @@ class OpenOps:
             known = key in self._executables
             other = None if known else self._with_room(way, padded, true)
             if other is None:
-                return self.executable(way, padded)
+                return self.executable(way, padded if known else self._with_spare(padded))
             self._roomy_calls[key] += 1
             if self._roomy_calls[key] < _CALLS_BEFORE_LESS_ROOM:
                 return other
@@ -163,6 +166,17 @@ class OpenOps:
         sizes, other = found
         most = max(_LITTLE_BYTES, _MOST_ROOM * self._bytes_at(tuple(padded)))
         return other if self._bytes_at(sizes) <= most else None
+
+    def _with_spare(self, padded: Sequence[int]) -> tuple[int, ...]:
+        """Larger sizes, at which the ops cost as much as their call."""
+        found = tuple(padded)
+        for _ in range(_MOST_SPARE.bit_length() - 1):
+            shapes = zip(found, self.graph.shaping, strict=True)
+            larger = tuple(2 * n if shaping and n > 0 else n for n, shaping in shapes)
+            if not 0 < self._bytes_at(larger) <= _SPARE_BYTES:
+                break
+            found = larger
+        return found
 
     def ready_executable(self, way: Way, padded: Sequence[int], true: Sequence[int]) -> Executable:
         """The same without waiting: until it is compiled, or if it cannot be, one of more padding.

@@ -62,10 +62,17 @@ def _linspace_out(
     return lax.reshape(even_steps(start, end, steps, np.dtype(out.dtype)), tuple(out.shape))
 
 
-def _power_steps(
-    start: Operand, end: Operand, steps: int, base: float, dtype: np.dtype
+def power_steps(
+    start: Operand,
+    end: Operand,
+    steps: int,
+    base: float,
+    dtype: np.dtype,
+    *,
+    count: jax.Array | None = None,
 ) -> jax.Array:
-    exponents = even_steps(start, end, steps, dtype)
+    """Powers of `base`, `(steps,)`, whose exponents are `even_steps`."""
+    exponents = even_steps(start, end, steps, dtype, count=count)
     return jnp.power(np.array(base, exponents.dtype), exponents)
 
 
@@ -78,7 +85,7 @@ def _logspace(
     dtype: torch.dtype | None = None,
 ) -> jax.Array:
     target = space_dtype(dtype, start, end)
-    return promotion.cast(_power_steps(start, end, steps, base, target), target)
+    return promotion.cast(power_steps(start, end, steps, base, target), target)
 
 
 def _logspace_out(
@@ -89,7 +96,7 @@ def _logspace_out(
     *,
     out: jax.ShapeDtypeStruct,
 ) -> jax.Array:
-    values = _power_steps(start, end, steps, base, np.dtype(out.dtype))
+    values = power_steps(start, end, steps, base, np.dtype(out.dtype))
     return lax.reshape(values, tuple(out.shape))
 
 

@@ -32,8 +32,10 @@ _OWN_PROGRAMS = 2
 _MOST_SITES = 8192  # remembered: an endless stream has a new one with each call
 _MOST_SIZES = 16  # remembered of a site
 _MANY_SIZES = 8  # of a site: others of its line will not stay at one size either
-#: PyTorch has no symbols for how many numbers `linspace` makes.
-_SIZE_ARGUMENT = re.compile(r"\b(?:SymInt(?:\[\d*\])?\??\s+(?=\w)|int (?=steps\b))(\w+)")
+#: PyTorch has no symbols for how many numbers `linspace` makes, and how large a triangle is.
+_SIZE_ARGUMENT = re.compile(
+    r"\b(?:SymInt(?:\[\d*\])?\??\s+(?=\w)|int (?=(?:steps|row|col)\b))(\w+)"
+)
 _Key = TypeVar("_Key")
 _Seen = TypeVar("_Seen")
 _lock = threading.Lock()
