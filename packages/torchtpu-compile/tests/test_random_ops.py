@@ -65,6 +65,25 @@ def test_equal_draws_stay_apart() -> None:
     assert all(bool((r != 0).any()) for r in results)
 
 
+@pytest.mark.parametrize("backend", ["tpu", "inductor"])
+def test_a_draw_that_nothing_uses_counts(backend: str) -> None:
+    """Inductor drops it unless it is told to draw eager mode's numbers."""
+
+    def second(x: Tensor) -> Tensor:
+        torch.rand(4, device=x.device)
+        F.dropout(x, 0.4)
+        return torch.rand_like(x)
+
+    x = torch.zeros(3, 5, device="tpu")
+    torch.manual_seed(0)
+    expected = second(x), torch.rand(2, device="tpu")
+    torch.manual_seed(0)
+    with torch._inductor.config.patch(fallback_random=backend == "inductor"):
+        actual = torch.compile(second, backend=backend)(x), torch.rand(2, device="tpu")
+    for a, e in zip(actual, expected, strict=True):
+        assert torch.equal(a.cpu(), e.cpu())
+
+
 @pytest.mark.parametrize("option", ["fallback_random", "pattern_matcher"])
 def test_options_of_inductor_change_no_numbers(option: str) -> None:
     changed = option == "fallback_random"
