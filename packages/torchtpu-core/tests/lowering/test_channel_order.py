@@ -155,3 +155,29 @@ def test_grouped_convolutions_agree() -> None:
     rewritten = channel_order.channels_last(jax.make_jaxpr(run)(weight, x))
     assert rewritten is not None
     np.testing.assert_allclose(rewritten(weight, x)[0], run(weight, x), rtol=2e-5, atol=2e-3)
+
+
+@pytest.mark.parametrize(("features", "copies"), [(256, 2), (16, 0)])
+def test_large_gradients_of_weights_are_transposed_once(features: int, copies: int) -> None:
+    """For an optimizer that reads them twice XLA:CPU would transpose them in each of its loops."""
+
+    def step(p: Params, averages: Params, x: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        gradients = [
+            jnp.swapaxes(_conv(jnp.swapaxes(x, 0, 1), jnp.swapaxes(_conv(x, w), 0, 1)), 0, 1)
+            for w in p
+        ]
+        return [(m * 0.9 + g, m * 0.99 + g * g) for g, m in zip(gradients, averages, strict=True)]
+
+    weights = [jnp.full((features, features, 3, 3), 0.01) for _ in range(2)]
+    image = jnp.linspace(-1.0, 1.0, features * 18).reshape((2, features, 3, 3))
+    closed = jax.make_jaxpr(step)(weights, weights, image)
+    reordered = channel_order.channels_last(closed)
+    assert reordered is not None
+    operands = (*weights, *weights, image)
+    assert str(jax.make_jaxpr(reordered)(*operands)).count("layout_constraint") == copies
+    for got, wanted in zip(
+        jax.jit(reordered)(*operands),
+        jax.tree.leaves(jax.jit(step)(weights, weights, image)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
