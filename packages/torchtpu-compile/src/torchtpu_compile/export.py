@@ -24,10 +24,11 @@ from torchtpu_core.tpu import init
 from torchtpu_compile import ahead_sizes, capture, exported_programs
 from torchtpu_compile.bounded_program import Variant
 from torchtpu_compile.errors import GraphError, describe, line_of
-from torchtpu_compile.executable import CAPTURED, Executable, host_array
+from torchtpu_compile.executable import CAPTURED, Executable
 from torchtpu_compile.graph_steps import EagerStep
 from torchtpu_compile.placement import tensors_of
 from torchtpu_compile.program import Program
+from torchtpu_compile.step_builder import host_array
 
 #: What a module leaves to a function of the host's XLA, such as LAPACK's.
 _CUSTOM_CALL = re.compile(r"stablehlo\.custom_call @(\w+)")
