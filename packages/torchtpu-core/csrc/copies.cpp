@@ -5,6 +5,7 @@
 #include "deferred.h"
 #include "device.h"
 #include "known_numbers.h"
+#include "printing.h"
 #include "recorder.h"
 
 #include <ATen/MemoryOverlap.h>
@@ -107,6 +108,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_bl
     device_to_device(at::conj_physical(from.conj()), to);  // conj() clears the bit
   } else if (from.is_neg()) {
     device_to_device(at::neg(from._neg_view()), to);
+  } else if (is_printed(from)) {
+    host_to_device(from.to(c10::kCPU), to);
   } else {
     device_to_device(from, to);
   }

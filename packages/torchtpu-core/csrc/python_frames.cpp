@@ -22,6 +22,12 @@ UserLine innermost_frame(bool (*wanted)(PyCodeObject*)) {
   return {};
 }
 
+bool innermost_code_is(bool (*wanted)(PyCodeObject*)) {
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  _PyInterpreterFrame* frame = thread == nullptr ? nullptr : thread->cframe->current_frame;
+  return frame != nullptr && !_PyFrame_IsIncomplete(frame) && wanted(frame->f_code);
+}
+
 #else
 
 UserLine innermost_frame(bool (*wanted)(PyCodeObject*)) {
@@ -41,6 +47,20 @@ UserLine innermost_frame(bool (*wanted)(PyCodeObject*)) {
   }
   Py_XDECREF(frame);
   return line;
+}
+
+bool innermost_code_is(bool (*wanted)(PyCodeObject*)) {
+  py::gil_scoped_acquire gil;
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  PyFrameObject* frame = thread == nullptr ? nullptr : PyThreadState_GetFrame(thread);
+  if (frame == nullptr) {
+    return false;
+  }
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  bool is = wanted(code);
+  Py_DECREF(code);
+  Py_DECREF(frame);
+  return is;
 }
 
 #endif

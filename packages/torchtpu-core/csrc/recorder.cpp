@@ -5,6 +5,7 @@
 #include "deferred.h"
 #include "device.h"
 #include "generator.h"
+#include "printing.h"
 #include "rerun.h"
 #include "restless.h"
 #include "shared_elements.h"
@@ -339,6 +340,9 @@ void record_observed(const OpInfo& op, torch::jit::Stack* stack) {
 }  // namespace
 
 void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::jit::Stack* stack) {
+  if (run_to_print(op, stack)) {
+    return;
+  }
   require_mode(op);
   std::optional<WithoutJitTracing> untraced;
   if (torch::jit::tracer::isTracing()) {
@@ -355,7 +359,7 @@ void record_op(const OpInfo& op, const c10::OperatorHandle& /*handle*/, torch::j
 }
 
 std::optional<Results> record_lent(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
-  if (torch::jit::tracer::isTracing() || is_observed() ||
+  if (torch::jit::tracer::isTracing() || is_observed() || is_printing() ||
       std::any_of(args.begin(), args.end(), needs_resolving) || needs_preparing(op, args) ||
       (!op.expanded.is_none() && writes_expanded(op, args))) {
     return std::nullopt;

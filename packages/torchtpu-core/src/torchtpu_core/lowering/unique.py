@@ -8,6 +8,8 @@ a mask whose count varies does not compile a new search each time.
 
 from __future__ import annotations
 
+import itertools
+import traceback
 from collections.abc import Sequence
 
 import jax
@@ -62,9 +64,17 @@ def positions(self: torch.Tensor, count: int) -> torch.Tensor:
     return found.t().clone(memory_format=torch.contiguous_format).t()  # as CPU lays them out
 
 
+def _is_printing() -> bool:
+    """Whether a tensor is being printed, whose masks are on the host (`csrc/printing.h`)."""
+    frames = itertools.islice(traceback.walk_stack(None), 4)
+    return any(frame.f_code.co_filename == torch._tensor_str.__file__ for frame, _ in frames)
+
+
 def _masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     if mask.dtype != torch.bool:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
+    if mask.device.type == "cpu" != self.device.type and _is_printing():
+        return torch.masked_select(self.cpu(), mask)
     x, where = torch.broadcast_tensors(self, mask)
     positions = where.reshape(-1).nonzero().reshape(-1)
     return x.reshape(-1).index_select(0, positions)
