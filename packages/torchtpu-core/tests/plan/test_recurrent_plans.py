@@ -71,6 +71,41 @@ def test_a_ctc_loss_is_planned_without_the_values_of_its_lengths(
     assert names.count("_ctc_loss") == names.count("_ctc_loss_backward") == 1
 
 
+@pytest.mark.parametrize(
+    ("lengths", "steps"),
+    [
+        ("torch.tensor([9, 7, 2])", 18),
+        ("[9, 7, 2]", 18),
+        ("torch.tensor([2, 9, 7]), enforce_sorted=False", 18),
+        ("(x[..., 0] > 0).sum(%d).cpu()", 27),
+    ],
+    ids=["tensor", "numbers", "not sorted", "read from the device"],
+)
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_packed_sequences_are_planned_without_the_values_of_their_lengths(
+    lengths, steps, batch_first, tmp_path
+) -> None:
+    shape = (3, 9, 8) if batch_first else (9, 3, 8)
+    padded = (3, 11, 16) if batch_first else (11, 3, 16)
+    lengths = lengths.replace("%d", str(int(batch_first)))
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from torch.nn.utils import rnn\n"
+        "layer = torch.nn.LSTM(8, 16).to('tpu')\n"
+        f"x = torch.randn({shape}, device='tpu', requires_grad=True)\n"
+        f"packed = rnn.pack_padded_sequence(x, {lengths}, batch_first={batch_first})\n"
+        f"assert packed.data.shape == ({steps}, 8) and packed.batch_sizes.device.type == 'cpu'\n"
+        "out, (h, _) = layer(packed)\n"
+        f"y, n = rnn.pad_packed_sequence(out, {batch_first}, total_length=11)\n"
+        f"assert y.shape == {padded} and n.shape == (3,) and h.shape == (1, 3, 16)\n"
+        "(y.sum() + h.sum()).backward()\n"
+        "assert x.grad.shape == x.shape\n"
+    )
+    names = [op.name for op in record(script, [], parse_slice("v5e:1x1"), 1).ops]
+    assert names.count("recurrent_layer") == names.count("recurrent_layer_backward") == 1
+
+
 @pytest.mark.parametrize(("loops", "stays"), [({1}, "in the loop"), ((), "read by many")])
 def test_what_the_steps_of_a_loop_use_stays_in_vmem_first(loops, stays) -> None:
     many, in_loop = Life(1, MIB, (0, 2, 3), 4), Life(2, MIB, (1,), 3)

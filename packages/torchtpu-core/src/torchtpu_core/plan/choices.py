@@ -19,9 +19,11 @@ import torch
 from torchtpu_core.lowering import masks
 from torchtpu_core.lowering.interpreter import overload_name
 from torchtpu_core.lowering.table import Kind, Lowering
+from torchtpu_core.plan import host_lengths
 
 _aten = torch.ops.aten
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
+_PACKING = _aten._pack_padded_sequence.default
 #: How many elements it makes is a sum of values, of which their number says nothing.
 _SUM = _aten.repeat_interleave.Tensor
 
@@ -51,6 +53,8 @@ def parts(
             return None
         masks.check_masks(args[0].shape, args[1])
         return functools.partial(_by_positions, func)
+    if func is _PACKING:
+        return host_lengths.packed
     row = known.get(overload_name(func))
     return row.function if row is not None and row.kind is Kind.COMPOSITE else None
 
@@ -58,7 +62,7 @@ def parts(
 @functools.cache
 def _may_depend_on_values(func: Any) -> bool:
     """Asked of every operator that is recorded."""
-    if func.overloadpacket in _INDEXING:
+    if func.overloadpacket in _INDEXING or func is _PACKING:
         return True
     return torch.Tag.dynamic_output_shape in func.tags and func is not _SUM
 
