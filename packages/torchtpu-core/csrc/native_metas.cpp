@@ -11,6 +11,7 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/result_type.h>
+#include <c10/core/WrapDimMinimal.h>
 
 #include <algorithm>
 #include <mutex>
@@ -104,6 +105,28 @@ at::Tensor& normal_(at::Tensor& self, double, double std, std::optional<at::Gene
   return self;
 }
 
+// A new dimension before which the tensors lie one after the other.
+at::Tensor plain_stack(at::TensorList tensors, int64_t dim) {
+  TORCH_CHECK(!tensors.empty(), "stack: no tensors");
+  const at::Tensor& first = tensors[0];
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK(tensor.sizes() == first.sizes() && tensor.scalar_type() == first.scalar_type() &&
+                    tensor.is_contiguous(),
+                "stack: not of the plain kind");
+  }
+  std::vector<int64_t> sizes = first.sizes().vec();
+  auto place = sizes.begin() + c10::maybe_wrap_dim(dim, first.dim() + 1);
+  sizes.insert(place, static_cast<int64_t>(tensors.size()));
+  return at::Tensor(at::detail::empty_meta(sizes, first.scalar_type()));
+}
+
+at::Tensor plain_masked_fill(const at::Tensor& self, const at::Tensor& mask, const at::Scalar& value) {
+  TORCH_CHECK(self.is_floating_point() && !value.isComplex() && mask.scalar_type() == at::kBool &&
+                  at::is_expandable_to(mask.sizes(), self.sizes()),
+              "masked_fill: not of the plain kind");
+  return at::Tensor(at::detail::empty_meta(self.sizes(), self.scalar_type()));
+}
+
 #define META(overload, function) entry<at::_ops::overload>(&at::meta::function)
 
 // What CPU's kernels take of all real numbers and masks, mixed or not.
@@ -132,6 +155,10 @@ const auto* const kNumeric = new Metas{
     META(ge_Scalar, ge),
     META(neg, neg),
     META(sum_dim_IntList, sum),
+    META(any, any),
+    META(any_dim, any),
+    META(all, all),
+    META(all_dim, all),
     entry<at::_ops::rsub_Scalar>(&rsub),
     entry<at::_ops::relu>(&relu),
     entry<at::_ops::abs>(&abs),
@@ -146,8 +173,17 @@ const auto* const kBitwise = new Metas{
     META(bitwise_not, bitwise_not),
 };
 
-// What they take of numbers of one floating type.
+// What moves elements, whatever they are, or refuses the call.
+const auto* const kMoving = new Metas{
+    META(cat, cat),
+    META(gather, gather),
+    META(tril, tril_symint),
+    META(triu, triu_symint),
+    entry<at::_ops::stack>(&plain_stack),
+    entry<at::_ops::masked_fill_Scalar>(&plain_masked_fill),
+};
 
+// What they take of numbers of one floating type.
 const auto* const kArithmetic = new Metas{
     META(pow_Tensor_Scalar, pow),
     META(pow_Tensor_Tensor, pow),
@@ -165,7 +201,6 @@ const auto* const kArithmetic = new Metas{
     META(clamp_min_Tensor, clamp_min),
     META(clamp_max_Tensor, clamp_max),
     META(atan2, atan2),
-    // comparisons
     // functions
     META(sgn, sgn),
     META(sign, sign),
@@ -217,10 +252,6 @@ const auto* const kArithmetic = new Metas{
     META(min_dim, min),
     META(argmax, argmax),
     META(argmin, argmin),
-    META(any, any),
-    META(any_dim, any),
-    META(all, all),
-    META(all_dim, all),
     META(cumsum, cumsum),
     META(cumprod, cumprod),
     META(linalg_vector_norm, linalg_vector_norm),
@@ -250,17 +281,13 @@ const auto* const kOthers = new Metas{
     META(nll_loss_forward, nll_loss_forward_symint),
     META(nll_loss_backward, nll_loss_backward_symint),
     // moving
-    META(cat, cat),
     META(index_Tensor, index),
-    META(gather, gather),
     META(index_add, index_add),
     META(index_copy, index_copy),
     META(scatter_src, scatter),
     META(scatter_value, scatter),
     META(scatter_add, scatter_add),
     META(scatter_reduce_two, scatter_reduce),
-    META(tril, tril_symint),
-    META(triu, triu_symint),
     META(sort_stable, sort),
     META(topk, topk_symint),
     // pooling
@@ -308,6 +335,11 @@ bool is_floating(at::ScalarType type) {
 // Whether CPU's kernel takes the dtypes of a call, so that Python's need not be asked, of which the
 // elementwise ones import Dynamo at their first call: a second.
 bool is_plain(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  if (kMoving->count(op.name) != 0) {
+    return std::none_of(args.begin(), args.end(), [](const c10::IValue& value) {
+      return value.isTensor() && value.toTensor().defined() && value.toTensor().is_complex();
+    });
+  }
   bool numeric = kNumeric->count(op.name) != 0;
   bool mixed = numeric || kBitwise->count(op.name) != 0;
   if (!mixed && kArithmetic->count(op.name) == 0) {
@@ -355,12 +387,16 @@ class Kinds {
 }  // namespace
 
 const c10::KernelFunction* native_meta(const std::string& overload) {
-  for (const Metas* metas : {kNumeric, kBitwise, kArithmetic, kOthers}) {
+  for (const Metas* metas : {kNumeric, kBitwise, kMoving, kArithmetic, kOthers}) {
     if (auto found = metas->find(overload); found != metas->end()) {
       return &found->second;
     }
   }
   return nullptr;
+}
+
+bool has_plain_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  return op.native_meta != nullptr && is_plain(op, args);
 }
 
 void call_meta(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::jit::Stack& stack) {

@@ -301,7 +301,8 @@ void infer_by_lowering(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signat
 }
 
 void infer(const OpInfo& op, c10::ArrayRef<c10::IValue> args, Signature& signature) {
-  if (op.unstated || !infer_by_meta(op, args, signature)) {
+  bool is_stated = !op.unstated || has_plain_meta(op, args);
+  if (!is_stated || !infer_by_meta(op, args, signature)) {
     infer_by_lowering(op, args, signature);
   }
 }

@@ -38,6 +38,18 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
         *(torch.where(x > 0, x, 0.5), torch.where(x[:, :1] > 0, 1, x.int())),
         *(torch.where(x.t() > 0, x.t(), 0), torch.where(x[0, 0] > 0, x.t().half(), x.t())),
     ),
+    "truths": lambda x: (
+        *((x > 0).any(), (x > 0).all(1), x.int().any(0, keepdim=True), x.half().all()),
+    ),
+    "stacked": lambda x: (
+        *(torch.stack((x, x), 1), torch.stack((x > 0, x > 1), -1), torch.stack((x.t(), x.t()))),
+        *(torch.stack((x[0, 0], x[1, 1])), torch.cat((x.t(), x.t().half()), 1)),
+    ),
+    "masked": lambda x: (
+        *(x.masked_fill(x > 0, -1), x.masked_fill(x[:, :1] > 0, 2.5), x.t().tril(1)),
+        *(x.t().masked_fill(x.t() > 0, 0), (x > 0).triu(), x.half().masked_fill(x > 0, 1)),
+    ),
+    "powers": lambda x: (x**2, x.t().abs() ** 0.5, x.half() ** 3, (x > 0) ** True, x.int() ** 2),
     "normalised": lambda x: (
         F.layer_norm(x, x.shape[1:]),
         F.layer_norm(x.t(), x.shape[:1], x[:, 0]),
@@ -80,12 +92,19 @@ layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).to("tpu").e
 with torch.no_grad():
     y = layer(x).relu().mean() + (torch.arange(3, device="tpu") * 2 + 1).sum()
 y.item()
+mask = torch.stack([x > 0, x > 1]).any(0).tril()
+(torch.cat([x, x.masked_fill(mask, 0.0) ** 2]).isfinite().all() & mask.all()).item()
+x.gather(-1, x.argmax(-1, keepdim=True)).tolist()
 print("torch._dynamo" in sys.modules)
 """
 
 
 @pytest.mark.parametrize(
-    "name", ["cat", "in place", "softmax", "product", "reduced", "numbers and masks", "chosen"]
+    "name",
+    [
+        *("cat", "in place", "softmax", "product", "reduced", "numbers and masks", "chosen"),
+        *("truths", "masked"),
+    ],
 )
 def test_call_of_a_new_size_asks_no_python_of_pytorchs(name: str) -> None:
     CALLS[name](torch.randn(next(_SIZES), 5).to("tpu"))
@@ -122,6 +141,16 @@ MISTAKES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tensor, 
         torch.bmm,
         (torch.ones(2, 3, 3),) * 2,
         (torch.ones(2, 3, 3), torch.ones(2, 3, 3).half()),
+    ),
+    "stack": (
+        lambda x, y: torch.stack((x, y)),
+        (torch.ones(3, 4), torch.ones(3, 4)),
+        (torch.ones(3, 4), torch.ones(3, 5)),
+    ),
+    "masked": (
+        lambda x, y: x.masked_fill(y > 0, 1.0),
+        (torch.ones(3, 4), torch.ones(3, 4)),
+        (torch.ones(3, 4), torch.ones(3, 5)),
     ),
     "no kernel": (F.leaky_relu, (torch.ones(3),), (torch.ones(3, dtype=torch.int64),)),
 }
