@@ -105,7 +105,7 @@ at::Tensor& normal_(at::Tensor& self, double, double std, std::optional<at::Gene
   return self;
 }
 
-// A new dimension before which the tensors lie one after the other.
+// Of contiguous tensors of one shape and dtype; others are Python's.
 at::Tensor plain_stack(at::TensorList tensors, int64_t dim) {
   TORCH_CHECK(!tensors.empty(), "stack: no tensors");
   const at::Tensor& first = tensors[0];
@@ -120,6 +120,7 @@ at::Tensor plain_stack(at::TensorList tensors, int64_t dim) {
   return at::Tensor(at::detail::empty_meta(sizes, first.scalar_type()));
 }
 
+// Of floating point numbers whose shape the mask expands to; CPU's result is contiguous.
 at::Tensor plain_masked_fill(const at::Tensor& self, const at::Tensor& mask, const at::Scalar& value) {
   TORCH_CHECK(self.is_floating_point() && !value.isComplex() && mask.scalar_type() == at::kBool &&
                   at::is_expandable_to(mask.sizes(), self.sizes()),

@@ -12,7 +12,7 @@ namespace torchtpu {
 // asked, and `wanted` is then called with the GIL held.
 UserLine innermost_frame(bool (*wanted)(PyCodeObject*));
 
-// Whether the code of the innermost frame of the calling thread is `wanted`.
+// Whether the code of the innermost frame of the calling thread is `wanted`; the GIL as above.
 bool innermost_code_is(bool (*wanted)(PyCodeObject*));
 
 }  // namespace torchtpu
