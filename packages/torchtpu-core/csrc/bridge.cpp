@@ -23,4 +23,9 @@ void drop(const py::error_already_set& error) {
   }
 }
 
+bool may_refuse(PyObject* error_class) {
+  py::gil_scoped_acquire gil;
+  return PyErr_GivenExceptionMatches(error_class, PyExc_Exception) != 0;
+}
+
 }  // namespace torchtpu

@@ -278,14 +278,16 @@ void record_now(const OpInfo& op, const Record& record, const Args& args) {
     device = record();
   } catch (const py::error_already_set& error) {
     py::gil_scoped_acquire gil;
-    if (!bridge("is_host_only")(error.value()).cast<bool>()) {
+    if (may_refuse(error.type().ptr()) && !bridge("is_host_only")(error.value()).cast<bool>()) {
       reword(op, args(), error.value());
     }
     throw;
   } catch (python_error& error) {
     py::gil_scoped_acquire gil;
     error.persist();
-    reword(op, args(), py::none());
+    if (may_refuse(error.type)) {
+      reword(op, args(), py::none());
+    }
     throw;
   } catch (const c10::Error&) {
     py::gil_scoped_acquire gil;

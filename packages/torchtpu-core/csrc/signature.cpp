@@ -212,10 +212,14 @@ bool call_meta_kernel(const OpInfo& op, c10::ArrayRef<c10::IValue> args, torch::
     return false;
   } catch (python_error& error) {
     error.persist();
-    if (!cpu_takes(op, args)) {
+    if (!may_refuse(error.type) || !cpu_takes(op, args)) {
       throw;
     }
-  } catch (const std::exception&) {  // of C++, or of a meta kernel written in Python
+  } catch (const py::error_already_set& error) {  // of a meta kernel written in Python
+    if (!may_refuse(error.type().ptr()) || !cpu_takes(op, args)) {
+      throw;
+    }
+  } catch (const std::exception&) {
     if (!cpu_takes(op, args)) {
       throw;
     }
