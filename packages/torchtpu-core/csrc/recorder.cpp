@@ -106,13 +106,36 @@ bool run_prepared(const OpInfo& op, py::handle prepare, c10::ArrayRef<c10::IValu
   return true;
 }
 
+// Whether its out= is the only tensor that an op takes, as of torch.full.
+bool is_factory(const OpInfo& op) {
+  const auto& arguments = op.handle->schema().arguments();
+  return std::none_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+    return !argument.is_out() && argument.type()->str().find("Tensor") != std::string::npos;
+  });
+}
+
+// With CPU's warnings: its factories resize without one, but for arange, which has its own.
+void resize_out(const OpInfo& op, const at::Tensor& out, c10::IntArrayRef sizes) {
+  if (!is_factory(op)) {
+    at::native::resize_output(out, sizes);
+    return;
+  }
+  if (op.name.rfind("aten::arange.", 0) == 0 && out.numel() > 0) {
+    TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
+               " which does not match the computed number of elements ", sizes[0],
+               ". Note that this may occur as a result of rounding error. The out tensor will be "
+               "resized to a tensor of shape (", sizes[0], ",).");
+  }
+  out.resize_(sizes);
+}
+
 void resize_outs(const OpInfo& op, c10::ArrayRef<const at::Tensor*> written,
                  const Signature& signature) {
   for (size_t i = 0; i < written.size(); ++i) {
     const at::Tensor& out = *written[i];
     const TensorSpec& spec = signature.written[i];
     if (out.sizes() != c10::IntArrayRef(spec.sizes)) {
-      at::native::resize_output(out, spec.sizes);
+      resize_out(op, out, spec.sizes);
       if (out.strides() != c10::IntArrayRef(spec.strides)) {
         out.as_strided_(spec.sizes, spec.strides);
       }

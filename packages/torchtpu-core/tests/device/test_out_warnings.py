@@ -28,6 +28,30 @@ def test_out_that_is_resized_warns_once_in_cpus_words(call):
     assert said["tpu"] == said["cpu"]
 
 
+_FACTORIES = {
+    "arange": lambda out: torch.arange(2, 10, 2, out=out),
+    "fftfreq": lambda out: torch.fft.fftfreq(10, out=out),
+    "linspace": lambda out: torch.linspace(0, 1, 10, out=out),
+    "eye": lambda out: torch.eye(3, out=out),
+    "full": lambda out: torch.full((4,), 1.0, out=out),
+    "zeros": lambda out: torch.zeros(4, out=out),
+    "rand": lambda out: torch.rand(4, out=out),
+    "randperm": lambda out: torch.randperm(4, out=out),
+}
+
+
+@pytest.mark.parametrize("factory", _FACTORIES.values(), ids=_FACTORIES)
+def test_out_that_a_factory_resizes_warns_as_on_the_cpu(factory):
+    said = {}
+    for device in ("cpu", "tpu"):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            shape = factory(torch.empty(3, 2, device=device)).shape
+        texts = [str(warning.message).partition(" (Triggered")[0] for warning in found]
+        said[device] = (shape, texts)
+    assert said["tpu"] == said["cpu"]
+
+
 _OF_UNKNOWN_SIZE = {
     "nonzero": lambda x, out: torch.nonzero(x, out=out.long()),
     "masked_select": lambda x, out: torch.masked_select(x, x > 0, out=out),
