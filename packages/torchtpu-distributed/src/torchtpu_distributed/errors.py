@@ -47,5 +47,5 @@ class ProcessGroupError(TorchTPUError, ValueError):
 
 
 def in_words(error: BaseException) -> str:
-    """Class and text of an exception, as a traceback ends."""
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    """Class and text of an exception, as a traceback ends, for a sentence that goes on after it."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ").removesuffix(".")
