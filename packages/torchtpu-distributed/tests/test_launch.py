@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.distributed.launcher.api import _get_entrypoint_name
+from torch.distributed.run import config_from_args, parse_args
 from torchtpu_core.errors import TargetError
 from torchtpu_distributed import bound, launch
 
@@ -60,6 +62,15 @@ def test_hosts_meet_at_one_address():
     assert first[-3:] == ["train.py", "--lr", "1"]
     assert first[first.index("--nnodes") + 1] == "2"
     assert first[first.index("--max-restarts") + 1] == "3"
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_torchrun_calls_the_ranks_by_the_script(module):
+    chosen = launch.plan(2, None)
+    (command,) = launch.commands(chosen, ["train.py", "--lr", "1"], restarts=0, module=module)
+    config, entry, words = config_from_args(parse_args(command[3:]))
+    assert config.nproc_per_node == 2
+    assert _get_entrypoint_name(entry, words) == "train.py"
 
 
 def torchtpu(*words: str) -> list[str]:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that end with the one that started them, however that one ends.
 
-    python bound.py SIGNAL COMMAND...
+    python bound.py NAME SIGNAL PARENT COMMAND...
 
 runs a command that the kernel sends a signal when its parent has gone. A launcher that is killed
 by SIGKILL tells nobody, and its ranks, which may be stopped or deep in compiled code, cannot be
 relied on to look. Linux only; elsewhere the command runs as it is.
 
-Imports neither torch nor JAX, nor its own package: it is run as a file, to be quick.
+Imports neither torch nor JAX, nor its own package: it is run by itself, to be quick.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def end_with_parent_after_all() -> None:
         end_with_parent(signal.SIGKILL)
 
 
-def command(number: int, then: list[str], parent: int | None = None) -> list[str]:
+def command(number: int, then: list[str], name: str, parent: int | None = None) -> list[str]:
     """A command line that runs another one bound to its parent.
 
     The interpreter that binds it is isolated: nothing of this folder or of the user's settings
@@ -62,13 +62,17 @@ def command(number: int, then: list[str], parent: int | None = None) -> list[str
     Args:
         number: the signal that ends it.
         then: the command line.
+        name: of what it runs. The first word that is no option is what torchrun calls a command of
+            Python's by, as in `train.py FAILED`, so this file is the value of an option.
         parent: the process that will start it, if that is known.
     """
     if not IS_POSSIBLE:
         return then
-    return [sys.executable, "-I", "-S", __file__, str(int(number)), str(parent or ""), *then]
+    here = f"-cexec(open({__file__!r}).read())"
+    return [sys.executable, "-I", "-S", here, name, str(int(number)), str(parent or ""), *then]
 
 
 if __name__ == "__main__":
-    end_with_parent(int(sys.argv[1]), int(sys.argv[2]) if sys.argv[2] else None)
-    os.execvp(sys.argv[3], sys.argv[3:])
+    _, _, signal_number, parent_id, *words = sys.argv
+    end_with_parent(int(signal_number), int(parent_id) if parent_id else None)
+    os.execvp(words[0], words)

@@ -109,7 +109,7 @@ def commands(
     common = [sys.executable, "-m", _LAUNCHER, "--max-restarts", str(restarts)]
     common += ["--nproc-per-node", str(chosen.per_host)]
     rank = [sys.executable, "-u", *(["-m"] if module else []), *script]
-    tail = ["--no-python", *bound.command(signal.SIGKILL, rank)]
+    tail = ["--no-python", *bound.command(signal.SIGKILL, rank, script[0])]
     if chosen.hosts == 1:
         return [[*common, "--standalone", *tail]]
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -141,7 +141,7 @@ def run(chosen: Plan, script: Sequence[str], *, restarts: int = 0, module: bool 
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for command in commands(chosen, script, restarts=restarts, module=module):
-            whole = bound.command(signal.SIGTERM, command, os.getpid())
+            whole = bound.command(signal.SIGTERM, command, _LAUNCHER, os.getpid())
             launchers.append(
                 subprocess.Popen(whole, env=environment(chosen), start_new_session=True)
             )
