@@ -81,11 +81,31 @@ def serve_whole_group(caller: Mapping[str, Any], backend: Any) -> None:
     group, name = caller.get("pg"), str(caller.get("backend"))
     if not isinstance(group, dist.ProcessGroup):
         return
+    _give_ranks(group, caller["global_ranks_in_group"])
     kind = dist.ProcessGroup.BackendType.CUSTOM
     if name == dist.Backend.UNDEFINED:
         group._register_backend(torch.device("cpu"), kind, backend)
     if name == dist.Backend.UNDEFINED or ":" in name:
         group._set_default_backend(kind)
+
+
+def _give_ranks(group: dist.ProcessGroup, ranks: list[int]) -> None:
+    """Let gloo know the ranks of a default group, without which a split of it may end the process.
+
+    PyTorch gives it none. Of the backends of gloo in a process only the first then knows them, and
+    here that is one of ours.
+
+    Args:
+        group: the group, with the backends it has so far.
+        ranks: torch's list for those that it gets after this one; empty for a default group.
+    """
+    if ranks:
+        return
+    ranks.extend(range(group.size()))
+    for device in group._device_types:
+        found = group._get_backend(device)
+        if isinstance(found, dist.ProcessGroupGloo):
+            found.options.global_ranks_in_group = ranks
 
 
 def make(

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`split_group` of default groups that have a backend of gloo."""
+
+from __future__ import annotations
+
+
+def test_parts_of_a_group_with_gloo_reduce_tensors_of_both_devices(run_scripts):
+    for rank in run_scripts("split_groups.py"):
+        assert rank.returncode == 0, rank.stderr
+        assert rank.stdout.splitlines().count("[2.0, 2.0]") == 4
