@@ -3,8 +3,12 @@
 
 #include "restless.h"
 
+#include <algorithm>
+
 namespace torchtpu {
 namespace {
+
+constexpr size_t kShortest = 3;  // trace that is worth one program at first sight
 
 // What is to be built, each once.
 class Requests {
@@ -18,6 +22,9 @@ class Requests {
       calls_.emplace_back(trace.nodes[0].signature, trace.nodes[0].line);
     }
   }
+
+  const py::list& descriptions() const { return descriptions_; }
+  const auto& keys() const { return keys_; }
 
   bool build() {
     if (keys_.size() < 2) {
@@ -65,6 +72,20 @@ void count(const Node& node, Holders& holders) {
   }
 }
 
+// Calls `use` with each of `nodes` as a trace of its own, laid out as when its turn comes to run alone.
+template <class Use>
+void each_alone(c10::DeviceIndex device, std::span<Node> nodes, Holders& holders, const Use& use) {
+  Trace alone;
+  alone.device = device;
+  for (Node& node : nodes) {
+    count(node, holders);
+    alone.nodes.push_back(std::move(node));
+    use(alone, lay_out_ahead(alone, holders));
+    node = std::move(alone.nodes[0]);
+    alone.nodes.clear();
+  }
+}
+
 }  // namespace
 
 bool build_ahead(const Trace& current, const TraceLayout& layout, std::span<Node> rest) {
@@ -75,19 +96,47 @@ bool build_ahead(const Trace& current, const TraceLayout& layout, std::span<Node
   for (const ValuePtr& operand : layout.operands) {
     holders[operand.get()] += 1;
   }
-  Trace alone;
-  alone.device = current.device;
-  for (Node& node : rest) {
-    count(node, holders);
-    alone.nodes.push_back(std::move(node));
-    TraceLayout later = lay_out_ahead(alone, holders);
+  each_alone(current.device, rest, holders, [&](Trace& alone, TraceLayout later) {
     if (!find_program(alone, later)) {
       requests.add(alone, later);
     }
-    node = std::move(alone.nodes[0]);
-    alone.nodes.clear();
-  }
+  });
   return requests.build();
+}
+
+bool build_at_first_sight(Trace& trace, FlushReason reason) {
+  FirstSights& sights = trace.journal.first_sights();
+  if (trace.nodes.size() < kShortest || !sights.pay()) {
+    return false;
+  }
+  Requests requests(trace.journal.epoch());
+  Holders holders;
+  each_alone(trace.device, trace.nodes, holders, [&](Trace& alone, TraceLayout layout) {
+    if (!find_program(alone, layout)) {
+      requests.add(alone, layout);
+    }
+  });
+  size_t again = std::count_if(requests.keys().begin(), requests.keys().end(),
+                               [&](const auto& key) { return sights.has(key.first.hash); });
+  size_t least = again + std::max(kShortest, trace.nodes.size() / 2);
+  sights.came_again(again);
+  if (requests.keys().size() < least) {
+    return false;
+  }
+  TraceLayout layout = lay_out(trace);
+  py::object made = bridge("build_at_first_sight")(describe_trace(trace, layout), requests.descriptions(),
+                                                   least, name_of(reason));
+  if (made.is_none()) {
+    return false;
+  }
+  auto program = std::make_shared<Program>();
+  program->fill(std::move(made));
+  run_counters().compiles.fetch_add(1);
+  add_program(layout.key, layout.liveness, std::move(program));
+  for (const auto& [key, liveness] : requests.keys()) {
+    sights.add(key.hash);
+  }
+  return true;
 }
 
 }  // namespace torchtpu

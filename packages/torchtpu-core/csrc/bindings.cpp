@@ -53,16 +53,17 @@ py::list flush_records() {
 }
 
 void bind_fusion(py::module_& m) {
-  m.def("set_fusion_policy", [](bool background, int sightings, int patience, int64_t max_ops,
-                                int64_t max_held_bytes) {
+  m.def("set_fusion_policy", [](bool background, int sightings, int at_first_sight,
+                                int patience, int64_t max_ops, int64_t max_held_bytes) {
     FusionPolicy& policy = fusion_policy();
     policy.background = background;
     policy.sightings = sightings;
+    policy.at_first_sight = at_first_sight;
     policy.patience = patience;
     policy.max_ops = max_ops;
     policy.max_held_bytes = max_held_bytes;
-  }, py::arg("background"), py::arg("sightings"), py::arg("patience"), py::arg("max_ops"),
-        py::arg("max_held_bytes"));
+  }, py::arg("background"), py::arg("sightings"), py::arg("at_first_sight"), py::arg("patience"),
+        py::arg("max_ops"), py::arg("max_held_bytes"));
   m.def("optimizer_stepped", [] { flush_all(FlushReason::kOptimizerStep); });
   m.def("flush", [] { flush_all(FlushReason::kUser); });
   m.def("log_flushes", &log_flushes);

@@ -125,6 +125,11 @@ bool Journal::varies(const SeenStream& stream) {
 
 bool Journal::varies() { return varies(seen()); }
 
+bool Journal::is_new() {
+  SeenStream& stream = seen();
+  return stream.count == 0 && !varies(stream);
+}
+
 bool Journal::repeats() { return is_worth_one(seen()); }
 
 bool Journal::may_have_program() {
@@ -207,6 +212,7 @@ void Journal::end(FlushReason reason) {
 void Journal::reset() {
   forget_streams();
   credit_ = Credit();
+  first_sights_ = FirstSights();
   immediate_ = false;
   misses_ = 0;
   pause_ = paused_ = 0;

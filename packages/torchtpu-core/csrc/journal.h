@@ -9,6 +9,7 @@
 #pragma once
 
 #include "credit.h"
+#include "first_sights.h"
 #include "flush_log.h"
 #include "loops.h"
 #include "order.h"
@@ -33,6 +34,7 @@ struct FusionPolicy {
   std::atomic<int64_t> max_ops{4096};          // of a trace
   std::atomic<int64_t> max_held_bytes{1 << 30};  // memory only the trace still holds
   std::atomic<int> sightings{1};               // of a stream before it is compiled
+  std::atomic<int> at_first_sight{32};         // ops of one that is compiled before, at most
   std::atomic<int> patience{3};                // unknown streams in a row until ops run at once
 };
 FusionPolicy& fusion_policy();
@@ -82,6 +84,8 @@ class Journal {
   int64_t operand_bytes() const { return operand_bytes_; }
   void forgive_operand_bytes(int64_t bytes) { operand_bytes_ = bytes; }
 
+  // Whether no stream like the present one was seen before, nor several that differ in sizes only.
+  bool is_new();
   // Whether a stream like the present one was seen before.
   bool repeats();
   // Whether it will probably go on to come.
@@ -91,6 +95,7 @@ class Journal {
   // Whether the present stream may have a program on disk, or get one now.
   bool may_have_program();
   Pieces& pieces() { return pieces_; }
+  FirstSights& first_sights() { return first_sights_; }
   // A program for all of the present stream was asked for.
   void asked();
   // The present stream ran as one program.
@@ -132,6 +137,7 @@ class Journal {
   Order order_;
   std::unordered_map<uint64_t, Kinship> kin_;  // by site
   Credit credit_;
+  FirstSights first_sights_;
   Loops loops_;
   Rounds rounds_;
   Pieces pieces_;

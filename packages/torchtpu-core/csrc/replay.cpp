@@ -342,6 +342,22 @@ bool run_whole(Trace& trace, FlushRecord& record, std::shared_ptr<Program>& pend
   return run_as_one(trace, layout, *program);
 }
 
+// Runs a short trace as one program although it was never seen before, if that takes fewer programs. The
+// first step of an optimizer, which makes its state, will not come again.
+bool run_at_first_sight(Trace& trace, FlushReason reason) {
+  const FusionPolicy& policy = fusion_policy();
+  bool may_be = reason != FlushReason::kOptimizerStep &&
+                trace.journal.length() <= policy.at_first_sight.load(std::memory_order_relaxed) &&
+                policy.sightings.load(std::memory_order_relaxed) <= 1 && trace.journal.is_new() &&
+                std::none_of(trace.nodes.begin(), trace.nodes.end(), has_failed_input);
+  if (!may_be || !build_at_first_sight(trace, reason)) {
+    return false;
+  }
+  TraceLayout layout = lay_out(trace);
+  auto program = find_program(trace, layout);
+  return program && program->ready() && run_as_one(trace, layout, *program);
+}
+
 // What an op that did not run would have written has the contents it had before, unless they went
 // with the operand's memory: the script may catch the error and go on, as after an error at its line.
 void take_contents_before(const Node& node, NodeOutput& output) {
@@ -382,7 +398,7 @@ void run_single(Trace& trace) { run_alone(trace); }
 
 void run_together(Trace& trace, FlushRecord& record) {
   std::shared_ptr<Program> pending;
-  if (run_whole(trace, record, pending)) {
+  if (run_whole(trace, record, pending) || (!pending && run_at_first_sight(trace, record.reason))) {
     trace.journal.hit();
     return;
   }

@@ -81,6 +81,7 @@ def _threads_that_compile(monkeypatch, step) -> list[str]:
 
 
 def test_ops_of_a_new_stream_are_compiled_side_by_side_and_none_in_vain(monkeypatch):
+    fused.configure(at_first_sight=0)
     with torch.tpu.set_eager_mode("strict"):
         _trainer("tpu", width=29)()  # what does not depend on the width
         wanted = len(_threads_that_compile(monkeypatch, _trainer("tpu", width=31)))
@@ -93,6 +94,7 @@ def test_ops_of_a_new_stream_are_compiled_side_by_side_and_none_in_vain(monkeypa
 
 
 def test_op_that_cannot_be_compiled_beside_others_fails_at_its_own_line(monkeypatch):
+    fused.configure(at_first_sight=0)
     x = torch.ones(3, 37, device="tpu")
     compile_function = compiling.compile_function
 
@@ -139,6 +141,7 @@ def test_bags_of_one_size_have_cpus_values_and_gradients(mode, padding_idx):
 
 
 def test_stream_met_once_is_not_compiled_and_met_twice_is():
+    fused.configure(at_first_sight=0)
     x = torch.ones(3, 7, device="tpu")
     x.sum().item()
 

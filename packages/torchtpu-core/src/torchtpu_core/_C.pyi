@@ -67,7 +67,12 @@ class PendingProgram:
     def refuse(self) -> None: ...
 
 def set_fusion_policy(
-    background: bool, sightings: int, patience: int, max_ops: int, max_held_bytes: int
+    background: bool,
+    sightings: int,
+    at_first_sight: int,
+    patience: int,
+    max_ops: int,
+    max_held_bytes: int,
 ) -> None: ...
 def optimizer_stepped() -> None: ...
 def flush() -> None: ...

@@ -48,13 +48,20 @@ def user_line() -> str:
 
 
 def set_fusion_policy(
-    *, background: bool, sightings: int, patience: int, max_ops: int, max_held_bytes: int
+    *,
+    background: bool,
+    sightings: int,
+    at_first_sight: int,
+    patience: int,
+    max_ops: int,
+    max_held_bytes: int,
 ) -> None:
     """How a mode that does not flush each op cuts the stream of ops into programs.
 
     Args:
         background: compile on a thread of its own while ops run one by one.
         sightings: how often a stream must have been met before it is compiled.
+        at_first_sight: operators in a stream that is compiled although it is new, at most.
         patience: unknown streams in a row after which ops run when they are called.
         max_ops: operators in one program.
         max_held_bytes: device memory that only recorded, unfinished work may hold.
@@ -64,6 +71,7 @@ def set_fusion_policy(
     _C.set_fusion_policy(
         background=background,
         sightings=sightings,
+        at_first_sight=at_first_sight,
         patience=patience,
         max_ops=max_ops,
         max_held_bytes=max_held_bytes,

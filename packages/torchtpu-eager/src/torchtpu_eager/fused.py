@@ -29,6 +29,8 @@ class FusionOptions:
             waits for the compiler.
         sightings: how often a stream of ops must have been met before it is compiled, at least,
             as those that seldom come wait longer; 0 compiles each at once.
+        at_first_sight: operators in a stream that is compiled at once although it is new, if
+            most of them have no program of their own: one is soon made; 0: none.
         patience: unknown streams in a row after which ops run when they are called, until
             a stream repeats.
         max_ops: operators in one program.
@@ -37,6 +39,7 @@ class FusionOptions:
 
     background: bool = True
     sightings: int = 1
+    at_first_sight: int = 32
     patience: int = 3
     max_ops: int = 4096
     max_held_bytes: int = 1 << 30
@@ -44,6 +47,7 @@ class FusionOptions:
     def __post_init__(self) -> None:
         for name, least in (
             ("sightings", 0),
+            ("at_first_sight", 0),
             ("patience", 1),
             ("max_ops", 1),
             ("max_held_bytes", 0),

@@ -16,6 +16,7 @@ from torchtpu_core.runtime.collector import keep_interrupts, uncollected
 from torchtpu_core.runtime.untraced import untraced
 
 _HEAVY = {
+    "build_at_first_sight": "first_sight",
     "build_group": "groups",
     "build_program": "programs",
     "build_side_by_side": "background",

@@ -55,8 +55,14 @@ _by_calls: Counter[tuple[str, int]] = Counter()
 _warned: set[str] = set()
 
 
-def note_compile(description: Description, reason: str) -> None:
-    """Remember that a program was asked for, and why."""
+def note_compile(description: Description, reason: str, *, again: bool = True) -> None:
+    """Remember that a program was asked for, and why.
+
+    Args:
+        description: its trace.
+        reason: why that ended.
+        again: the trace came back. One that is new tells nothing about a script that recompiles.
+    """
     nodes = description["nodes"]
     ops = [_words(node) for node in nodes]
     line = _last_line(nodes)
@@ -71,6 +77,12 @@ def note_compile(description: Description, reason: str) -> None:
             reason,
             f": {event.difference}" if event.difference else "",
         )
+    if again:
+        _count(nodes, line, event)
+
+
+def _count(nodes: list[dict[str, Any]], line: str, event: CompileEvent) -> None:
+    """Warn once of a place that programs are asked for again and again."""
     place = line or nodes[-1]["name"]
     _by_line[place] += 1
     calls = place, hash(tuple((node["name"], node["line"]) for node in nodes))

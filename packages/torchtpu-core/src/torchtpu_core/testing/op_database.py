@@ -150,7 +150,12 @@ def _recording() -> Iterator[None]:
     """Nothing is launched before a result is read."""
     # A stream is compiled when it is first met, and the script waits for it.
     _C.set_fusion_policy(
-        background=False, sightings=0, patience=1, max_ops=4096, max_held_bytes=1 << 30
+        background=False,
+        sightings=0,
+        at_first_sight=0,
+        patience=1,
+        max_ops=4096,
+        max_held_bytes=1 << 30,
     )
     _C.set_mode(present=True, flush_each=False, synchronous=False)
     try:
