@@ -104,9 +104,8 @@ bool build_ahead(const Trace& current, const TraceLayout& layout, std::span<Node
   return requests.build();
 }
 
-bool build_at_first_sight(Trace& trace, FlushReason reason) {
-  FirstSights& sights = trace.journal.first_sights();
-  if (trace.nodes.size() < kShortest || !sights.pay()) {
+bool build_at_first_sight(Trace& trace, const FlushRecord& record) {
+  if (trace.nodes.size() < kShortest) {
     return false;
   }
   Requests requests(trace.journal.epoch());
@@ -116,16 +115,16 @@ bool build_at_first_sight(Trace& trace, FlushReason reason) {
       requests.add(alone, layout);
     }
   });
+  FirstSights& sights = trace.journal.first_sights();
   size_t again = std::count_if(requests.keys().begin(), requests.keys().end(),
                                [&](const auto& key) { return sights.has(key.first.hash); });
   size_t least = again + std::max(kShortest, trace.nodes.size() / 2);
-  sights.came_again(again);
   if (requests.keys().size() < least) {
     return false;
   }
   TraceLayout layout = lay_out(trace);
   py::object made = bridge("build_at_first_sight")(describe_trace(trace, layout), requests.descriptions(),
-                                                   least, name_of(reason));
+                                                   least, name_of(record.reason));
   if (made.is_none()) {
     return false;
   }

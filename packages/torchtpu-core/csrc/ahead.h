@@ -21,6 +21,6 @@ bool build_ahead(const Trace& current, const TraceLayout& layout, std::span<Node
 // of their own; whether it did. XLA takes a fraction of the time for it that it takes for one program per op.
 // Each op counts once: a script whose traces always differ has the programs of its ops from then on. The
 // GIL is held.
-bool build_at_first_sight(Trace& trace, FlushReason reason);
+bool build_at_first_sight(Trace& trace, const FlushRecord& record);
 
 }  // namespace torchtpu

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops that programs of short new streams were built for, and whether such programs pay.
+// Which short new streams are worth a program of their own when they are first met.
 //
-// One program for a stream takes XLA a fraction of the time of one for each of its ops. But where no
-// stream ever comes back, as in a script of random choices, its ops come in others and get programs of their
-// own after all: then both were compiled.
+// One program for a stream takes XLA a fraction of the time of one for each of its ops. But where streams of
+// ever other calls end at one line, as in a script of random choices, none comes back, and their ops are
+// met in others and get programs of their own after all.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <unordered_set>
 
@@ -13,28 +14,25 @@ namespace torchtpu {
 
 class FirstSights {
  public:
-  // Whether they pay: few of their ops came in other streams.
-  bool pay() const { return kOften * again_ <= seen_ + kAtFirst; }
-
+  // Notes that a new stream ends at a line; whether it is the first.
+  bool is_first_at(uint64_t line) { return noted(lines_, line); }
+  // Whether a program was made for a stream with this op.
   bool has(uint64_t op) const { return ops_.count(op) != 0; }
-  void add(uint64_t op) {
-    if (ops_.size() > kMost) {
-      ops_.clear();
-    }
-    ops_.insert(op);
-    ++seen_;
-  }
-  // So many of them came again.
-  void came_again(uint64_t count) { again_ += count; }
+  void add(uint64_t op) { noted(ops_, op); }
 
  private:
-  static constexpr uint64_t kOften = 4;     // one op of so many
-  static constexpr uint64_t kAtFirst = 8;   // the first few tell little
+  using Hashes = std::unordered_set<uint64_t>;
   static constexpr size_t kMost = 1 << 16;  // remembered; then all are forgotten
 
-  std::unordered_set<uint64_t> ops_;  // by hash
-  uint64_t seen_ = 0;
-  uint64_t again_ = 0;
+  static bool noted(Hashes& known, uint64_t hash) {
+    if (known.size() > kMost) {
+      known.clear();
+    }
+    return known.insert(hash).second;
+  }
+
+  Hashes lines_;
+  Hashes ops_;
 };
 
 }  // namespace torchtpu

@@ -33,6 +33,10 @@ constexpr uint64_t squared(uint64_t base, int times) {
 }
 constexpr uint64_t kBaseToRecent = squared(kBase, 5);
 
+uint64_t hash_of(const UserLine& line) {
+  return reinterpret_cast<uint64_t>(line.code) ^ static_cast<uint64_t>(line.instruction);
+}
+
 }  // namespace
 
 FusionPolicy& fusion_policy() {
@@ -67,8 +71,7 @@ void Journal::note(Node& node) {
     output.value->place = (static_cast<uint64_t>(length_) << 16) | index++;
   }
   ++length_;
-  auto line = reinterpret_cast<uint64_t>(node.line.code) ^ static_cast<uint64_t>(node.line.instruction);
-  uint64_t call = mixed(mixed(0, reinterpret_cast<uint64_t>(node.signature->op)), line);
+  uint64_t call = mixed(mixed(0, reinterpret_cast<uint64_t>(node.signature->op)), hash_of(node.line));
   site_ = mixed(site_, call);
   uint64_t& oldest = calls_[next_call_++ % kRecent];
   recent_ = recent_ * kBase + call - oldest * kBaseToRecent;
@@ -125,9 +128,12 @@ bool Journal::varies(const SeenStream& stream) {
 
 bool Journal::varies() { return varies(seen()); }
 
-bool Journal::is_new() {
+bool Journal::is_first_at(const UserLine& line) {
   SeenStream& stream = seen();
-  return stream.count == 0 && !varies(stream);
+  if (stream.count > 0 || varies(stream)) {
+    return false;
+  }
+  return first_sights_.is_first_at(hash_of(line)) || kin_[site_].sizes > 0;
 }
 
 bool Journal::repeats() { return is_worth_one(seen()); }

@@ -34,7 +34,7 @@ struct FusionPolicy {
   std::atomic<int64_t> max_ops{4096};          // of a trace
   std::atomic<int64_t> max_held_bytes{1 << 30};  // memory only the trace still holds
   std::atomic<int> sightings{1};               // of a stream before it is compiled
-  std::atomic<int> at_first_sight{32};         // ops of one that is compiled before, at most
+  std::atomic<int> at_first_sight{16};         // ops of one that is compiled before, at most
   std::atomic<int> patience{3};                // unknown streams in a row until ops run at once
 };
 FusionPolicy& fusion_policy();
@@ -84,8 +84,9 @@ class Journal {
   int64_t operand_bytes() const { return operand_bytes_; }
   void forgive_operand_bytes(int64_t bytes) { operand_bytes_ = bytes; }
 
-  // Whether no stream like the present one was seen before, nor several that differ in sizes only.
-  bool is_new();
+  // Whether the present stream is new and probably no chance: no other new one ended at this line, or just
+  // one of the same calls.
+  bool is_first_at(const UserLine& line);
   // Whether a stream like the present one was seen before.
   bool repeats();
   // Whether it will probably go on to come.

@@ -344,13 +344,13 @@ bool run_whole(Trace& trace, FlushRecord& record, std::shared_ptr<Program>& pend
 
 // Runs a short trace as one program although it was never seen before, if that takes fewer programs. The
 // first step of an optimizer, which makes its state, will not come again.
-bool run_at_first_sight(Trace& trace, FlushReason reason) {
+bool run_at_first_sight(Trace& trace, const FlushRecord& record) {
   const FusionPolicy& policy = fusion_policy();
-  bool may_be = reason != FlushReason::kOptimizerStep &&
+  bool may_be = record.reason != FlushReason::kOptimizerStep &&
                 trace.journal.length() <= policy.at_first_sight.load(std::memory_order_relaxed) &&
-                policy.sightings.load(std::memory_order_relaxed) <= 1 && trace.journal.is_new() &&
+                policy.sightings.load(std::memory_order_relaxed) <= 1 && trace.journal.is_first_at(record.line) &&
                 std::none_of(trace.nodes.begin(), trace.nodes.end(), has_failed_input);
-  if (!may_be || !build_at_first_sight(trace, reason)) {
+  if (!may_be || !build_at_first_sight(trace, record)) {
     return false;
   }
   TraceLayout layout = lay_out(trace);
@@ -398,7 +398,7 @@ void run_single(Trace& trace) { run_alone(trace); }
 
 void run_together(Trace& trace, FlushRecord& record) {
   std::shared_ptr<Program> pending;
-  if (run_whole(trace, record, pending) || (!pending && run_at_first_sight(trace, record.reason))) {
+  if (run_whole(trace, record, pending) || (!pending && run_at_first_sight(trace, record))) {
     trace.journal.hit();
     return;
   }

@@ -60,7 +60,7 @@ def test_ops_have_programs_of_their_own_in_the_next_new_stream(x):
     assert _programs(lambda: x.log1p().sqrt().exp().cpu()) == (3, 0)
 
 
-def test_where_the_ops_come_again_in_other_streams_all_run_op_by_op(x):
+def test_other_streams_that_end_at_the_same_line_run_op_by_op(x):
     calls = [torch.exp, torch.log1p, torch.sqrt, torch.sin, torch.cos, torch.tanh, torch.neg]
     new = [torch.erf, torch.atan, torch.expm1]
 

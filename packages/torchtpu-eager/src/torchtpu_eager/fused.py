@@ -39,7 +39,7 @@ class FusionOptions:
 
     background: bool = True
     sightings: int = 1
-    at_first_sight: int = 32
+    at_first_sight: int = 16
     patience: int = 3
     max_ops: int = 4096
     max_held_bytes: int = 1 << 30
