@@ -33,7 +33,7 @@ constexpr uint64_t squared(uint64_t base, int times) {
 }
 constexpr uint64_t kBaseToRecent = squared(kBase, 5);
 
-uint64_t hash_of(const UserLine& line) {
+uint64_t hash_of_line(const UserLine& line) {
   return reinterpret_cast<uint64_t>(line.code) ^ static_cast<uint64_t>(line.instruction);
 }
 
@@ -71,7 +71,7 @@ void Journal::note(Node& node) {
     output.value->place = (static_cast<uint64_t>(length_) << 16) | index++;
   }
   ++length_;
-  uint64_t call = mixed(mixed(0, reinterpret_cast<uint64_t>(node.signature->op)), hash_of(node.line));
+  uint64_t call = mixed(mixed(0, reinterpret_cast<uint64_t>(node.signature->op)), hash_of_line(node.line));
   site_ = mixed(site_, call);
   uint64_t& oldest = calls_[next_call_++ % kRecent];
   recent_ = recent_ * kBase + call - oldest * kBaseToRecent;
@@ -133,7 +133,7 @@ bool Journal::is_first_at(const UserLine& line) {
   if (stream.count > 0 || varies(stream)) {
     return false;
   }
-  return first_sights_.is_first_at(hash_of(line)) || kin_[site_].sizes > 0;
+  return first_sights_.is_first_at(hash_of_line(line)) || kin_[site_].sizes > 0;
 }
 
 bool Journal::repeats() { return is_worth_one(seen()); }
