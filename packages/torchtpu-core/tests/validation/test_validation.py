@@ -64,6 +64,14 @@ def test_rows_looked_up_last_are_all_modelled() -> None:
     assert by_row(found).median <= 0.15
 
 
+def test_rows_of_other_libraries_are_all_modelled() -> None:
+    found = compare(read_rows(PUBLISHED / "latest_rows.csv"), read_specs(PUBLISHED / "specs"))
+    assert len(found) == 35
+    assert all(item.predicted is not None for item in found)
+    assert by_row(found).median <= 0.10
+    assert by_row(found).within >= 0.85
+
+
 def test_spec_with_a_mistake_is_the_reason_of_its_rows(small) -> None:
     rows, specs = small
     (specs / "c.toml").write_text("rows = ['C']\n[hardware]\nchip = 'v6e'\n[copi]\nbytes = 1\n")
