@@ -215,3 +215,36 @@ def test_accumulated_gradients_take_a_sum_and_the_activations_of_one_part() -> N
     assert parts["activations"] == whole["activations"] / 4
     assert parts["temporaries"] == whole["temporaries"] / 4
     assert parts["optimizer state"] == whole["optimizer state"]
+
+
+def test_gradients_have_the_type_of_their_parameters() -> None:
+    train = replace(SPEC.train, batch_per_chip=8, gradient_accumulation_steps=4)
+    wide = replace(SPEC, hardware=replace(SPEC.hardware, slices=2), train=train)
+    narrow = replace(wide, train=replace(train, weight_bytes=2))
+    assert memory_of(narrow)["gradients"] == memory_of(wide)["gradients"] / 2
+    before, after = predict_step(wide).parts, predict_step(narrow).parts
+    assert after["gradient sums"] == pytest.approx(before["gradient sums"] / 2)
+    assert after["exposed dcn"] == pytest.approx(before["exposed dcn"] / 2, rel=0.01)
+    # Moments of 8 bytes are read and written; weights as well, and gradients read.
+    assert after["optimizer"] / before["optimizer"] == pytest.approx((16 + 6) / (16 + 12))
+
+
+def test_adafactor_reads_a_gradient_three_times() -> None:
+    times = {
+        optimizer: predict_step(replace(SPEC, train=replace(SPEC.train, **keys))).parts["optimizer"]
+        for optimizer, keys in {
+            "adafactor": {"optimizer": "adafactor", "state_bytes": 0},
+            "sgd": {"optimizer": "sgd", "state_bytes": 0},
+        }.items()
+    }
+    assert times["adafactor"] / times["sgd"] == pytest.approx((8 + 3 * 4) / (8 + 4))
+
+
+def test_logits_in_bfloat16_take_half_the_traffic_of_float32() -> None:
+    narrow = replace(SPEC, train=replace(SPEC.train, logits_dtype="bfloat16"))
+    tokens = 2 * 4096
+    saved_s = 4 * tokens * 32000 * 2 / (2765e9 * 0.867)
+    saved = predict_step(SPEC).parts["vocabulary"] - predict_step(narrow).parts["vocabulary"]
+    assert saved == pytest.approx(saved_s)
+    with pytest.raises(ValueError, match="logits_dtype"):
+        replace(SPEC.train, logits_dtype="fp8")

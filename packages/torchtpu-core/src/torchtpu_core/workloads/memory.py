@@ -14,8 +14,7 @@ from torchtpu_core.workloads.layers import Layer, layers_of
 from torchtpu_core.workloads.meshes import sizes_of, slice_of
 from torchtpu_core.workloads.spec import Model, Spec, Train
 
-LOGIT_BYTES = 4
-GRADIENT_BYTES = 4
+SCORE_BYTES = 4
 LAYERS_GATHERED = 2
 
 
@@ -41,16 +40,16 @@ def memory_of(spec: Spec) -> dict[str, float]:
     kept = sum(layer.count * kept_bytes(layer, train, model) for layer in layers) / stages
     found["activations"] = 0.0 if train.offload else kept * tokens
     widest = max(max(m.n * m.uses for m in layer.matrices) for layer in layers)
-    logits = tokens * model.vocab * LOGIT_BYTES
+    logits = tokens * model.vocab * train.logit_bytes
     inside = 2 * widest * tokens * train.activation_bytes
     if not train.flash_attention:
         heads = max(layer.heads for layer in layers)
-        inside += heads * tokens * train.sequence * (LOGIT_BYTES + train.activation_bytes)
+        inside += heads * tokens * train.sequence * (SCORE_BYTES + train.activation_bytes)
     found["temporaries"] = max(inside, logits)
     if train.backward:
         # The sum of the parts so far lies beside the gradients of the next.
         sums = 2 if train.gradient_accumulation_steps > 1 else 1
-        found["gradients"] = sums * own * GRADIENT_BYTES
+        found["gradients"] = sums * own * train.gradient_bytes
         found["optimizer state"] = own * train.state_bytes
     return found
 

@@ -219,6 +219,9 @@ STATE_BYTES = {
     "adafactor": 0,
     "sgd": 0,
 }
+#: How often an update reads the gradient, if not once. Adafactor (arXiv:1804.04235, algorithm 4):
+#: for the factored moments, for the size of the update that they make, and for the update.
+GRADIENT_READS = {"adafactor": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +245,9 @@ class Train:
         state_bytes: bytes per parameter of the optimizer's state; -1 is what it keeps in
             float32: 8 with adam, 4 with one moment, 0 with sgd and adafactor's factored moments.
         weight_bytes: bytes per stored parameter.
-        grad_bytes: bytes per gradient element where gradients are exchanged over DCN.
+        grad_bytes: bytes per gradient element where gradients are exchanged over DCN; those of a
+            stored parameter if 0.
+        logits_dtype: of the logits and their gradient: f32 or bf16.
         flash_attention: a kernel keeps the scores in VMEM; without one, all pairs of queries
             and keys, masked ones too, go through HBM.
         fused_attention_backward: one kernel makes all gradients of attention; of two, one for
@@ -264,7 +269,8 @@ class Train:
     optimizer: str = "adam"
     state_bytes: int = -1
     weight_bytes: int = 4
-    grad_bytes: int = 4
+    grad_bytes: int = 0
+    logits_dtype: str = "f32"
     flash_attention: bool = True
     fused_attention_backward: bool = True
     one_hot_embedding: bool = False
@@ -280,11 +286,12 @@ class Train:
                 f" Use {', '.join(REMAT_POLICIES)}, or an empty string and the list `saved`."
             )
         object.__setattr__(self, "saved", kept_names(self.saved))
-        for key in ("dtype", "quantization", "optimizer"):
+        for key in ("dtype", "quantization", "optimizer", "logits_dtype"):
             word = getattr(self, key).lower()
             object.__setattr__(self, key, ALIASES.get(word, word))
         check_word("quantization", self.quantization, ("none", "int8", "fp8"))
         check_word("dtype", self.dtype, ("bf16", "f32"))
+        check_word("logits_dtype", self.logits_dtype, ("bf16", "f32"))
         check_word("optimizer", self.optimizer, STATE_BYTES)
         if self.state_bytes < 0:
             object.__setattr__(self, "state_bytes", STATE_BYTES[self.optimizer])
@@ -299,6 +306,22 @@ class Train:
     def activation_bytes(self) -> int:
         """Bytes of an element of an activation, and of a weight where it is used."""
         return ELEMENT_BYTES[self.dtype]
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of an element of a gradient on a chip: it has the type of its parameter."""
+        return self.weight_bytes
+
+    @property
+    def update_bytes(self) -> int:
+        """Bytes that an update reads and writes for each parameter."""
+        reads = GRADIENT_READS.get(self.optimizer, 1)
+        return 2 * (self.weight_bytes + self.state_bytes) + reads * self.gradient_bytes
+
+    @property
+    def logit_bytes(self) -> int:
+        """Bytes of a logit."""
+        return ELEMENT_BYTES[self.logits_dtype]
 
     @property
     def kept(self) -> frozenset[str]:

@@ -28,7 +28,7 @@ from torchtpu_core.simulator.collective_pricing import start_s
 from torchtpu_core.simulator.rates import Rates
 from torchtpu_core.workloads import flops as counted
 from torchtpu_core.workloads.layers import Layer, Matrix, layers_of
-from torchtpu_core.workloads.memory import GRADIENT_BYTES, LOGIT_BYTES, kept_bytes
+from torchtpu_core.workloads.memory import kept_bytes
 from torchtpu_core.workloads.meshes import network_of, sizes_of
 from torchtpu_core.workloads.placement import place
 from torchtpu_core.workloads.prediction import StepPrediction
@@ -355,7 +355,7 @@ class _Step:
             ledger.parts["vocabulary"] += self._product_s(*shape, "bf16")
             ledger.flops += 2.0 * math.prod(shape)
         accesses = 4 if self.train.backward else 2
-        logits = m * n * LOGIT_BYTES * accesses
+        logits = m * n * self.train.logit_bytes * accesses
         ledger.parts["vocabulary"] += self.rates.hbm_s(logits)
         if self.sizes["fsdp"] > 1:
             gathered = (1 if self.model.tied else 2) * d * n * self.train.activation_bytes
@@ -372,10 +372,9 @@ class _Step:
                 expert = self.sizes["expert"] if matrix.copies > 1 else 1
                 own += layer.count * matrix.parameters / shards / expert
         own += self.model.vocab * self.model.emb * (1 if self.model.tied else 2) / shards
-        moved = own * (2 * self.train.weight_bytes + 2 * self.train.state_bytes + 4)
-        ledger.parts["optimizer"] += self.rates.hbm_s(moved)
+        ledger.parts["optimizer"] += self.rates.hbm_s(own * self.train.update_bytes)
         if sums := self.train.gradient_accumulation_steps - 1:
-            passes = 3 * own * GRADIENT_BYTES
+            passes = 3 * own * self.train.gradient_bytes
             ledger.parts["gradient sums"] = sums * self.rates.hbm_s(passes)
         if self.sizes["data"] > 1:
             reduced = own * self.train.activation_bytes
@@ -383,6 +382,7 @@ class _Step:
             ledger.parts["exposed data"] += self._once(CollectiveKind.ALL_REDUCE, reduced, span)
             ledger.sent["data"] += 2 * reduced * (1 - 1 / span.chips)
         if self.slices > 1:
-            reduced = own * self.train.grad_bytes / self.sizes["data"]
+            element = self.train.grad_bytes or self.train.gradient_bytes
+            reduced = own * element / self.sizes["data"]
             between = Span(axes=(), slices=self.slices)
             ledger.parts["exposed dcn"] += self._once(CollectiveKind.ALL_REDUCE, reduced, between)
