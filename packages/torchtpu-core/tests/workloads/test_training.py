@@ -248,3 +248,15 @@ def test_logits_in_bfloat16_take_half_the_traffic_of_float32() -> None:
     assert saved == pytest.approx(saved_s)
     with pytest.raises(ValueError, match="logits_dtype"):
         replace(SPEC.train, logits_dtype="fp8")
+
+
+def test_elementwise_work_between_kept_products_is_computed_again() -> None:
+    elementwise = {
+        remat: predict_step(replace(SPEC, train=replace(SPEC.train, remat=remat))).parts[
+            "elementwise"
+        ]
+        for remat in ("full", "minimal_with_context", "none")
+    }
+    # Forward, again, and two passes backward.
+    assert elementwise["minimal_with_context"] == elementwise["full"]
+    assert elementwise["none"] == pytest.approx(3 / 4 * elementwise["full"])

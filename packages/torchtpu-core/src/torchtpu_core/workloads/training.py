@@ -223,8 +223,9 @@ class _Step:
         d, hidden = self.model.emb, layer.hidden
         rotated = layer.heads * layer.head_dim + layer.kv_heads * (layer.head_dim + layer.value_dim)
         accesses = 3 * self.model.norms * d + 2 * rotated + self.model.mlp_matrices * hidden
+        # Policies keep products: what lies between them is computed again, but with none at all.
         passes = 1 + (3 if self.train.backward else 0)
-        if "gate_up" in self.train.kept and self.train.backward:
+        if self.train.remat == "none" and self.train.backward:
             passes -= 1
         seconds = self.rates.elementwise_s(
             passes * accesses * self.tokens, self.train.activation_bytes
