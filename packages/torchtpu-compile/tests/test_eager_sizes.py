@@ -309,6 +309,7 @@ def test_ops_after_one_that_comes_seldom_need_no_programs(compiles: Callable[[],
             total = total + part.log1p().amax(0)
         return total
 
+    torch.zeros(3, device="tpu").sqrt().cpu()  # a program of its own, not of the first stream's
     step((), "tpu", is_rare=True)
     for i in range(12):
         step((i + 17, 45 - i), "tpu")
