@@ -3,21 +3,15 @@
 #include "native_metas.h"
 
 #include "mixed.h"
+#include "plain_metas.h"
 
-#include <ATen/EmptyTensor.h>
-#include <ATen/ExpandUtils.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/Operators.h>
-#include <ATen/TensorIterator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/result_type.h>
-#include <c10/core/WrapDimMinimal.h>
 
 #include <algorithm>
 #include <mutex>
 #include <optional>
-#include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -32,100 +26,6 @@ Metas::value_type entry(typename Operator::schema* kernel) {
   std::string name = Operator::name;
   return {overload.empty() ? name : name + "." + overload,
           c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel)};
-}
-
-// CPU's kernel, not its meta kernel, sees whether the first operand expands to the product.
-at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2,
-                 const at::Scalar& beta, const at::Scalar& alpha) {
-  at::Tensor result = at::meta::addmm(self, mat1, mat2, beta, alpha);
-  TORCH_CHECK(at::is_expandable_to(self.sizes(), result.sizes()), "addmm: a tensor of shape ",
-              self.sizes(), " does not expand to ", result.sizes());
-  return result;
-}
-
-at::Tensor like(const at::Tensor& tensor, at::ScalarType dtype) {
-  return at::Tensor(at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), dtype));
-}
-
-at::Tensor rsub(const at::Tensor& self, const at::Scalar& other, const at::Scalar& alpha) {
-  at::ScalarType type = other.isFloatingPoint() ? at::kDouble : other.isBoolean() ? at::kBool : at::kLong;
-  at::Tensor number(at::detail::empty_strided_meta({}, {}, type));
-  number.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return at::meta::sub(number, self, alpha);
-}
-
-at::Tensor relu(const at::Tensor& self) { return at::meta::neg(self); }
-
-at::Tensor abs(const at::Tensor& self) {
-  return like(at::meta::neg(self), c10::toRealValueType(self.scalar_type()));
-}
-
-at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
-  TORCH_CHECK(condition.scalar_type() == at::kBool, "where: not a mask");
-  auto places = at::TensorIteratorConfig()
-                    .check_all_same_dtype(false)
-                    .declare_static_dtype(at::result_type(self, other))
-                    .add_owned_output(at::Tensor())
-                    .add_const_input(condition)
-                    .add_const_input(self)
-                    .add_const_input(other)
-                    .build();
-  return places.output();
-}
-
-at::Tensor mean(const at::Tensor& self, std::optional<at::ScalarType> dtype) {
-  return at::meta::mean(self, at::OptionalIntArrayRef(), false, dtype);
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor> plain_layer_norm(const at::Tensor& input, c10::SymIntArrayRef shape,
-                                                          const std::optional<at::Tensor>& weight,
-                                                          const std::optional<at::Tensor>& bias, double) {
-  auto first = static_cast<size_t>(input.dim()) - shape.size();
-  auto matches = [&](const std::optional<at::Tensor>& tensor) {
-    return !tensor || !tensor->defined() || tensor->sym_sizes() == shape;
-  };
-  bool wide = input.scalar_type() == at::kFloat || input.scalar_type() == at::kDouble;
-  TORCH_CHECK(wide && input.is_contiguous() && input.numel() > 0 && !shape.empty() &&
-                  shape.size() <= static_cast<size_t>(input.dim()) &&
-                  input.sym_sizes().slice(first) == shape && matches(weight) && matches(bias),
-              "layer_norm: not of the plain kind");
-  std::vector<int64_t> sizes = input.sizes().vec();
-  std::fill(sizes.begin() + static_cast<int64_t>(first), sizes.end(), 1);
-  auto made = [&](at::IntArrayRef of) { return at::Tensor(at::detail::empty_meta(of, input.scalar_type())); };
-  return {made(input.sizes()), made(sizes), made(sizes)};
-}
-
-at::Tensor gelu(const at::Tensor& self, std::string_view approximate) {
-  TORCH_CHECK(approximate == "none" || approximate == "tanh", "gelu: neither of its forms");
-  return at::meta::gelu(self, approximate);
-}
-
-at::Tensor& normal_(at::Tensor& self, double, double std, std::optional<at::Generator>) {
-  TORCH_CHECK(std >= 0, "normal_: a negative deviation");
-  return self;
-}
-
-// Of contiguous tensors of one shape and dtype; others are Python's.
-at::Tensor plain_stack(at::TensorList tensors, int64_t dim) {
-  TORCH_CHECK(!tensors.empty(), "stack: no tensors");
-  const at::Tensor& first = tensors[0];
-  for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK(tensor.sizes() == first.sizes() && tensor.scalar_type() == first.scalar_type() &&
-                    tensor.is_contiguous(),
-                "stack: not of the plain kind");
-  }
-  std::vector<int64_t> sizes = first.sizes().vec();
-  auto place = sizes.begin() + c10::maybe_wrap_dim(dim, first.dim() + 1);
-  sizes.insert(place, static_cast<int64_t>(tensors.size()));
-  return at::Tensor(at::detail::empty_meta(sizes, first.scalar_type()));
-}
-
-// Of floating point numbers whose shape the mask expands to; CPU's result is contiguous.
-at::Tensor plain_masked_fill(const at::Tensor& self, const at::Tensor& mask, const at::Scalar& value) {
-  TORCH_CHECK(self.is_floating_point() && !value.isComplex() && mask.scalar_type() == at::kBool &&
-                  at::is_expandable_to(mask.sizes(), self.sizes()),
-              "masked_fill: not of the plain kind");
-  return at::Tensor(at::detail::empty_meta(self.sizes(), self.scalar_type()));
 }
 
 #define META(overload, function) entry<at::_ops::overload>(&at::meta::function)
@@ -160,10 +60,21 @@ const auto* const kNumeric = new Metas{
     META(any_dim, any),
     META(all, all),
     META(all_dim, all),
-    entry<at::_ops::rsub_Scalar>(&rsub),
-    entry<at::_ops::relu>(&relu),
-    entry<at::_ops::abs>(&abs),
-    entry<at::_ops::where_self>(&where),
+    entry<at::_ops::rsub_Scalar>(&plain::rsub),
+    entry<at::_ops::relu>(&plain::relu),
+    entry<at::_ops::abs>(&plain::abs),
+    entry<at::_ops::where_self>(&plain::where),
+    entry<at::_ops::add_Scalar>(&plain::add),
+    entry<at::_ops::sub_Scalar>(&plain::sub),
+    entry<at::_ops::mul_Scalar>(&plain::mul),
+    entry<at::_ops::div_Scalar>(&plain::div),
+    entry<at::_ops::logical_and>(&plain::logical),
+    entry<at::_ops::logical_or>(&plain::logical),
+    entry<at::_ops::logical_xor>(&plain::logical),
+    entry<at::_ops::logical_not>(&plain::logical_not),
+    entry<at::_ops::isnan>(&plain::isnan),
+    entry<at::_ops::remainder_Scalar>(&plain::remainder),
+    entry<at::_ops::floor_divide>(&plain::floor_divide),
 };
 
 // What they take of whole numbers and masks.
@@ -172,6 +83,9 @@ const auto* const kBitwise = new Metas{
     META(bitwise_or_Tensor, bitwise_or),
     META(bitwise_xor_Tensor, bitwise_xor),
     META(bitwise_not, bitwise_not),
+    META(bitwise_and__Tensor, bitwise_and_),
+    META(bitwise_or__Tensor, bitwise_or_),
+    META(bitwise_xor__Tensor, bitwise_xor_),
 };
 
 // What moves elements, whatever they are, or refuses the call.
@@ -180,8 +94,8 @@ const auto* const kMoving = new Metas{
     META(gather, gather),
     META(tril, tril_symint),
     META(triu, triu_symint),
-    entry<at::_ops::stack>(&plain_stack),
-    entry<at::_ops::masked_fill_Scalar>(&plain_masked_fill),
+    entry<at::_ops::stack>(&plain::stack),
+    entry<at::_ops::masked_fill_Scalar>(&plain::masked_fill),
 };
 
 // What they take of numbers of one floating type.
@@ -227,7 +141,7 @@ const auto* const kArithmetic = new Metas{
     META(trunc, trunc),
     META(frac, frac),
     // activations
-    entry<at::_ops::gelu>(&gelu),
+    entry<at::_ops::gelu>(&plain::gelu),
     META(silu, silu),
     META(mish, mish),
     META(hardsigmoid, hardsigmoid),
@@ -245,7 +159,11 @@ const auto* const kArithmetic = new Metas{
     META(softplus_backward, softplus_backward),
     META(hardsigmoid_backward, hardsigmoid_backward),
     // reductions
-    entry<at::_ops::mean>(&mean),
+    entry<at::_ops::mean>(&plain::mean),
+    entry<at::_ops::var_correction>(&plain::spread),
+    entry<at::_ops::std_correction>(&plain::spread),
+    entry<at::_ops::logsumexp>(&plain::logsumexp),
+    entry<at::_ops::isinf>(&plain::isnan),
     META(mean_dim, mean),
     META(amax, amax),
     META(amin, amin),
@@ -260,7 +178,7 @@ const auto* const kArithmetic = new Metas{
     // products
     META(mm, mm),
     META(bmm, bmm),
-    entry<at::_ops::addmm>(&addmm),
+    entry<at::_ops::addmm>(&plain::addmm),
     META(baddbmm, baddbmm),
     META(addmv, addmv),
     // normalising
@@ -268,19 +186,23 @@ const auto* const kArithmetic = new Metas{
     META(_log_softmax, _log_softmax),
     META(_softmax_backward_data, _softmax_backward_data),
     META(_log_softmax_backward_data, _log_softmax_backward_data),
-    entry<at::_ops::native_layer_norm>(&plain_layer_norm),
+    entry<at::_ops::native_batch_norm>(&plain::native_batch_norm),
+    entry<at::_ops::native_layer_norm>(&plain::native_layer_norm),
     // losses
     META(mse_loss, mse_loss),
     META(smooth_l1_loss, smooth_l1_loss),
     // random
-    entry<at::_ops::normal_>(&normal_),
+    entry<at::_ops::normal_>(&plain::normal_),
+};
+
+// What they take of numbers of one floating type and 64-bit classes.
+const auto* const kOfClasses = new Metas{
+    META(nll_loss_forward, nll_loss_forward_symint),
+    META(nll_loss_backward, nll_loss_backward_symint),
 };
 
 // What they do not all take.
 const auto* const kOthers = new Metas{
-    // losses
-    META(nll_loss_forward, nll_loss_forward_symint),
-    META(nll_loss_backward, nll_loss_backward_symint),
     // moving
     META(index_Tensor, index),
     META(index_add, index_add),
@@ -343,7 +265,8 @@ bool is_plain(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
   }
   bool numeric = kNumeric->count(op.name) != 0;
   bool mixed = numeric || kBitwise->count(op.name) != 0;
-  if (!mixed && kArithmetic->count(op.name) == 0) {
+  bool of_classes = kOfClasses->count(op.name) != 0;
+  if (!mixed && !of_classes && kArithmetic->count(op.name) == 0) {
     return false;
   }
   std::optional<at::ScalarType> dtype;
@@ -352,6 +275,9 @@ bool is_plain(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
     if (value.isTensor() && value.toTensor().defined()) {
       const at::Tensor& tensor = value.toTensor();
       at::ScalarType type = tensor.scalar_type();
+      if (of_classes && type == at::kLong) {
+        continue;
+      }
       bool whole = type == at::kLong || type == at::kInt || (mixed && type == at::kBool);
       if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && (whole || (type == at::kDouble && (numeric || !mixed)))) {
         continue;
@@ -388,7 +314,7 @@ class Kinds {
 }  // namespace
 
 const c10::KernelFunction* native_meta(const std::string& overload) {
-  for (const Metas* metas : {kNumeric, kBitwise, kMoving, kArithmetic, kOthers}) {
+  for (const Metas* metas : {kNumeric, kBitwise, kMoving, kArithmetic, kOfClasses, kOthers}) {
     if (auto found = metas->find(overload); found != metas->end()) {
       return &found->second;
     }

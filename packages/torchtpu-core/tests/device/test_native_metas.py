@@ -54,6 +54,39 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
         F.layer_norm(x, x.shape[1:]),
         F.layer_norm(x.t(), x.shape[:1], x[:, 0]),
     ),
+    "of a batch": lambda x: (
+        F.batch_norm(x, x[0], x[1].abs(), x[2], x[3]),
+        F.batch_norm(x.reshape(1, *x.shape), x[:, 0], x[:, 1].abs()),
+        F.batch_norm(x, None, None, training=True),
+        F.batch_norm(x.t(), x[:, 0], x[:, 1].abs()),
+    ),
+    "signs of trouble": lambda x: (
+        *(
+            torch.isclose(x, x),
+            torch.isclose(x.int(), x.int()),
+            x.isnan(),
+            x.isinf(),
+            x.t().isnan(),
+            x.half().isinf(),
+            x.int().isnan(),
+            x.int().isinf(),
+        ),
+        *(torch.logical_and(x > 0, x < 1), torch.logical_or(x, x.int()), torch.logical_not(x.t())),
+        *(torch.logical_xor(x > 0, x[0]), x.isfinite()),
+    ),
+    "spread": lambda x: (
+        *(x.std(), x.std(0), x.var(1, keepdim=True), x.half().std((0, 1)), x.t().var(0)),
+        *(x.var(0, correction=0), x.logsumexp(0), x.logsumexp((0, 1), keepdim=True)),
+    ),
+    "rests": lambda x: (
+        *(x % 2, x.int() % 3, x.int() % 2.5, x.t() % 2, x.half() % 3, x.half() % 2.5),
+        *(x // 2, x.int() // 3, x.int() // (x.int().abs() + 1), x.t() // 0.5, x.int() // 2.5),
+    ),
+    "classes": lambda x: (
+        F.nll_loss(x, x.argmax(1), x[0].abs() + 1),
+        F.nll_loss(x, x.argmax(1), reduction="none"),
+        F.cross_entropy(x, x.argmax(1), ignore_index=1),
+    ),
 }
 
 
@@ -95,6 +128,12 @@ y.item()
 mask = torch.stack([x > 0, x > 1]).any(0).tril()
 (torch.cat([x, x.masked_fill(mask, 0.0) ** 2]).isfinite().all() & mask.all()).item()
 x.gather(-1, x.argmax(-1, keepdim=True)).tolist()
+norm = torch.nn.BatchNorm2d(2).to("tpu").eval()
+z = norm(x.view(1, 2, 4, 8)).flatten(1)
+loss = torch.nn.functional.cross_entropy(z, torch.tensor([3]).to("tpu"))
+loss = loss + (z - z.mean(1)) / z.std(1) + z.isnan().logical_not() * z.logsumexp(1)
+((loss % 2).isinf() | torch.logical_and(loss // 3 > 0, loss > 0)).tolist()
+torch.isclose(z, z).all().item()
 print("torch._dynamo" in sys.modules)
 """
 
@@ -103,7 +142,7 @@ print("torch._dynamo" in sys.modules)
     "name",
     [
         *("cat", "in place", "softmax", "product", "reduced", "numbers and masks", "chosen"),
-        *("truths", "masked"),
+        *("truths", "masked", "of a batch", "spread", "rests", "classes"),
     ],
 )
 def test_call_of_a_new_size_asks_no_python_of_pytorchs(name: str) -> None:
