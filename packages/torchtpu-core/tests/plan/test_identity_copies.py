@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchtpu_core.plan.identity_copies import drop_identity_copies, is_identity
 from torchtpu_core.plan.lifetimes import lifetimes_of
+from torchtpu_core.plan.memory import memory_of
 from torchtpu_core.plan.records import HostRead, Phase, Work
 from torchtpu_core.plan.session import record
 from torchtpu_core.plan.vmem import Vmem
@@ -47,19 +48,50 @@ def test_copies_to_and_fro_of_a_gradient_are_one_value() -> None:
     assert made.reads["script.py:1"].last == 2
 
 
-@pytest.mark.parametrize("other", ["source", "copy"])
 @pytest.mark.parametrize("read", [True, False])
-def test_copy_stays_if_one_is_written_while_the_other_is_read(other, read) -> None:
-    written, kept = (2, 3) if other == "source" else (3, 2)
+def test_copy_stays_if_it_is_written_while_its_source_is_read(read) -> None:
     ops = [
         op("made", Work.ELEMENTWISE, (1,), (2,)),
         _clone(2, 3),
-        op("add_", Work.ELEMENTWISE, (written, 1), (written,)),
-        op("mm", Work.MATMUL, (written, kept) if read else (written,), (4,)),
+        op("add_", Work.ELEMENTWISE, (3, 1), (3,)),
+        op("mm", Work.MATMUL, (3, 2) if read else (3,), (4,)),
     ]
     made = recording(ops, {2: 4, 3: 4})
     drop_identity_copies(made)
     assert ("clone" in _names(made)) == read
+
+
+@pytest.mark.parametrize(("size", "stays"), [(MIB, False), (MIB // 2, True)])
+def test_value_copied_before_it_is_changed_is_the_copy(size, stays) -> None:
+    ops = [
+        op("made", Work.ELEMENTWISE, (1,), (2,)),
+        op("sum", Work.ELEMENTWISE, (2,), (6,)),
+        _clone(2, 3),
+        op("silu_", Work.ELEMENTWISE, (2,), (2,)),
+        op("mm", Work.MATMUL, (2,), (4,)),
+        op("silu_backward", Work.ELEMENTWISE, (4, 3), (5,), BACK),
+    ]
+    ops[3].write_bytes = (size,)  # the half of a storage is no value of its own
+    made = recording(ops, {2: 5, 3: 6, 4: 6})
+    drop_identity_copies(made)
+    assert ("clone" in _names(made)) == stays
+    if not stays:
+        assert [(one.reads, one.writes) for one in made.ops] == [
+            *[((1,), (3,)), ((3,), (6,)), ((3,), (2,))],
+            *[((2,), (4,)), ((4, 3), (5,))],
+        ]
+        assert (made.blocks[3].born, made.blocks[2].born) == (0, 2)
+
+
+def test_activations_in_place_take_no_more_than_others(tmp_path) -> None:
+    peaks = []
+    for inplace in (True, False):
+        script = tmp_path / f"script_{inplace}.py"
+        script.write_text(NETWORK.replace("INPLACE", str(inplace)))
+        made = record(script, [], parse_target("v5e:1x1").slice_, 1)
+        start, end = made.step()
+        peaks.append(memory_of(made.ops, made.blocks, (start, end), 1 << 34).peak_bytes)
+    assert peaks[0] == peaks[1]
 
 
 @pytest.mark.parametrize(("died", "stays"), [(3, False), (None, True)])
@@ -114,6 +146,26 @@ for _ in range(3):
     logits = (x @ weight).view(8, 32, 1000).add_(bias)
     optimizer.zero_grad()
     F.cross_entropy(logits.view(-1, 1000), labels).backward()
+    optimizer.step()
+"""
+
+
+NETWORK = """
+import torch
+from torch import nn
+
+def block(features, activation):
+    return nn.Conv2d(features, 64, 3, padding=1), nn.BatchNorm2d(64), activation(inplace=INPLACE)
+
+kinds = nn.ReLU6, nn.SiLU, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU
+layers = (layer for i, kind in enumerate(kinds) for layer in block(64 if i else 3, kind))
+model = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(10))
+model(torch.randn(8, 3, 32, 32))
+model.to("tpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(8, 3, 32, 32, device="tpu")).square().sum().backward()
     optimizer.step()
 """
 

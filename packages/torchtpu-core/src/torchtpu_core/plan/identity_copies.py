@@ -4,7 +4,8 @@
 Autograd copies to be able to write: for an in-place operator on a view it copies the gradient of
 the whole, copies that again, and copies the result back. In a program, where values are never
 written again, such copies are nothing. They stay where the copy outlives the step, or where one
-storage is written while the other's value is still read.
+storage is written while the other's value is still read. A value that is copied because it is
+changed in place afterwards, as by a ReLU6 or a SiLU whose gradient wants it, is the copy instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from torchtpu_core.plan.records import Op, Recording
+from torchtpu_core.plan.records import Op, Recording, Work
 
 _COPIES = ("clone", "copy_", "_to_copy")
 
@@ -48,6 +49,7 @@ def is_identity(name: str, args: Sequence[Any], out: Any) -> bool:
 def drop_identity_copies(recording: Recording) -> None:
     """Takes such copies out of the last step of a recording; their results are their operands."""
     start, end = recording.step()
+    _give_values_to_copies(recording, start, end)
     found = _Copies(recording, start, end)
     dropped = [i for i in range(start, end) if recording.ops[i].identity and found.drops(i)]
     if not dropped:
@@ -69,6 +71,47 @@ def drop_identity_copies(recording: Recording) -> None:
         call.index = moved(call.index)
     for read in recording.reads.values():
         read.last = moved(read.last)
+
+
+def _give_values_to_copies(recording: Recording, start: int, end: int) -> None:
+    """Names values that are copied before they are changed in place after their copies.
+
+    The storage then begins with the change, which reads the copy.
+    """
+    ops, blocks = recording.ops, recording.blocks
+    touched: dict[int, list[int]] = defaultdict(list)
+    for index in range(start, end):
+        for storage in {*ops[index].reads, *ops[index].writes}:
+            touched[storage].append(index)
+    for index in range(start, end):
+        if not ops[index].identity:
+            continue
+        source, target = _source(ops[index]), ops[index].writes[0]
+        if not {source, target} <= blocks.keys() or blocks[source].born < start:
+            continue
+        if source in ops[touched[source][0]].reads:  # of before the step
+            continue
+        if touched[target][0] != index or any(target in ops[i].writes for i in touched[target][1:]):
+            continue
+        after = (i for i in touched[source] if i > index and source in ops[i].writes)
+        change = next(after, None)
+        if change is None or not _changes_whole(ops[change], source, blocks[source].size_bytes):
+            continue
+        names = {source: target}
+        before = [i for i in touched[source] if i < change]
+        for op in (ops[i] for i in before):
+            op.reads = tuple(names.get(one, one) for one in op.reads)
+            op.writes = tuple(names.get(one, one) for one in op.writes)
+        ops[change].reads = tuple(names.get(one, one) for one in ops[change].reads)
+        touched[target] = sorted({*touched[target], *before, change})
+        touched[source] = [i for i in touched[source] if i >= change]
+        blocks[target].born, blocks[source].born = blocks[source].born, change
+
+
+def _changes_whole(op: Op, storage: int, size_bytes: int) -> bool:
+    """Whether an elementwise operator makes every element of a storage anew."""
+    written = op.write_bytes[op.writes.index(storage)]
+    return op.work is Work.ELEMENTWISE and op.writes == (storage,) and written == size_bytes
 
 
 class _Copies:
