@@ -112,8 +112,8 @@ def test_convolution_backward_equals_cpu(case: str) -> None:
     check("aten::convolution_backward", *arguments, table=TABLE)
 
 
-@pytest.mark.parametrize("case", [name for name, c in CASES.items() if c.groups > 1])
-def test_grouped_convolution_for_tpus_equals_cpu(case: str) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_convolution_for_tpus_equals_cpu(case: str) -> None:
     c = CASES[case]
     x, weight = rand(*c.x), rand(*c.weight)
     grad = rand(*torch.ops.aten.convolution(x, weight, None, *c.rest).shape)
@@ -135,6 +135,35 @@ def test_depthwise_convolution_is_one_operation_on_tpus(platform: str, whole: bo
         made = str(jax.make_jaxpr(lambda a, b: convolution.forward(a, b, geometry))(x, weight))
     assert ("feature_group_count=4" in made) is whole
     assert ("slice" in made) is not whole
+
+
+@pytest.mark.parametrize(
+    ("weight", "stride", "platform", "by_image"),
+    [
+        ((64, 64, 3, 3), 1, "tpu", True),
+        ((32, 128, 3, 3), 1, "tpu", True),
+        ((128, 32, 3, 3), 1, "tpu", False),  # 32 features would waste lanes
+        ((64, 64, 3, 3), 2, "tpu", False),
+        ((64, 64, 3, 3, 3), 1, "tpu", False),
+        ((64, 64, 3, 3), 1, "cpu", False),
+    ],
+)
+def test_weight_gradient_for_tpus_is_made_in_its_weights_order(
+    weight: tuple[int, ...], stride: int, platform: str, by_image: bool
+) -> None:
+    rank = len(weight) - 2
+    x = jnp.ones((2, weight[1], *(9,) * rank))
+    geometry = convolution.Geometry(
+        stride=(stride,) * rank, padding=((1, 1),) * rank, dilation=(1,) * rank, groups=1
+    )
+    grad = jnp.ones((2, weight[0], *(-(-9 // stride),) * rank))
+    made = []
+    with mxu.for_platform(platform):
+        text = jax.make_jaxpr(lambda *a: convolution.weight_gradient(*a, weight[2:], geometry))
+        for equation in text(grad, x).eqns:
+            if equation.primitive is jax.lax.conv_general_dilated_p:
+                made.append(equation.outvars[0].aval.shape[:2])
+    assert made == [weight[:2] if by_image else weight[1::-1]]
 
 
 @pytest.mark.parametrize("mask", [[True, False, False], [False, True, False]])

@@ -21,7 +21,11 @@ SIZE = 4 * math.prod(TIED)
 
 
 def _network(
-    shape: tuple[int, ...] = TIED, width: int = 4, groups: int = 1, clipped: bool = False
+    shape: tuple[int, ...] = TIED,
+    width: int = 4,
+    groups: int = 1,
+    clipped: bool = False,
+    strided: bool = True,
 ) -> Recording:
     """The gradient of a convolution's weight, and a step with momentum."""
     products = ((groups, 2048, 9 * 256, 512), (groups, 512, 2048, 9 * 256))
@@ -32,7 +36,7 @@ def _network(
         op("add_", Work.ELEMENTWISE, (MOMENTUM, GRADIENT), (MOMENTUM,), STEP),
         op("add_", Work.ELEMENTWISE, (WEIGHT, MOMENTUM), (WEIGHT,), STEP),
     ]
-    ops[0].products = products
+    ops[0].products, ops[0].strided = products, strided
     made = recording(ops, {2: 1, NORM: len(ops)})
     size = width * math.prod(shape)
     kinds = {
@@ -69,7 +73,7 @@ def test_what_waits_lies_where_a_later_change_of_another_weight_will_be() -> Non
     for weight in (100, 200, 300):
         reads, gradient = (0, 1, weight), weight + 1
         backward = op("convolution_backward", Work.MATMUL, reads, (2, gradient), BACK)
-        made.ops.append(replace(backward, products=((1, 2048, 9 * 256, 512),)))
+        made.ops.append(replace(backward, products=((1, 2048, 9 * 256, 512),), strided=True))
         made.blocks[gradient] = Block(SIZE, 0, BACK, "", category=Category.GRADIENTS, shape=TIED)
         for state in (weight, weight + 2, weight + 3):
             made.blocks[state] = Block(SIZE, -1, STEP, "", category=Category.OPTIMIZER, shape=TIED)
@@ -94,6 +98,7 @@ def test_what_waits_lies_where_a_later_change_of_another_weight_will_be() -> Non
         {"width": 2},
         {"groups": 4},
         {"clipped": True},
+        {"strided": False},  # their gradients are made in their order
     ],
 )
 def test_other_weights_are_changed_where_they_are(other) -> None:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu_core.lowering import convolution_slices, images, matmul, merged_groups, mxu
+from torchtpu_core.lowering import convolution_slices, images, layout, matmul, merged_groups, mxu
 from torchtpu_core.lowering.convolution_geometry import Geometry, full, geometry_of
 from torchtpu_core.lowering.convolution_phases import phases_of
 from torchtpu_core.lowering.matmul import accumulator
@@ -232,6 +232,8 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
         parts = [x] if mixes else _taps(x, kernel, grad.shape[2:], g)
         products = [matmul.general(grad, part, over, compute) for part in parts]
         return jnp.stack(products, axis=-1).reshape((o, c, *kernel))
+    if g.groups == 1 and mxu.lowers_for("tpu") and _lies_by_image(o, c, g):
+        return _gradient_by_image(grad, x, kernel, g)
     pads = []
     for i, size in enumerate(kernel):
         reach = (size - 1) * g.dilation[i] + 1
@@ -252,6 +254,34 @@ def weight_gradient(grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geo
         out=compute,
     )
     return jnp.swapaxes(out, 0, 1)
+
+
+def _lies_by_image(o: int, c: int, g: Geometry) -> bool:
+    """Whether a weight's gradient is made with features of the image along a TPU's lanes.
+
+    Where they waste no more lanes than the result's the weight lies so, and the optimizer's update
+    at the end of its gradient moves nothing: a ResNet-18 of 4 images took 191 instead of 250 MiB
+    and 0.93 instead of 1.07 ms (autocast; libtpu for v5e, simulated). Steps over pixels would be
+    holes in the first operand: one of 32 images took 4.66 instead of 4.49 ms. Nor do volumes gain:
+    four convolutions of them took 3.6 instead of 3.3 ms.
+    """
+    plain = tuple(g.stride) == (1, 1)
+    return plain and layout.padded_elements(c, o) <= layout.padded_elements(o, c)
+
+
+def _gradient_by_image(
+    grad: jax.Array, x: jax.Array, kernel: Sequence[int], g: Geometry
+) -> jax.Array:
+    """`weight_gradient` for strides of one, with features of the image along lanes."""
+    pads = []
+    for i, size in enumerate(kernel):
+        reach = (size - 1) * g.dilation[i]
+        low = reach - g.padding[i][0]
+        pads.append((low, x.shape[2 + i] + reach - grad.shape[2 + i] - low))
+    plain = replace(g, stride=g.dilation, padding=tuple(pads), dilation=(1,) * len(kernel))
+    swapped = jnp.swapaxes(grad, 0, 1), jnp.swapaxes(x, 0, 1)
+    turned = _convolve(*swapped, plain, out=accumulator(x.dtype))
+    return lax.rev(turned, tuple(range(2, turned.ndim)))
 
 
 def _grouped_weight_gradient(

@@ -279,6 +279,12 @@ def _convolution_backward(args: Sequence[Any], out: Any) -> Products:
     return tuple(rows)
 
 
+def is_strided(name: str, args: Sequence[Any]) -> bool:
+    """Whether a convolution, or what makes its gradients, steps over pixels."""
+    place = {"convolution": 3, "convolution_backward": 4}.get(name)
+    return place is not None and any(step > 1 for step in args[place])
+
+
 def _recurrent(args: Sequence[Any], out: Any) -> Products:
     """One product of all steps' inputs; then one of the state in each step."""
     return _recurrent_layer(args[0], args[2], args[4:6], args[8])

@@ -261,6 +261,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         op.samples = samples.read(name, inputs)
         op.drawn = op_work.drawn_of(name, written)
         op.identity = identity_copies.is_identity(name, args, out)
+        op.strided = op_work.is_strided(name, args)
         op.approximate = kwargs.get("approximate") == "tanh"
         op.differentiable = torch.is_grad_enabled()
         if not compared:

@@ -94,6 +94,7 @@ class Op:
         drawn: random numbers that it draws.
         identity: whether it copies the bytes of a whole storage to a whole storage.
         approximate: of GELU, whether it is computed by tanh.
+        strided: of a convolution, or its gradients, whether it steps over pixels.
         dtype: element type of the operands, as `simulator.rates` names it.
         collective: its kind, for a collective.
         group: ranks that take part.
@@ -123,6 +124,7 @@ class Op:
     again: float = 0.0
     flash: bool = False
     approximate: bool = False
+    strided: bool = False
     kernel_bytes: float = 0.0
     drawn: float = 0.0
     identity: bool = False

@@ -2,10 +2,11 @@
 """Updates of convolutions' weights, which XLA's TPU compiler makes with the weight's gradient.
 
 Weights in float32 lie with features of the image along the lanes, unless features of the result
-waste less there; their gradients are made the other way round, unless that wastes more. Where
-either wastes as much (512 by 256, 64 by 64), the optimizer's update, done at the end of the
-gradient's convolution, has the gradient's order: gradient, weight and the optimizer's state are
-written once more, and moved to their places after the backward pass.
+waste less there. The gradients of strided convolutions' weights are made the other way round,
+unless that wastes more; those of others are not (`lowering.convolution`). Where either wastes as
+much (512 by 256, 64 by 64), the optimizer's update, done at the end of the gradient's convolution,
+has the gradient's order: gradient, weight and the optimizer's state are written once more, and
+moved to their places after the backward pass.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def _moved(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[tuple[int, i
         if not op.name.startswith("convolution_backward") or len(op.reads) <= _WEIGHT:
             continue
         weight = blocks.get(op.reads[_WEIGHT])
-        if weight is None or not _lies_both_ways(weight.shape) or _is_grouped(op):
+        if weight is None or not _lies_both_ways(weight.shape):
+            continue
+        if not op.strided or _is_grouped(op):
             continue
         for made in (s for s in op.writes if s in blocks and blocks[s].shape == weight.shape):
             for storage, end in _updated(ops, blocks, index, made).items():
