@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchtpu_core.plan.identity_copies import drop_identity_copies, is_identity
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.memory import memory_of
-from torchtpu_core.plan.records import HostRead, Phase, Work
+from torchtpu_core.plan.records import Category, HostRead, Phase, Work
 from torchtpu_core.plan.session import record
 from torchtpu_core.plan.vmem import Vmem
 from torchtpu_core.targets import parse_target
@@ -180,22 +180,25 @@ def test_bias_in_place_on_a_view_has_no_copies_of_gradients(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reader", "written", "died", "there"),
+    ("reader", "written", "died", "category", "there"),
     [
-        ("add", MIB, None, False),
-        ("add", MIB, 2, True),  # the sum stays within the step: it, or the product, is there
-        ("_to_copy", 2 * MIB, None, True),  # others widen the product themselves
-        ("sum", MIB // 8, None, True),
+        ("add", MIB, None, None, False),
+        ("add", MIB, 2, None, True),  # the sum stays within the step: it, or the product, is there
+        ("_to_copy", 2 * MIB, None, None, True),  # others widen the product themselves
+        ("_to_copy", 2 * MIB, None, Category.GRADIENTS, False),  # of a weight that was rounded
+        ("sum", MIB // 8, None, None, True),
     ],
 )
-def test_product_is_nowhere_if_its_sums_become_a_result(reader, written, died, there) -> None:
+def test_product_is_nowhere_if_its_sums_become_a_result(
+    reader, written, died, category, there
+) -> None:
     ops = [
         op("mm", Work.MATMUL, (1,), (2,), products=((1, 4096, 4096, 4096),)),
         op(reader, Work.ELEMENTWISE, (2, 1), (3,)),
         op("mm", Work.MATMUL, (3,), (4,), products=((1, 4096, 4096, 4096),)),
     ]
     made = recording(ops, {2: 2, 3: died} if died else {2: 2})
-    made.blocks[3].size_bytes = written
+    made.blocks[3].size_bytes, made.blocks[3].category = written, category
     made.blocks[2].shape = (512, 512)
     made.blocks[3].shape = (512, 64) if reader == "sum" else (512, 512)
     lives = lifetimes_of(made.ops, made.blocks, 0, Vmem(0)).lives

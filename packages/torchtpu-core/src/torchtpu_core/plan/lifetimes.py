@@ -21,6 +21,7 @@ from torchtpu_core.plan.fusible import is_elementwise
 from torchtpu_core.plan.given_images import lives_of_given_images
 from torchtpu_core.plan.grouped import lives_in_groups
 from torchtpu_core.plan.images import products_of_images
+from torchtpu_core.plan.late_gradients import late_gradients
 from torchtpu_core.plan.paddings import row_padding
 from torchtpu_core.plan.pooled import lives_of_pooled_images
 from torchtpu_core.plan.product_results import within_results
@@ -95,7 +96,7 @@ def lifetimes_of(
     lives += [*broadcast_lives(broadcasts), *copied_results(ops, blocks, uses)]
     lives += [*lives_in_groups(ops, blocks), *lives_in_parts(ops, blocks, size_of)]
     lives += [*lives_in_loops(ops), *lives_of_updates(ops, blocks)]
-    lives += lives_of_pooled_images(ops, sources, size_of)
+    lives += lives_of_pooled_images(ops, sources, size_of, vmem.room_bytes)
     lives += [*lives_of_tables(ops, blocks, uses), *lives_of_given_images(ops, blocks, uses)]
     fixed = {storage: size_of(storage) for storage in uses.fixed}
     passing = []
@@ -109,7 +110,8 @@ def lifetimes_of(
     out = in_hbm(lives, passing, vmem, loops)
     resident = {life.storage for life in lives} - {life.storage for life in out}
     scores = moved_by_scores(ops, blocks, kept, out, vmem.room_bytes)
-    places = free_places(uses, blocks, start, fixed, waits_of_updates(ops, blocks))
+    late = dict.fromkeys(late_gradients(ops, blocks, fixed), (0, len(ops)))
+    places = free_places(uses, blocks, start, fixed, late | waits_of_updates(ops, blocks))
     return Lifetimes(fixed, [*out, *held], resident, scores, places)
 
 

@@ -3,8 +3,8 @@
 
 A max pool computes elementwise work on its image within it; its gradient, which looks for the
 largest pixels once more, does not. XLA writes the image for it just before, from what the pool's
-own was made of. Averages of windows are written, and so are their gradients where windows overlap;
-where they lie side by side, each gradient is repeated for those who read it.
+own was made of, to VMEM where it fits. Averages of windows are written, and so are their gradients
+where windows overlap; where they lie side by side, each gradient is repeated for those who read it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,23 @@ def sums_windows(op: Op) -> bool:
 
 
 def lives_of_pooled_images(
-    ops: Sequence[Op], sources: Mapping[int, frozenset[int]], size_of: Callable[[int], int]
+    ops: Sequence[Op],
+    sources: Mapping[int, frozenset[int]],
+    size_of: Callable[[int], int],
+    room_bytes: int,
 ) -> list[Life]:
-    """Such images, as they are written for the gradients.
+    """Such images, as they are written for the gradients to HBM.
 
     Args:
         ops: the operators of a step.
         sources: what is read instead of what is computed again (`plan.recomputed`).
         size_of: bytes of a storage.
+        room_bytes: of VMEM.
     """
     lives = []
     for index, op in enumerate(ops):
         if is_max_pool(op) and op.name.endswith("backward"):
             image = op.reads[_IMAGE]
-            if image in sources:
+            if image in sources and size_of(image) > room_bytes:
                 lives.append(Life(image, size_of(image), (index,), index + 1))
     return lives

@@ -7,7 +7,7 @@ import math
 from collections.abc import Container, Sequence
 
 from torchtpu_core.plan.fusible import SMALL, is_elementwise, reduces, takes_fused
-from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.plan.records import Block, Category, Op
 from torchtpu_core.plan.uses import Uses
 
 
@@ -19,7 +19,7 @@ def within_results(
     So a layer's bias is added to logits that the script keeps; or to any that are written, as those
     of tokens that lie in another order than their product's rows. What else that operator reads has
     to be there when the product is computed. A result of wider elements is no such: whoever reads
-    it widens the product's narrow ones himself.
+    it widens the product's narrow ones himself. The gradient of a weight that autocast rounded is.
 
     Args:
         ops: the operators of a step.
@@ -37,7 +37,8 @@ def within_results(
             continue
         made, others = end.writes[0], set(end.reads) - {storage}
         whole = math.prod(blocks[made].shape) == math.prod(blocks[storage].shape)
-        whole = whole and blocks[made].size_bytes <= blocks[storage].size_bytes
+        wider = blocks[made].size_bytes > blocks[storage].size_bytes
+        whole = whole and (not wider or blocks[made].category is Category.GRADIENTS)
         written = [index for other in others for index in uses.writers.get(other, ())]
         late = any(product < index < readers[0] for index in written)
         kept = made in uses.fixed or (made not in again and _adds_bias(end, storage))

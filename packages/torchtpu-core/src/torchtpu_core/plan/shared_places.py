@@ -2,10 +2,10 @@
 """Values that lie in the places of the step's results until these are written.
 
 Results have places of their own throughout, as logits that are kept and gradients have. XLA's
-TPU compiler gives such a place to other values before the result is written, and that of a
-changed weight while its new value waits to be moved there (`plan.weight_updates`). Large values
-come first, each into the smallest place that it fits; only the others are placed among
-themselves (`plan.heap`).
+TPU compiler gives such a place to other values before the result is written, that of a changed
+weight while its new value waits to be moved there (`plan.weight_updates`), and that of a gradient
+which is made late (`plan.late_gradients`) until the end. Large values come first, each into the
+smallest place that it fits; only the others are placed among themselves (`plan.heap`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def free_places(
         blocks: storages by identifier.
         start: operators recorded before the step.
         fixed: bytes of its operands and results, by storage.
-        waiting: from which operator to which the place of a changed weight is free.
+        waiting: from which operator to which the place of a changed weight is free, or that of a
+            gradient which is made late.
     """
     found = [FreePlace(fixed[s], *window) for s, window in waiting.items() if s in fixed]
     for storage, size in fixed.items():
