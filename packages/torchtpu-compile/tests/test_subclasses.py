@@ -108,3 +108,25 @@ def test_padded_rows_of_a_plain_tensor_have_gradients(backend: str) -> None:
         function(expected, offsets).sum().backward()
         compiled(actual, offsets.to("tpu")).sum().backward()
         torch.testing.assert_close(actual.grad.cpu(), expected.grad)
+
+
+class Doubling(Tensor):
+    """A plain tensor whose copies are twice what they copy."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+            return result * 2 if func is torch.clone else result
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_subclass_that_only_overrides_functions_is_an_operand(dynamic: bool) -> None:
+    with torch._dynamo.config.patch(traceable_tensor_subclasses={Doubling}):
+        double = torch.compile(torch.clone, backend="tpu", dynamic=dynamic, fullgraph=True)
+        for rows in (3, 5):
+            x = torch.arange(2.0 * rows).view(rows, 2)
+            actual = double(x.to("tpu").as_subclass(Doubling))
+            torch.testing.assert_close(actual.as_subclass(Tensor).cpu(), x * 2)

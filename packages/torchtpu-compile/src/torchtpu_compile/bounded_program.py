@@ -145,20 +145,24 @@ class BoundedProgram:
         entry = self._entries.get(padded)
         if entry is None:
             entry = self._entries[padded] = self._build(padded)
-        operands = [
-            t if sizes is None else with_padding(t, sizes)
-            for t, sizes in zip(tensors, entry.operands, strict=True)
-        ]
-        written = [index for index, _ in self._written]
-        results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
-        cut = [
-            result if layout is None else layout.cut(result, known)
-            for result, layout in zip(results, self.layouts, strict=True)
-        ]
-        for (index, _), value in zip(self._late, cut[len(self.interface.outputs) :], strict=True):
-            # Through host memory, as operands come: a copy on the device is a program per size.
-            tensors[index].copy_(value.cpu())
-        return cut[: len(self.interface.outputs)]
+        # What the copies are made of is not the user's to see, in a mode or a subclass.
+        with torch._C._DisableTorchDispatch():
+            operands = [
+                t if sizes is None else with_padding(t, sizes)
+                for t, sizes in zip(tensors, entry.operands, strict=True)
+            ]
+            written = [index for index, _ in self._written]
+            results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
+            cut = [
+                result if layout is None else layout.cut(result, known)
+                for result, layout in zip(results, self.layouts, strict=True)
+            ]
+            for (index, _), value in zip(
+                self._late, cut[len(self.interface.outputs) :], strict=True
+            ):
+                # Through host memory, as operands come: a copy on the device is a program per size.
+                tensors[index].copy_(value.cpu())
+            return cut[: len(self.interface.outputs)]
 
     @property
     def program_count(self) -> int:
