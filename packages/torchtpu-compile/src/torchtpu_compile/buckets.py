@@ -52,7 +52,9 @@ class BucketPolicy:
     chosen: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     programs: set[tuple[int, ...]] = field(default_factory=set)
     bytes_at: Callable[[tuple[int, ...]], int] | None = None
-    _limited: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = field(default_factory=dict)
+    _limited: dict[tuple[tuple[int, ...], tuple[int, ...], bool], tuple[int, ...]] = field(
+        default_factory=dict
+    )
 
     def padded(self, true: tuple[int, ...], upper: tuple[int | None, ...]) -> tuple[int, ...]:
         """The padded sizes for true ones.
@@ -76,7 +78,7 @@ class BucketPolicy:
             found = self._by_policy(true)
         capped = _capped(true, found, upper)
         if self.multiple is None and self.bytes_at is not None:
-            key = (true, capped)
+            key = (true, capped, self.is_frequent(true))
             if key not in self._limited:
                 self._limited[key] = self._with_less_padding(true, capped, self.bytes_at)
             capped = self._limited[key]
