@@ -293,3 +293,18 @@ def test_varying_ranks_of_a_tensor_of_one_size_share_a_program(name: str) -> Non
         for found, expected in zip(function(on_device, k), function(x, k), strict=True):
             torch.testing.assert_close(found.cpu(), expected)
     assert torch.tpu.counters()["compiles"] - before <= 4
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_bytes_seen_as_truths_equal_truths_at_padded_sizes(written: bool) -> None:
+    for size in SIZES:
+        truths = torch.arange(size) % 3 == 0
+        octets = (truths * 132).to(torch.uint8).to("tpu")
+        seen = octets.view(torch.bool)
+        if written:
+            seen = torch.zeros(size, dtype=torch.bool, device="tpu")
+            torch.bitwise_or(octets, octets, out=seen.view(torch.uint8))
+        torch.tpu.synchronize()
+        equal = seen == truths.to("tpu")
+        torch.tpu.synchronize()
+        assert equal.cpu().all(), size
