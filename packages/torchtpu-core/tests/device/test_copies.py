@@ -154,3 +154,11 @@ def test_promotion_of_host_numbers_matches_cpu():
             expected = x + right
             actual = x.to("tpu") + right
             assert_close(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 2)])
+def test_truths_of_any_byte_arrive_as_true(shape: tuple[int, ...]) -> None:
+    octets = torch.full(shape, 132, dtype=torch.uint8)
+    truths = octets.view(torch.bool).to("tpu")
+    assert (truths == torch.ones(shape, dtype=torch.bool, device="tpu")).cpu().all()
+    assert truths.sum().item() == octets.numel()

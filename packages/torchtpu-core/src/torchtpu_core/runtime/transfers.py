@@ -36,7 +36,10 @@ def to_device(tensor: torch.Tensor, device: int) -> jax.Array:
             "reshape it before it is copied to the device"
         )
     host_only.refuse_dtype("aten::_to_copy", tensor.dtype)
-    return put(host_view(tensor), device)
+    host = host_view(tensor)
+    if host.dtype == np.bool_:  # PyTorch takes any byte but 0 for true, XLA only 1
+        host = host.view(np.uint8) != 0
+    return put(host, device)
 
 
 def host_view(tensor: torch.Tensor) -> np.ndarray:
