@@ -42,7 +42,9 @@ void Profiled::begin(at::StepCallbacks&& callbacks, OperationName name, const c1
   int stride = stride_of(group.ranks);
 
   range_.emplace(at::RecordScope::USER_SCOPE);
-  range_->before(backend.getBackendName() + ':' + name.shown);
+  range_->_setAsync();  // as those of PyTorch's own backends
+  std::vector<c10::IValue> inputs(operands.inputs.begin(), operands.inputs.end());
+  range_->before(backend.getBackendName() + ':' + name.shown, c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()));
 
   auto details = std::make_shared<torch::ParamCommsDebugInfo>(
       group_name, backend.getRank(), std::string(name.analysed), elements_of(operands.inputs),

@@ -2,7 +2,8 @@
 // What torch.profiler shows of a collective: a range `<backend>:<operation>`, with the name that the
 // user gave the backend, from its call until the call returns, and in it PyTorch's
 // `record_param_comms`, from which trace analysers read the group, the operation, the sizes and the
-// dtype. How long an asynchronous one runs behind is in the ranges of its transport.
+// dtype. The range has the inputs and counts as asynchronous, as those of gloo and NCCL do. How long
+// an asynchronous one runs behind is in the ranges of its transport.
 #pragma once
 
 #include "pending.h"

@@ -27,3 +27,13 @@ def test_profile_shows_collectives_and_messages(request, fixture, backend):
             assert (found["In msg nelems"], found["Out msg nelems"]) == (into, out)
             assert found["Group size"] == 2 and found["Rank"] == rank
             assert found["dtype"] == ("Byte" if operation == "barrier" else "Float")
+
+
+@pytest.mark.parametrize("fixture", ["pair", "xla_pair"])
+def test_profile_of_collectives_has_shapes_and_is_asynchronous(request, fixture):
+    for found in request.getfixturevalue(fixture)("profiled.ranges"):
+        assert found == [
+            ("tpu_dist:all_reduce", True, [[2, 3]]),
+            ("tpu_dist:all_gather_into_tensor", True, [[2, 3]]),
+            ("tpu_dist:all_to_all_single", True, [[4, 3]]),
+        ]

@@ -38,3 +38,14 @@ def events() -> list[tuple[str, dict[str, Any]]]:
         for e in ranges
         if e["name"] == "record_param_comms" or e["name"].startswith(("tpu_dist:", "tpu:"))
     ]
+
+
+def ranges() -> list[tuple[str, bool, list[list[int]]]]:
+    """Of collectives, as PyTorch sums them up: the name, whether asynchronous, inputs' shapes."""
+    x, gathered = torch.ones(2, 3, device="tpu"), torch.empty(4, 3, device="tpu")
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+        dist.all_reduce(x)
+        dist.all_gather_single(gathered, x)
+        dist.all_to_all_single(gathered, torch.ones_like(gathered))
+    found = (event for event in profiled.events() if event.name.startswith("tpu_dist:"))
+    return [(event.name, event.is_async, event.input_shapes) for event in found]
