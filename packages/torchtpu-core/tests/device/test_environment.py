@@ -38,6 +38,16 @@ def test_unknown_target_suggests_one(run_python):
     assert "v5e" in out
 
 
+@pytest.mark.parametrize("asked", ["torch.tpu", "torch.accelerator"])
+def test_asking_for_a_device_of_an_impossible_target_tells_why_there_is_none(run_python, asked):
+    ran = run_python(
+        f"import torch\nprint({asked}.is_available(), {asked}.device_count())",
+        TORCH_TPU_TARGET="v5e:1x2",
+    )
+    assert ran.stdout == "False 0\n"
+    assert "there is no tpu device: v5e does not come in a slice of 1x2" in ran.stderr
+
+
 @pytest.mark.parametrize(
     ("value", "mode"), [("debug", "DEBUG"), ("DEFER_NEVER", "STRICT"), ("Fused", "FUSED")]
 )

@@ -8,7 +8,9 @@ started, so that asking for the number of devices does not import JAX.
 from __future__ import annotations
 
 import importlib
+import sys
 import sysconfig
+import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -58,10 +60,19 @@ def __getattr__(name: str) -> Any:
 
 
 def device_count() -> int:
-    """Number of devices of the current target on this host; starts nothing."""
+    """Number of devices of the current target on this host; starts nothing.
+
+    C++ takes an error for none, as a script that asks whether there is a device wants it, and would
+    then run on the CPU: a warning tells why.
+    """
     from torchtpu_core.runtime.current import target
 
-    return target().device_count
+    try:
+        return target().device_count
+    except Exception as error:
+        if sys._getframe().f_back is not None:  # somebody asks, and not the end of the process
+            warnings.warn(f"there is no tpu device: {error}", stacklevel=2)
+        raise
 
 
 def models_time() -> bool:
