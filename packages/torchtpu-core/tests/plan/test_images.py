@@ -231,3 +231,22 @@ def test_some_of_an_images_features_lie_as_the_image_does() -> None:
         made.blocks[11] = replace(made.blocks[1], shape=shape)
         image = images_of(made.ops, made.blocks).get(11)
         assert (image and image.features) == found
+
+
+@pytest.mark.parametrize(
+    ("shape", "padding"),
+    [
+        ((32, 160, 28, 28), 1.6),  # 256 lanes
+        ((32, 256, 28, 28), 1),
+        ((160, 32, 28, 28), 1),  # of batches that are joined
+    ],
+)
+def test_images_that_are_joined_along_features_take_whole_tiles(shape, padding) -> None:
+    ops = [
+        op("convolution", Work.MATMUL, (0,), (1,)),
+        op("cat", Work.MOVE, (1, 0), (2,)),
+        op("native_batch_norm", Work.ELEMENTWISE, (2,), (3,)),
+    ]
+    made = _recording(ops, {1: (32, 128, 28, 28), 2: shape, 3: shape})
+    sizes = padded_sizes(made.ops, made.blocks)
+    assert {sizes.get(storage, MIB) for storage in (2, 3)} == {round(padding * MIB)}

@@ -18,7 +18,7 @@ from torchtpu_core.plan.records import Block, Op, Work
 
 #: Dimensions of an image of a convolution.
 _RANK = 4
-_MOVES = frozenset({"clone", "_to_copy"})
+_MOVES = frozenset({"cat", "clone", "_to_copy"})
 
 
 @dataclass(frozen=True, slots=True)
