@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import pytest
 import torch
 from torch import Tensor
-from torchtpu_core.lowering import convolution, mxu
+from torchtpu_core.lowering import convolution_products, mxu
 from torchtpu_core.lowering.convolution import TABLE
+from torchtpu_core.lowering.convolution_geometry import Geometry
 from torchtpu_core.testing.lowering import assert_close, check, lower
 
 _GENERATOR = torch.Generator().manual_seed(0)
@@ -128,11 +129,11 @@ def test_depthwise_convolution_is_one_operation_on_tpus(platform: str, whole: bo
     """A TPU's compiler keeps the shifted copies of a sum of products."""
     c = CASES["depthwise"]
     x, weight = (jnp.ones(shape) for shape in (c.x, c.weight))
-    geometry = convolution.Geometry(
-        stride=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1), groups=c.groups
-    )
+    geometry = Geometry(stride=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1), groups=c.groups)
     with mxu.for_platform(platform):
-        made = str(jax.make_jaxpr(lambda a, b: convolution.forward(a, b, geometry))(x, weight))
+        made = str(
+            jax.make_jaxpr(lambda a, b: convolution_products.forward(a, b, geometry))(x, weight)
+        )
     assert ("feature_group_count=4" in made) is whole
     assert ("slice" in made) is not whole
 
@@ -153,13 +154,15 @@ def test_weight_gradient_for_tpus_is_made_in_its_weights_order(
 ) -> None:
     rank = len(weight) - 2
     x = jnp.ones((2, weight[1], *(9,) * rank))
-    geometry = convolution.Geometry(
+    geometry = Geometry(
         stride=(stride,) * rank, padding=((1, 1),) * rank, dilation=(1,) * rank, groups=1
     )
     grad = jnp.ones((2, weight[0], *(-(-9 // stride),) * rank))
     made = []
     with mxu.for_platform(platform):
-        text = jax.make_jaxpr(lambda *a: convolution.weight_gradient(*a, weight[2:], geometry))
+        text = jax.make_jaxpr(
+            lambda *a: convolution_products.weight_gradient(*a, weight[2:], geometry)
+        )
         for equation in text(grad, x).eqns:
             if equation.primitive is jax.lax.conv_general_dilated_p:
                 made.append(equation.outvars[0].aval.shape[:2])

@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from torchtpu_core.lowering import average_pooling, convolution, mxu, padding, pooling, upsample
+from torchtpu_core.lowering import (
+    average_pooling,
+    convolution,
+    convolution_products,
+    mxu,
+    padding,
+    pooling,
+    upsample,
+)
 from torchtpu_core.lowering.convolution_geometry import geometry_of
 
 RANDOM = np.random.default_rng(0)
@@ -121,12 +129,12 @@ def test_strided_convolution_of_waves_is_of_their_phases(
     g = geometry_of(len(sizes), stride, padding, [1], 1)
     x = RANDOM.standard_normal((2, 3, *sizes)).astype(np.float32)
     weight = RANDOM.standard_normal((4, 3, *kernel)).astype(np.float32)
-    out = convolution._out_sizes(sizes, kernel, g)
+    out = convolution_products._out_sizes(sizes, kernel, g)
     grad = RANDOM.standard_normal((2, 4, *out)).astype(np.float32)
     for function, given in (
-        (lambda x, w: convolution.forward(x, w, g), (x, weight)),
-        (lambda d, w: convolution.input_gradient(d, w, sizes, g), (grad, weight)),
-        (lambda d, x: convolution.weight_gradient(d, x, kernel, g), (grad, x)),
+        (lambda x, w: convolution_products.forward(x, w, g), (x, weight)),
+        (lambda d, w: convolution_products.input_gradient(d, w, sizes, g), (grad, weight)),
+        (lambda d, x: convolution_products.weight_gradient(d, x, kernel, g), (grad, x)),
     ):
         text, (plain, phases) = both(function, *given)
         assert f"window_strides={stride}" not in text

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from torchtpu_core.lowering import convolution, matmul, mxu
+from torchtpu_core.lowering import convolution_products, matmul, mxu
 from torchtpu_core.lowering.convolution_geometry import geometry_of
 
 _PASSES = {"medium": 1, "high": 3, "highest": 6}
@@ -88,7 +88,9 @@ def test_convolution_simulated_medium_equals_convolution_of_rounded_operands(gro
     weight = torch.randn(4, 4 // groups, 3, 3, generator=generator)
     geometry = geometry_of(2, (1,), (1,), (1,), groups)
     with mxu.using("medium"):
-        actual = convolution.forward(jnp.asarray(x.numpy()), jnp.asarray(weight.numpy()), geometry)
+        actual = convolution_products.forward(
+            jnp.asarray(x.numpy()), jnp.asarray(weight.numpy()), geometry
+        )
     rounded = (t.bfloat16().double() for t in (x, weight))
     expected = torch.nn.functional.conv2d(*rounded, padding=1, groups=groups)
     np.testing.assert_allclose(np.asarray(actual), expected.numpy(), rtol=5e-6, atol=1e-5)

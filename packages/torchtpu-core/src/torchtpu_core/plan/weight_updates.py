@@ -3,10 +3,10 @@
 
 Weights in float32 lie with features of the image along the lanes, unless features of the result
 waste less there. The gradients of strided convolutions' weights are made the other way round,
-unless that wastes more; those of others are not (`lowering.convolution`). Where either wastes as
-much (512 by 256, 64 by 64), the optimizer's update, done at the end of the gradient's convolution,
-has the gradient's order: gradient, weight and the optimizer's state are written once more, and
-moved to their places after the backward pass.
+unless that wastes more; those of others are not (`lowering.convolution_products`). Where either
+wastes as much (512 by 256, 64 by 64), the optimizer's update, done at the end of the gradient's
+convolution, has the gradient's order: gradient, weight and the optimizer's state are written once
+more, and moved to their places after the backward pass.
 """
 
 from __future__ import annotations
