@@ -58,6 +58,11 @@ def test_the_update_of_a_weight_is_written_once_more_until_after_the_backward_pa
     assert found == [(size, 0, 4), (size, 0, 4), (size, 0, 4)]
 
 
+def test_so_is_that_of_a_weight_over_volumes_without_strides() -> None:
+    made = _network((64, 64, 3, 3, 3), strided=False)
+    assert len(list(lives_of_updates(made.ops, made.blocks))) == 3
+
+
 def test_a_gradient_that_is_kept_is_moved_after_all_weights() -> None:
     made = _network()
     made.ops.append(op("add_", Work.ELEMENTWISE, (20,), (20,), STEP))

@@ -2,11 +2,12 @@
 """Updates of convolutions' weights, which XLA's TPU compiler makes with the weight's gradient.
 
 Weights in float32 lie with features of the image along the lanes, unless features of the result
-waste less there. The gradients of strided convolutions' weights are made the other way round,
-unless that wastes more; those of others are not (`lowering.convolution_products`). Where either
-wastes as much (512 by 256, 64 by 64), the optimizer's update, done at the end of the gradient's
-convolution, has the gradient's order: gradient, weight and the optimizer's state are written once
-more, and moved to their places after the backward pass.
+waste less there. The gradients of strided convolutions' weights, and of those over volumes, are
+made the other way round, unless that wastes more; those of others are not
+(`lowering.convolution_products`). Where either wastes as much (512 by 256, 64 by 64), the
+optimizer's update, done at the end of the gradient's convolution, has the gradient's order:
+gradient, weight and the optimizer's state are written once more, and moved to their places after
+the backward pass.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torchtpu_core.plan.vmem import Life
 
 #: A convolution's gradient reads its result's gradient, its image and its weight.
 _WEIGHT = 2
-#: Dimensions of the weight of a convolution over pixels.
+#: Dimensions of the weight of a convolution over pixels; over volumes one more.
 _RANK = 4
 _FLOAT32_BYTES = 4
 _HELD = (Category.PARAMETERS, Category.OPTIMIZER, Category.GRADIENTS)
@@ -55,7 +56,7 @@ def _moved(ops: Sequence[Op], blocks: dict[int, Block]) -> Iterator[tuple[int, i
         weight = blocks.get(op.reads[_WEIGHT])
         if weight is None or not _lies_both_ways(weight.shape):
             continue
-        if not op.strided or _is_grouped(op):
+        if _is_grouped(op) or not (op.strided or len(weight.shape) > _RANK):
             continue
         for made in (s for s in op.writes if s in blocks and blocks[s].shape == weight.shape):
             for storage, end in _updated(ops, blocks, index, made).items():
