@@ -151,18 +151,19 @@ class BoundedProgram:
                 t if sizes is None else with_padding(t, sizes)
                 for t, sizes in zip(tensors, entry.operands, strict=True)
             ]
-            written = [index for index, _ in self._written]
-            results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
+        written = [index for index, _ in self._written]
+        # Lowering what is met for the first time makes fake tensors, which want their mode.
+        results = entry.call(operands, [*scalars, *true], written, entry.specs.copy)
+        with torch._C._DisableTorchDispatch():
             cut = [
                 result if layout is None else layout.cut(result, known)
                 for result, layout in zip(results, self.layouts, strict=True)
             ]
-            for (index, _), value in zip(
-                self._late, cut[len(self.interface.outputs) :], strict=True
-            ):
+            late = cut[len(self.interface.outputs) :]
+            for (index, _), value in zip(self._late, late, strict=True):
                 # Through host memory, as operands come: a copy on the device is a program per size.
                 tensors[index].copy_(value.cpu())
-            return cut[: len(self.interface.outputs)]
+        return cut[: len(self.interface.outputs)]
 
     @property
     def program_count(self) -> int:
