@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from torchtpu_core.plan.late_gradients import late_gradients
+from torchtpu_core.plan.late_gradients import places_of_late_gradients
 from torchtpu_core.plan.lifetimes import lifetimes_of
 from torchtpu_core.plan.memory import memory_of
 from torchtpu_core.plan.records import Block, Category, Phase, Recording, Work
@@ -41,8 +41,17 @@ def _layer(read: int, phase: Phase = BACK, category: Category = Category.GRADIEN
 )
 def test_gradients_of_products_with_small_operands_are_late(read, phase, category, late) -> None:
     made = _layer(read, phase, category)
-    assert late_gradients(made.ops, made.blocks, {GRADIENT}) == ({GRADIENT} if late else set())
-    assert late_gradients(made.ops, made.blocks, ()) == set()
+    found = places_of_late_gradients(made.ops, made.blocks, {GRADIENT})
+    assert found == ({GRADIENT: (0, 4)} if late else {})
+    assert places_of_late_gradients(made.ops, made.blocks, ()) == {}
+
+
+@pytest.mark.parametrize(("reads", "writes"), [((GRADIENT,), (MORE,)), ((ROWS,), (GRADIENT,))])
+def test_place_of_a_late_gradient_is_free_until_it_is_read_or_added_to(reads, writes) -> None:
+    made = _layer(MIB)
+    made.ops.insert(3, op("add_", Work.ELEMENTWISE, reads, writes, BACK))
+    found = places_of_late_gradients(made.ops, made.blocks, {GRADIENT})
+    assert found == {GRADIENT: (0, 3)}
 
 
 def test_values_lie_where_a_late_gradient_will_be() -> None:

@@ -17,7 +17,12 @@ from jax import lax
 
 from torchtpu_core.lowering import images, merged_groups, mxu
 from torchtpu_core.lowering.convolution_geometry import Geometry, full, geometry_of
-from torchtpu_core.lowering.convolution_products import forward, input_gradient, weight_gradient
+from torchtpu_core.lowering.convolution_products import (
+    forward,
+    input_gradient,
+    weight_gradient,
+    zeros,
+)
 from torchtpu_core.lowering.matmul import accumulator
 from torchtpu_core.lowering.table import Lowering, native
 
@@ -100,9 +105,7 @@ def convolution_backward_overrideable(
         else:
             results[0] = input_gradient(grad_output, weight, input.shape[2:], g)
     if output_mask[1] and (0 in grad_output.shape or 0 in input.shape):
-        results[1] = jnp.zeros(
-            given, accumulator(weight.dtype)
-        )  # no channels in: PyTorch has none out
+        results[1] = zeros(given, weight.dtype)  # no channels in: PyTorch has none out
     elif output_mask[1]:
         pair = (input, grad_output) if transposed else (grad_output, input)
         results[1] = weight_gradient(*pair, weight.shape[2:], g)
@@ -124,7 +127,7 @@ def convolution_backward(
     """As `convolution_backward_overrideable`, with the size of the bias, `(O,)`."""
     image, kernel, bias = convolution_backward_overrideable(grad_output, input, weight, *arguments)
     if bias is not None and bias_sizes is not None and 0 in input.shape:
-        bias = jnp.zeros(tuple(bias_sizes), accumulator(bias.dtype))
+        bias = zeros(bias_sizes, bias.dtype)
     return image, kernel, bias
 
 

@@ -35,7 +35,8 @@ def _numbers(order: tuple[int, ...], ndim: int) -> lax.ConvDimensionNumbers:
     return lax.ConvDimensionNumbers(numbers, numbers, numbers)
 
 
-def _zeros(shape: Sequence[int], dtype: np.dtype) -> jax.Array:
+def zeros(shape: Sequence[int], dtype: np.dtype) -> jax.Array:
+    """The result where nothing is multiplied, in the accumulator's dtype."""
     return jnp.zeros(tuple(shape), accumulator(dtype))
 
 
@@ -92,7 +93,7 @@ def forward(x: jax.Array, weight: jax.Array, g: Geometry) -> jax.Array:
     """`(N, C, *S)`, `(O, C/G, *K)` -> `(N, O, *S')` in the accumulator's dtype."""
     if 0 in x.shape or 0 in weight.shape:
         sizes = _out_sizes(x.shape[2:], weight.shape[2:], g)
-        return _zeros((x.shape[0], weight.shape[0], *sizes), x.dtype)
+        return zeros((x.shape[0], weight.shape[0], *sizes), x.dtype)
     if _is_depthwise(weight, g):
         return _depthwise(x, weight, g)
     if _is_pointwise(weight.shape[2:], g):
@@ -163,7 +164,7 @@ def input_gradient(
 ) -> jax.Array:
     """`(N, O, *S')`, `(O, C/G, *K)` -> `(N, C, *sizes)`: the transpose of `forward` in `x`."""
     if 0 in grad.shape or 0 in weight.shape:
-        return _zeros((grad.shape[0], weight.shape[1] * g.groups, *sizes), grad.dtype)
+        return zeros((grad.shape[0], weight.shape[1] * g.groups, *sizes), grad.dtype)
     if _is_pointwise(weight.shape[2:], g):
         mixed = _convolve(grad, _swap_groups(weight, 1), replace(g, stride=(1,) * len(sizes)))
         holes = [

@@ -21,7 +21,7 @@ from torchtpu_core.plan.fusible import is_elementwise
 from torchtpu_core.plan.given_images import lives_of_given_images
 from torchtpu_core.plan.grouped import lives_in_groups
 from torchtpu_core.plan.images import products_of_images
-from torchtpu_core.plan.late_gradients import late_gradients
+from torchtpu_core.plan.late_gradients import places_of_late_gradients
 from torchtpu_core.plan.paddings import row_padding
 from torchtpu_core.plan.pooled import lives_of_pooled_images
 from torchtpu_core.plan.product_results import within_results
@@ -110,8 +110,8 @@ def lifetimes_of(
     out = in_hbm(lives, passing, vmem, loops)
     resident = {life.storage for life in lives} - {life.storage for life in out}
     scores = moved_by_scores(ops, blocks, kept, out, vmem.room_bytes)
-    late = dict.fromkeys(late_gradients(ops, blocks, fixed), (0, len(ops)))
-    places = free_places(uses, blocks, start, fixed, late | waits_of_updates(ops, blocks))
+    free = places_of_late_gradients(ops, blocks, fixed) | waits_of_updates(ops, blocks)
+    places = free_places(uses, blocks, start, fixed, free)
     return Lifetimes(fixed, [*out, *held], resident, scores, places)
 
 

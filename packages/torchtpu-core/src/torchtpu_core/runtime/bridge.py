@@ -7,10 +7,9 @@ started, so that asking for the number of devices does not import JAX.
 
 from __future__ import annotations
 
+import functools
 import importlib
-import sys
 import sysconfig
-import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -70,9 +69,18 @@ def device_count() -> int:
     try:
         return target().device_count
     except Exception as error:
-        if sys._getframe().f_back is not None:  # somebody asks, and not the end of the process
-            warnings.warn(f"there is no tpu device: {error}", stacklevel=2)
+        _warn_of_none(str(error))
         raise
+
+
+@functools.cache
+def _warn_of_none(reason: str) -> None:
+    """Warn, once for each reason, at the line that asks; none does at the end of the process."""
+    from torchtpu_core import _C
+    from torchtpu_core.runtime import script_warnings
+
+    if line := _C.user_line():
+        script_warnings.warn_at(line, f"there is no tpu device: {reason}", UserWarning)
 
 
 def models_time() -> bool:

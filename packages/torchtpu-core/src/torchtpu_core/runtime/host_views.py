@@ -48,7 +48,7 @@ def read(
     if plan.kind == "identity":
         return value
     window = _window(_in_memory(value, base), view, _offset(plan, starts))
-    return window if base.dtype == view.dtype else _truths(window)
+    return window if base.dtype == view.dtype else transfers.truths(window)
 
 
 def written(
@@ -67,15 +67,10 @@ def written(
     flat = _in_memory(value, base).copy()
     _window(flat, view, _offset(plan, starts))[...] = update
     if base.dtype != view.dtype:
-        flat = _truths(flat)
+        flat = transfers.truths(flat)
     order = base.memory_order
     in_memory = flat.reshape([base.sizes[d] for d in order])
     return np.transpose(in_memory, np.argsort(order))
-
-
-def _truths(array: np.ndarray) -> np.ndarray:
-    """Truths whose bytes came from another dtype as 0 and 1, which is what XLA compares."""
-    return array.view(np.uint8) != 0 if array.dtype == np.bool_ else array
 
 
 def _in_memory(value: np.ndarray, base: Geometry) -> np.ndarray:

@@ -36,10 +36,15 @@ def to_device(tensor: torch.Tensor, device: int) -> jax.Array:
             "reshape it before it is copied to the device"
         )
     host_only.refuse_dtype("aten::_to_copy", tensor.dtype)
-    host = host_view(tensor)
-    if host.dtype == np.bool_:  # PyTorch takes any byte but 0 for true, XLA only 1
-        host = host.view(np.uint8) != 0
-    return put(host, device)
+    return put(truths(host_view(tensor)), device)
+
+
+def truths(array: np.ndarray) -> np.ndarray:
+    """Truths of any bytes as 0 and 1, other values as they are.
+
+    PyTorch takes any byte but 0 for true, XLA only 1.
+    """
+    return array.view(np.uint8) != 0 if array.dtype == np.bool_ else array
 
 
 def host_view(tensor: torch.Tensor) -> np.ndarray:
