@@ -66,6 +66,8 @@ model = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 
 first, norm, _, last = model
 # In the order of their first use.
 own = [first.bias, first.weight, norm.weight, norm.bias, last.bias, last.weight]
+# Kept as their updates write them, though layers read them transposed first.
+assert [place.sizes for place in operands] == [tuple(p.shape) for p in own], operands
 
 
 def seen(tensor, place):

@@ -36,7 +36,7 @@ from torchtpu_core.plan.order import (
     sums_first,
 )
 from torchtpu_core.plan.records import Recording
-from torchtpu_core.plan.values import Values, is_whole, structure, whole_of
+from torchtpu_core.plan.values import Values, is_row_major, is_whole, structure, whole_of
 from torchtpu_core.runtime import tables, transfers, variants
 from torchtpu_core.simulator.rates import LANES
 from torchtpu_core.targets import Target
@@ -87,18 +87,26 @@ def program_of(recording: Recording, target: Target) -> StepProgram:
 def _operands(calls: Sequence[Call], recording: Recording, start: int) -> dict[int, Place]:
     """The storages that hold a value before the step, or get one from the host.
 
-    Each in the first shape in which it is read whole.
+    Each in the first shape in which it is read whole, of those that lie in memory in their order
+    if there are any: a layer reads its weight transposed, which its update writes as it is.
     """
     found: dict[int, Place] = {}
     for call in calls:
         for place in places((call.args, call.kwargs)):
             older = recording.blocks[place.storage].born < start
             known = found.get(place.storage)
-            if older and (known is None or (len(known.sizes) == 1 and is_whole(place))):
+            if older and (known is None or _is_better(place, known)):
                 found[place.storage] = whole_of(place)
         for place in places(call.out) if _is_upload(call) else _received(call):
             found.setdefault(place.storage, whole_of(place))
     return found
+
+
+def _is_better(place: Place, known: Place) -> bool:
+    """Whether a place says more of the shape in which its storage is kept than the known one."""
+    if not is_whole(place):
+        return False
+    return len(known.sizes) == 1 or (is_row_major(place) and not is_row_major(known))
 
 
 def _results(

@@ -164,6 +164,12 @@ def is_whole(place: Place) -> bool:
     return True
 
 
+def is_row_major(place: Place) -> bool:
+    """Whether a view of a whole storage has its dimensions in the order of memory."""
+    steps = [place.strides[d] for d in range(len(place.sizes)) if place.sizes[d] != 1]
+    return steps == sorted(steps, reverse=True)
+
+
 def _alike(a: Sequence[int], b: Sequence[int], sizes: Sequence[int]) -> bool:
     return all(s == 1 or x == y for x, y, s in zip(a, b, sizes, strict=True))
 
