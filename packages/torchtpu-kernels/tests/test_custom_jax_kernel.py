@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
+from jax.experimental.layout import Layout, with_layout_constraint
 from torch import Tensor
 from torchtpu_kernels.errors import (
     KernelArgumentError,
@@ -59,6 +60,16 @@ def test_nested_results_keep_their_structure(x: Tensor) -> None:
     torch.testing.assert_close(total.cpu(), x.cpu().sum())
     assert nothing is None
     assert numbers == [3]
+
+
+def test_result_with_an_order_in_memory_leaves_the_others_theirs(x: Tensor) -> None:
+    @custom_jax_kernel
+    def kernel(a: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return with_layout_constraint(a * 2, Layout((1, 0))), a.T + 1
+
+    twice, turned = kernel(x)
+    assert torch.equal(twice.cpu(), x.cpu() * 2)
+    assert torch.equal(turned.cpu(), x.cpu().T + 1)
 
 
 def test_lists_optionals_and_keywords_are_operands(x: Tensor) -> None:

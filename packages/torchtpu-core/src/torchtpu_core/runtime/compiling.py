@@ -13,7 +13,9 @@ from functools import partial
 from typing import Any
 
 import jax
+from jax import lax
 from jax.errors import JaxRuntimeError
+from jax.extend import core
 from jaxlib.mlir.passmanager import PassManager
 
 from torchtpu_core import plugins
@@ -37,6 +39,9 @@ from torchtpu_core.simulator.pricing import price
 from torchtpu_core.simulator.stablehlo import program_cost
 
 log = logging.getLogger("torchtpu")
+
+#: What says how a value lies in memory.
+_CONSTRAINTS = frozenset({"layout_constraint", "sharding_constraint"})
 
 #: Programs built in this process, by name.
 _built: Counter[str] = Counter()
@@ -149,9 +154,45 @@ def _lower_for(
         if reordered is not None:
             reordered.__name__ = function.__name__
             traced = jax.jit(reordered, **options).trace(*avals)
+    if laid_out := _laid_out(traced.jaxpr.jaxpr):
+        pinned = _held_back(traced.jaxpr, laid_out)
+        pinned.__name__ = function.__name__
+        traced = jax.jit(pinned, **options).trace(*avals)
     lowered = traced.lower()
     _simplify(lowered)
     return lowered
+
+
+def _laid_out(jaxpr: core.Jaxpr) -> set[int]:
+    """Results that come straight from a constraint on their order in memory.
+
+    JAX leaves that of such a result to XLA, which then chooses that of the others as well: images
+    came back with their channels last, and were read as if they were not.
+    """
+    constrained = {
+        variable
+        for equation in jaxpr.eqns
+        if equation.primitive.name in _CONSTRAINTS
+        for variable in equation.outvars
+    }
+    return {
+        i
+        for i, variable in enumerate(jaxpr.outvars)
+        if isinstance(variable, core.Var) and variable in constrained
+    }
+
+
+def _held_back(closed: core.ClosedJaxpr, results: set[int]) -> Callable[..., Any]:
+    """A program with some of its results behind barriers, which hide from JAX how they lie."""
+    evaluate = core.jaxpr_as_fun(closed)
+
+    def function(*operands: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(
+            lax.optimization_barrier(value) if i in results else value
+            for i, value in enumerate(evaluate(*operands))
+        )
+
+    return function
 
 
 def _simplify(lowered: jax.stages.Lowered) -> None:
