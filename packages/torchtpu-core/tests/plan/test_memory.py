@@ -146,6 +146,21 @@ def test_norm_that_is_written_out_is_kept_for_its_products(statistic, kept) -> N
     assert _passing(memory)[4] - 3 * MIB == kept * MIB
 
 
+@pytest.mark.parametrize(("statistic", "kept"), [((4, 1, 1, 64), 1), ((4, 32, 32, 1), 2)])
+def test_norm_over_positions_is_applied_within_its_products(statistic, kept) -> None:
+    ops = [
+        op("mm", Work.MATMUL, (1,), (2,), products=SQUARE),
+        op("linalg_vector_norm", Work.ELEMENTWISE, (2,), (3,), write_bytes=(MIB // 64,)),
+        op("mul", Work.ELEMENTWISE, (2, 3), (4,)),
+        op("mm", Work.MATMUL, (4,), (5,), products=SQUARE),
+        op("mm", Work.MATMUL, (1,), (6,), products=SQUARE),
+        op("mm", Work.MATMUL, (4, 2), (7,), BACK, products=SQUARE),
+    ]
+    image = (4, 32, 32, 64)
+    memory = _memory(ops, dict.fromkeys((2, 3, 4), 6), shapes={2: image, 3: statistic, 4: image})
+    assert _passing(memory)[4] // MIB - 3 == kept
+
+
 @pytest.mark.parametrize(
     ("reader", "split", "wide"),
     [("gelu", (8, 8, 32), 2), ("gelu", (64, 32), 1), ("mul", (8, 8, 32), 1)],
@@ -575,16 +590,21 @@ def test_gradient_of_logits_that_keep_nearly_all_rows_is_not_padded(gradient, ro
 
 
 @pytest.mark.parametrize(
-    ("name", "reader", "kept"),
-    [("gelu", "native_batch_norm", 1), ("relu", "native_batch_norm", 0), ("gelu", "mul", 0)],
+    ("name", "reader", "size", "kept"),
+    [
+        ("gelu", "native_batch_norm", MIB, 1),
+        ("relu", "native_batch_norm", MIB, 0),
+        ("gelu", "mul", MIB, 0),
+        ("gelu", "linalg_vector_norm", MIB // 64, 0),  # which is one pass
+    ],
 )
 def test_costly_elementwise_work_is_not_repeated_by_the_passes_of_a_norm(
-    name, reader, kept
+    name, reader, size, kept
 ) -> None:
     ops = [
         op("convolution", Work.MATMUL, (1,), (2,)),
         op(name, Work.ELEMENTWISE, (2,), (3,)),
-        op(reader, Work.ELEMENTWISE, (3,), (4,)),
+        op(reader, Work.ELEMENTWISE, (3,), (4,), write_bytes=(size,)),
         op("convolution", Work.MATMUL, (4,), (5,)),
         op(f"{name}_backward", Work.ELEMENTWISE, (5, 2), (6,), BACK),
     ]

@@ -34,5 +34,8 @@ def takes_fused(op: Op) -> bool:
 
 
 def passes(op: Op) -> int:
-    """How often an operator goes over its operands: norms do for their sums, and to apply them."""
-    return 2 if "norm" in op.name and op.work is Work.ELEMENTWISE else 1
+    """How often an operator goes over its operands: norms do for their sums, and to apply them.
+
+    One that only measures them (``linalg.vector_norm``) does once.
+    """
+    return 2 if "norm" in op.name and op.work is Work.ELEMENTWISE and not shrinks(op) else 1

@@ -8,9 +8,11 @@ them: all that is between two products has the product's shape then. What lies o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from torchtpu_core.plan.records import Block, Op
+from torchtpu_core.plan.fusible import SMALL, is_elementwise, shrinks
+from torchtpu_core.plan.records import Block, Op, Phase
 from torchtpu_core.plan.rows import streams_of, tokens_of
 
 NORMS = frozenset({"native_layer_norm", "_fused_rms_norm", "native_group_norm"})
@@ -74,6 +76,33 @@ def made_in_rows(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
     rows = {tokens for tokens, kept in streams_of(ops, blocks).items() if kept}
     made = (s for op in ops for s in op.writes if s in blocks)
     return {s for s in made if tokens_of(blocks[s]) in rows}
+
+
+def scaled_by_reductions(ops: Sequence[Op], blocks: dict[int, Block]) -> set[int]:
+    """Results of elementwise work on a reduction, as a norm over features written out is.
+
+    Those of the forward pass: gradients of a softmax are computed within the products. A factor
+    for each feature, as that of a norm over positions, is applied within them, too.
+    """
+    found: set[int] = set()
+    for op in ops:
+        if op.phase is not Phase.FORWARD or not is_elementwise(op):
+            continue
+        scaled = (read for read in op.reads if read in found)
+        if shrinks(op) or not all(_is_of_features(blocks, read, op.writes) for read in scaled):
+            found.update(op.writes)
+    return found
+
+
+def _is_of_features(blocks: dict[int, Block], factor: int, made: Sequence[int]) -> bool:
+    """Whether a factor has one number for each feature of what is made with it."""
+    shape = blocks[factor].shape if factor in blocks else ()
+    return bool(shape) and all(
+        len(result) == len(shape)
+        and result[-1] == shape[-1] > 1
+        and math.prod(shape) < SMALL * math.prod(result)
+        for result in (blocks[one].shape for one in made if one in blocks)
+    )
 
 
 def _lies(block: Block, streams: dict[tuple[int, ...], bool]) -> bool:

@@ -27,7 +27,6 @@ from torchtpu_core.plan.fusible import (
     is_elementwise,
     passes,
     reduces,
-    shrinks,
     takes_fused,
 )
 from torchtpu_core.plan.gathers import within_sums
@@ -40,7 +39,7 @@ from torchtpu_core.plan.products import (
     moves_out_of_tiles,
     multiplies_narrow,
 )
-from torchtpu_core.plan.records import Block, Op, Phase, Work
+from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.uses import Uses
 from torchtpu_core.plan.written import SHUFFLES, Written
 
@@ -70,7 +69,6 @@ def sources_of(
         written: what is written for its readers.
     """
     found: dict[int, frozenset[int]] = {}
-    scaled = _scaled_by_reductions(ops)
     dropped = _dropped_softmaxes(ops)
     repeated: dict[int, list[int]] = defaultdict(list)
     for storage, first in uses.repeats.items():
@@ -101,7 +99,7 @@ def sources_of(
             continue
         if any(_joins_for_products(ops, uses, i) for i in readers):
             continue
-        norm = (op.name in NORMS, storage in scaled)
+        norm = (op.name in NORMS, storage in written.scaled)
         if _is_norm_for(
             [ops[i] for i in readers], *norm, storage in written.normed, storage in written.rows
         ):
@@ -306,22 +304,6 @@ def _pads(ops: Sequence[Op], uses: Uses, op: Op) -> bool:
             break
     cut = made.name.endswith("softmax_backward_data") and op.name == "slice_backward"
     return not cut or op.read_bytes[0] < NEARLY_ALL * op.write_bytes[0]
-
-
-def _scaled_by_reductions(ops: Sequence[Op]) -> set[int]:
-    """Results of elementwise work on a reduction, as a norm over features written out is.
-
-    Those of the forward pass: gradients of a softmax are computed within the products.
-    """
-    found: set[int] = set()
-    for op in ops:
-        if (
-            op.phase is Phase.FORWARD
-            and is_elementwise(op)
-            and (shrinks(op) or not found.isdisjoint(op.reads))
-        ):
-            found.update(op.writes)
-    return found
 
 
 def _dropped_softmaxes(ops: Sequence[Op]) -> set[int]:

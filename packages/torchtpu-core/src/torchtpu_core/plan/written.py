@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from torchtpu_core.plan.grouped import operands_of_groups
 from torchtpu_core.plan.images import kept_beside
 from torchtpu_core.plan.logit_gradients import summed_logit_gradients
-from torchtpu_core.plan.norms import made_in_rows, reordered_norms, written_norms
+from torchtpu_core.plan.norms import (
+    made_in_rows,
+    reordered_norms,
+    scaled_by_reductions,
+    written_norms,
+)
 from torchtpu_core.plan.pixel_rows import operands_of_rows
 from torchtpu_core.plan.records import Block, Op, Work
 from torchtpu_core.plan.softmax_gradients import softmax_gradients
@@ -30,6 +35,7 @@ class Written:
     Attributes:
         ends: bytes that are written for ends of products (`plan.broadcasts`).
         normed: what is made of norms and written for products of bfloat16 (`plan.norms`).
+        scaled: what is scaled by reductions over its features (`plan.norms`).
         reordered: and for all products, as what is made beside one is (`plan.images`).
         rows: what is made in the shape of rows of products, as these compute norms within them.
         gradients: of softmaxes, and what is made of them (`plan.softmax_gradients`); of logits that
@@ -42,6 +48,7 @@ class Written:
 
     ends: Mapping[int, int]
     normed: Container[int]
+    scaled: Container[int]
     reordered: Container[int]
     rows: Container[int]
     gradients: Container[int]
@@ -62,6 +69,7 @@ def written_results(
     return Written(
         ends=ends,
         normed=written_norms(ops, blocks),
+        scaled=scaled_by_reductions(ops, blocks),
         reordered=reordered_norms(ops, blocks) | kept_beside(ops, blocks, of_all=keeps_gelus),
         rows=made_in_rows(ops, blocks),
         gradients=softmax_gradients(ops) | summed_logit_gradients(ops, blocks),
