@@ -12,6 +12,27 @@ from torchtpu_core.plan.session import record
 from torchtpu_core.plan.table_rows import lives_of_tables
 from torchtpu_core.plan.uses import uses_of
 
+TIED = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(131_072, 256)
+        self.head = torch.nn.Linear(256, 131_072, bias=False)
+        TIE
+
+    def forward(self, x):
+        return self.head(self.table(x).tanh())
+
+model = Model().to("tpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    x = torch.randint(0, 131_072, (64,), device="tpu")
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), x).backward()
+    optimizer.step()
+"""
 DENSE = """
 import torch
 
@@ -47,6 +68,15 @@ def test_the_gain_of_sparse_gradients_is_that_of_the_script_with_them(planned) -
     assert title not in [one["title"] for one in sparse["advice"]]
     gained = dense["step_s"] - sparse["step_s"]
     assert found["simulated_gain_s"] == pytest.approx(gained, rel=0.1)
+
+
+def test_rows_are_added_to_the_gradient_of_logits_that_share_the_table(planned) -> None:
+    target = ("--target", "v5e:1x1")
+    apart = planned(TIED.replace("TIE", ""), *target)["hbm"]["peak_bytes"]
+    tied = planned(TIED.replace("TIE", "self.head.weight = self.table.weight"), *target)
+    table = 131_072 * 256 * 4
+    # A parameter and a gradient less.
+    assert tied["hbm"]["peak_bytes"] == pytest.approx(apart - 2 * table, abs=table / 8)
 
 
 def test_memory_of_sparse_gradients_is_that_of_their_rows(planned) -> None:
