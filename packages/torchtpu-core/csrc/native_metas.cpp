@@ -60,6 +60,8 @@ const auto* const kNumeric = new Metas{
     META(any_dim, any),
     META(all, all),
     META(all_dim, all),
+    META(cumsum, cumsum),
+    META(cumprod, cumprod),
     entry<at::_ops::rsub_Scalar>(&plain::rsub),
     entry<at::_ops::relu>(&plain::relu),
     entry<at::_ops::abs>(&plain::abs),
@@ -75,6 +77,7 @@ const auto* const kNumeric = new Metas{
     entry<at::_ops::isnan>(&plain::isnan),
     entry<at::_ops::remainder_Scalar>(&plain::remainder),
     entry<at::_ops::floor_divide>(&plain::floor_divide),
+    entry<at::_ops::native_dropout_backward>(&plain::native_dropout_backward),
 };
 
 // What they take of whole numbers and masks.
@@ -96,6 +99,7 @@ const auto* const kMoving = new Metas{
     META(triu, triu_symint),
     entry<at::_ops::stack>(&plain::stack),
     entry<at::_ops::masked_fill_Scalar>(&plain::masked_fill),
+    entry<at::_ops::roll>(&plain::roll),
 };
 
 // What they take of numbers of one floating type.
@@ -171,8 +175,6 @@ const auto* const kArithmetic = new Metas{
     META(min_dim, min),
     META(argmax, argmax),
     META(argmin, argmin),
-    META(cumsum, cumsum),
-    META(cumprod, cumprod),
     META(linalg_vector_norm, linalg_vector_norm),
     META(prod_dim_int, prod),
     // products
@@ -188,11 +190,17 @@ const auto* const kArithmetic = new Metas{
     META(_log_softmax_backward_data, _log_softmax_backward_data),
     entry<at::_ops::native_batch_norm>(&plain::native_batch_norm),
     entry<at::_ops::native_layer_norm>(&plain::native_layer_norm),
+    entry<at::_ops::native_group_norm>(&plain::native_group_norm),
+    entry<at::_ops::native_group_norm_backward>(&plain::native_group_norm_backward),
     // losses
     META(mse_loss, mse_loss),
     META(smooth_l1_loss, smooth_l1_loss),
+    entry<at::_ops::binary_cross_entropy>(&plain::binary_cross_entropy),
+    entry<at::_ops::binary_cross_entropy_backward>(&plain::binary_cross_entropy_backward),
+    entry<at::_ops::binary_cross_entropy_with_logits>(&plain::binary_cross_entropy_with_logits),
     // random
     entry<at::_ops::normal_>(&plain::normal_),
+    entry<at::_ops::native_dropout>(&plain::native_dropout),
 };
 
 // What they take of numbers of one floating type and 64-bit classes.

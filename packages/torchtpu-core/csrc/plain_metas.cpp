@@ -4,6 +4,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MetaFunctions.h>
+#include <ATen/core/Reduction.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/result_type.h>
 #include <c10/core/WrapDimMinimal.h>
@@ -24,6 +25,16 @@ at::Tensor wrapped(const at::Scalar& number) {
   at::Tensor tensor(at::detail::empty_strided_meta({}, {}, type));
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
+}
+
+// Like a tensor that is contiguous and not empty.
+at::Tensor same(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.is_contiguous() && tensor.numel() > 0, "not of the plain kind");
+  return at::Tensor(at::detail::empty_meta(tensor.sizes(), tensor.scalar_type()));
+}
+
+void check_vector(const std::optional<at::Tensor>& tensor, int64_t size) {
+  TORCH_CHECK(!tensor || !tensor->defined() || tensor->sizes() == at::IntArrayRef(size), "not of the plain kind");
 }
 
 }  // namespace
@@ -166,6 +177,76 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
   auto format = input.is_contiguous() ? at::MemoryFormat::Contiguous : input.suggest_memory_format();
   auto of_features = [&] { return at::Tensor(at::detail::empty_meta(input.sizes().slice(1, 1), input.scalar_type())); };
   return {at::Tensor(at::detail::empty_meta(input.sizes(), input.scalar_type(), format)), of_features(), of_features()};
+}
+
+at::Tensor roll(const at::Tensor& self, c10::SymIntArrayRef shifts, at::IntArrayRef dims) {
+  TORCH_CHECK(self.dim() > 0 && shifts.size() == (dims.empty() ? 1 : dims.size()), "roll: not of the plain kind");
+  for (int64_t dim : dims) {
+    c10::maybe_wrap_dim(dim, self.dim());
+  }
+  return same(self);
+}
+
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
+  TORCH_CHECK(train.value_or(true) && p > 0 && p < 1, "dropout: not of the plain kind");
+  return {same(input), at::Tensor(at::detail::empty_meta(input.sizes(), at::kBool))};
+}
+
+at::Tensor native_dropout_backward(const at::Tensor& grad, const at::Tensor& mask, double) {
+  TORCH_CHECK(grad.is_floating_point() && mask.scalar_type() == at::kBool && mask.sizes() == grad.sizes(),
+              "dropout: not of the plain kind");
+  return same(grad);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> native_group_norm(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+    c10::SymInt batch, c10::SymInt channels, c10::SymInt area, int64_t groups, double) {
+  int64_t n = batch.expect_int();
+  int64_t c = channels.expect_int();
+  bool wide = input.scalar_type() == at::kFloat || input.scalar_type() == at::kDouble;
+  TORCH_CHECK(wide && input.dim() > 1 && groups > 0 && c % groups == 0 && input.numel() == n * c * area.expect_int(),
+              "group_norm: not of the plain kind");
+  check_vector(weight, c);
+  check_vector(bias, c);
+  auto of_groups = [&] { return at::Tensor(at::detail::empty_meta({n, groups}, input.scalar_type())); };
+  return {same(input), of_groups(), of_groups()};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> native_group_norm_backward(
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& mean, const at::Tensor& rstd,
+    const std::optional<at::Tensor>& weight, c10::SymInt batch, c10::SymInt channels, c10::SymInt area,
+    int64_t groups, std::array<bool, 3> output_mask) {
+  auto made = plain::native_group_norm(input, weight, std::nullopt, batch, channels, area, groups, 0);
+  const at::Tensor& of_groups = std::get<1>(made);
+  TORCH_CHECK(grad.sizes() == input.sizes() && mean.sizes() == of_groups.sizes() && rstd.sizes() == of_groups.sizes(),
+              "group_norm: not of the plain kind");
+  auto of_channels = [&](bool asked) {
+    return asked ? at::Tensor(at::detail::empty_meta({channels.expect_int()}, input.scalar_type())) : at::Tensor();
+  };
+  return {output_mask[0] ? std::get<0>(made) : at::Tensor(), of_channels(output_mask[1]), of_channels(output_mask[2])};
+}
+
+at::Tensor binary_cross_entropy(const at::Tensor& self, const at::Tensor& target,
+                                const std::optional<at::Tensor>& weight, int64_t reduction) {
+  TORCH_CHECK(target.sizes() == self.sizes() && (!weight || !weight->defined() || weight->sizes() == self.sizes()),
+              "binary_cross_entropy: not of the plain kind");
+  at::Tensor each = same(self);
+  return reduction == at::Reduction::None ? each : at::Tensor(at::detail::empty_meta({}, self.scalar_type()));
+}
+
+at::Tensor binary_cross_entropy_backward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                                         const std::optional<at::Tensor>& weight, int64_t reduction) {
+  at::Tensor loss = plain::binary_cross_entropy(self, target, weight, reduction);
+  TORCH_CHECK(grad.sizes() == loss.sizes(), "binary_cross_entropy: not of the plain kind");
+  return same(self);
+}
+
+at::Tensor binary_cross_entropy_with_logits(const at::Tensor& self, const at::Tensor& target,
+                                            const std::optional<at::Tensor>& weight,
+                                            const std::optional<at::Tensor>& pos_weight, int64_t reduction) {
+  TORCH_CHECK(!pos_weight || !pos_weight->defined() || at::is_expandable_to(pos_weight->sizes(), self.sizes()),
+              "binary_cross_entropy: not of the plain kind");
+  return plain::binary_cross_entropy(self, target, weight, reduction);
 }
 
 }  // namespace torchtpu::plain

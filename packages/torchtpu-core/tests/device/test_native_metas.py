@@ -87,7 +87,46 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
         F.nll_loss(x, x.argmax(1), reduction="none"),
         F.cross_entropy(x, x.argmax(1), ignore_index=1),
     ),
+    "rolled": lambda x: (
+        *(x.roll(1), x.roll((1, 2), (0, -1)), x.int().roll(1, 0), (x > 0).roll(2, 1)),
+        *(x.t().roll(1, 0), x.roll((1, 2), (0, 0)), x[:0].roll(1, 0), x[0, 0].roll(1)),
+    ),
+    "counted": lambda x: (
+        *((x > 0).cumsum(0), x.int().cumsum(1), x.long().cumprod(0), x.t().cumprod(0)),
+        *(x.half().cumsum(0), x.cumsum(0, dtype=torch.float64), (x > 0).t().cumsum(1)),
+    ),
+    "groups": lambda x: (
+        F.group_norm(x.view(1, -1, 5), 2 if len(x) % 2 == 0 else 1),
+        F.group_norm(x.view(1, -1, 5), len(x), x[:, 0], x[:, 1]),
+        F.group_norm(x, 5),
+        F.group_norm(x.t(), 1, x[:, 0]),
+    ),
+    "dropped": lambda x: (
+        *(F.dropout(x.clone(), 0.5) * 0, F.dropout(x.t(), 0.5) * 0, F.dropout(x, 0.0)),
+        *(F.dropout(x, 1.0), F.dropout(x.half(), 0.5) * 0),
+    ),
+    "truth losses": lambda x: (
+        F.binary_cross_entropy(x.sigmoid(), x.sigmoid()),
+        F.binary_cross_entropy(x.sigmoid(), x.sigmoid(), x.abs(), reduction="none"),
+        F.binary_cross_entropy(x.sigmoid(), x.sigmoid(), x[0].abs(), reduction="sum"),
+        F.binary_cross_entropy(x.t().sigmoid(), x.t().sigmoid(), reduction="none"),
+        F.binary_cross_entropy_with_logits(x, x.sigmoid(), x.abs(), pos_weight=x[0].abs()),
+        F.binary_cross_entropy_with_logits(x, x.sigmoid(), reduction="none"),
+        F.binary_cross_entropy_with_logits(x.t(), x.t().sigmoid(), reduction="none"),
+    ),
+    "gradients": lambda x: _gradients(x),
 }
+
+
+def _gradients(x: Tensor) -> list[Tensor]:
+    x = x.detach().requires_grad_()
+    weight = x[:, 1].detach().requires_grad_()
+    y = F.group_norm(x.view(1, -1, 5), 1, weight, weight * 2).view_as(x)
+    z = F.binary_cross_entropy(y.sigmoid(), x.detach().sigmoid())
+    z = z + F.binary_cross_entropy(x.sigmoid(), x.detach().sigmoid(), reduction="none").sum()
+    (dropped,) = torch.autograd.grad(F.dropout(x, 0.5).sum(), x)
+    assert set(dropped.unique().tolist()) <= {0, 2}
+    return [*torch.autograd.grad(z, (x, weight)), dropped * 0]
 
 
 def _leaves(value: Any) -> list[Tensor]:
@@ -134,6 +173,11 @@ loss = torch.nn.functional.cross_entropy(z, torch.tensor([3]).to("tpu"))
 loss = loss + (z - z.mean(1)) / z.std(1) + z.isnan().logical_not() * z.logsumexp(1)
 ((loss % 2).isinf() | torch.logical_and(loss // 3 > 0, loss > 0)).tolist()
 torch.isclose(z, z).all().item()
+z = torch.nn.GroupNorm(2, 4).to("tpu")(x).roll(1, 0).sigmoid()
+w = torch.nn.functional.binary_cross_entropy(z, z)
+w = w + torch.nn.functional.binary_cross_entropy_with_logits(z, z)
+(w + torch.nn.functional.dropout(z, 0.5).sum()).item()
+torch.unique((z > 0).int()).tolist()
 print("torch._dynamo" in sys.modules)
 """
 
@@ -190,6 +234,16 @@ MISTAKES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tensor, 
         lambda x, y: x.masked_fill(y > 0, 1.0),
         (torch.ones(3, 4), torch.ones(3, 4)),
         (torch.ones(3, 4), torch.ones(3, 5)),
+    ),
+    "rolled": (
+        lambda x, y: torch.roll(x, (1,) * len(y), (0,)),
+        (torch.ones(3, 4), torch.ones(1)),
+        (torch.ones(3, 4), torch.ones(2)),
+    ),
+    "groups": (
+        lambda x, y: F.group_norm(x, 2, y),
+        (torch.ones(3, 4), torch.ones(4)),
+        (torch.ones(3, 4), torch.ones(3)),
     ),
     "no kernel": (F.leaky_relu, (torch.ones(3),), (torch.ones(3, dtype=torch.int64),)),
 }
