@@ -61,7 +61,7 @@ void host_to_device(const at::Tensor& from, const at::Tensor& to) {
   }
   py::gil_scoped_acquire gil;
   drop_dead_references();
-  require_memory(to.device().index(), static_cast<int64_t>(source.nbytes()));
+  make_room(to.device().index(), static_cast<int64_t>(source.nbytes()));
   assign(to, bridge("to_device")(source, static_cast<int>(to.device().index())));
 }
 
@@ -85,7 +85,7 @@ void device_to_device(const at::Tensor& from, const at::Tensor& to) {
     staged = source.to(to.scalar_type());
   }
   py::gil_scoped_acquire gil;
-  require_memory(to.device().index(), static_cast<int64_t>(staged.nbytes()));
+  make_room(to.device().index(), static_cast<int64_t>(staged.nbytes()));
   assign(to, bridge("to_other_device")(array_of(staged), static_cast<int>(to.device().index())));
 }
 

@@ -46,7 +46,7 @@ bool is_own(const ValuePtr& value, const Owner* held) {
 void provide(const at::Tensor& tensor) {
   Slot& slot = *slot_of(tensor);
   if (!slot.get() && tensor.nbytes() == slot.nbytes() && tensor.is_contiguous()) {
-    require_memory(tensor.device().index(), static_cast<int64_t>(tensor.nbytes()));
+    make_room(tensor.device().index(), static_cast<int64_t>(tensor.nbytes()));
     assign_array(tensor, bridge("zeros")(tensor.sizes().vec(), py::cast(tensor.scalar_type()),
                                          static_cast<int>(tensor.device().index())));
   }

@@ -206,4 +206,13 @@ void require_memory(c10::DeviceIndex device, int64_t bytes) {
   }
 }
 
+void make_room(c10::DeviceIndex device, int64_t bytes) {
+  int64_t limit = memory_limit[device].load();
+  if (limit != 0 && memory_counters(device).allocated.load() + bytes > limit) {
+    py::gil_scoped_release release;
+    flush_device(device, FlushReason::kMemoryLimit);
+  }
+  require_memory(device, bytes);
+}
+
 }  // namespace torchtpu

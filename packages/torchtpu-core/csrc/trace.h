@@ -111,6 +111,9 @@ void set_memory_limit(c10::DeviceIndex device, int64_t bytes);
 // Counts `bytes` more as in use for a moment; throws torch.OutOfMemoryError if the device
 // cannot hold them. The GIL is held.
 void require_memory(c10::DeviceIndex device, int64_t bytes);
+// The same for memory that no recorded op asks for: if it is short, what is recorded runs
+// first, and lets go of the operands that it alone holds.
+void make_room(c10::DeviceIndex device, int64_t bytes);
 
 // Counters shown by torch.tpu.counters().
 struct RunCounters {

@@ -118,6 +118,16 @@ def test_transfer_that_does_not_fit_is_out_of_memory(little_room):
         host.to("tpu")
 
 
+def test_transfers_have_the_room_of_what_only_recorded_work_holds(little_room):
+    with torch.tpu.set_eager_mode("fused"):
+        kept = []
+        for number in range(5):
+            whole = torch.full((96, 128), float(number)).to("tpu")  # 48 KiB
+            kept.append(whole[0] * 2)
+            del whole
+        assert [row[0].item() for row in kept] == [0, 2, 4, 6, 8]
+
+
 def test_out_of_memory_leaves_the_tensors_as_they_were(little_room):
     x = torch.ones(64, 64, device="tpu")
     failures = torch.tpu.memory_stats()["num_ooms"]
