@@ -70,13 +70,17 @@ def test_the_gain_of_sparse_gradients_is_that_of_the_script_with_them(planned) -
     assert found["simulated_gain_s"] == pytest.approx(gained, rel=0.1)
 
 
-def test_rows_are_added_to_the_gradient_of_logits_that_share_the_table(planned) -> None:
+@pytest.mark.parametrize(("cast", "itemsize", "fewer"), [("", 4, 2), (".bfloat16()", 2, 1)])
+def test_rows_are_added_to_the_gradient_of_logits_that_share_the_table(
+    planned, cast, itemsize, fewer
+) -> None:
+    """A parameter less, and a gradient less if it is not summed wider than it is kept."""
+    script = TIED.replace('.to("tpu")', f'.to("tpu"){cast}')
     target = ("--target", "v5e:1x1")
-    apart = planned(TIED.replace("TIE", ""), *target)["hbm"]["peak_bytes"]
-    tied = planned(TIED.replace("TIE", "self.head.weight = self.table.weight"), *target)
-    table = 131_072 * 256 * 4
-    # A parameter and a gradient less.
-    assert tied["hbm"]["peak_bytes"] == pytest.approx(apart - 2 * table, abs=table / 8)
+    apart = planned(script.replace("TIE", ""), *target)["hbm"]["peak_bytes"]
+    tied = planned(script.replace("TIE", "self.head.weight = self.table.weight"), *target)
+    table = 131_072 * 256 * itemsize
+    assert tied["hbm"]["peak_bytes"] == pytest.approx(apart - fewer * table, abs=table / 8)
 
 
 def test_memory_of_sparse_gradients_is_that_of_their_rows(planned) -> None:

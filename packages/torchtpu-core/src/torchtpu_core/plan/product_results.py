@@ -11,6 +11,7 @@ from torchtpu_core.plan.records import Block, Category, Op
 from torchtpu_core.plan.uses import Uses
 
 _SUM_OF_ROWS = "embedding_dense_backward"
+_FLOAT32_BYTES = 4
 
 
 def within_results(
@@ -53,15 +54,18 @@ def within_results(
 
 
 def _added_rows(ops: Sequence[Op], blocks: dict[int, Block], uses: Uses) -> set[int]:
-    """Sums of rows that are only added to another gradient: XLA adds the rows to that one."""
+    """Sums of rows that are only added to another gradient: XLA adds the rows to that one.
+
+    Those that are rounded are summed in float32 first.
+    """
     found = set()
     for storage in uses.passing:
         writers, readers = uses.writers[storage], uses.readers.get(storage, [])
         if len(writers) != 1 or len(readers) != 1 or ops[writers[0]].name != _SUM_OF_ROWS:
             continue
-        end = ops[readers[0]]
+        end, whole = ops[readers[0]], _FLOAT32_BYTES * math.prod(blocks[storage].shape)
         sizes = {blocks[one].size_bytes for one in (*end.reads, *end.writes) if one in blocks}
-        if end.name == "add" and len(end.reads) > 1 and sizes == {blocks[storage].size_bytes}:
+        if end.name == "add" and len(end.reads) > 1 and sizes == {whole}:
             found.add(storage)
     return found
 

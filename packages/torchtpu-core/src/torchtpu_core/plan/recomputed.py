@@ -348,7 +348,7 @@ def _pays(
     sources: frozenset[int],
     size_of: Callable[[int], float],
 ) -> bool:
-    """Whether computing a result for each reader moves no more bytes than to keep it."""
+    """Whether computing a result for each reader moves fewer bytes than to keep it."""
     size = size_of(storage)
     count = sum(passes(ops[i]) for i in readers)
     read = sum(size_of(source) for source in sources if size_of(source) >= SMALL * size)
@@ -359,4 +359,4 @@ def _pays(
     )
     if near and (len(readers) == 1 or once):
         return True
-    return count * read <= read + size + count * size
+    return count * read < read + size + count * size
