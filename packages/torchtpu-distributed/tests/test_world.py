@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import threading
+from dataclasses import replace
 
 import pytest
 from torch import distributed as dist
 from torchtpu_distributed import stores, world
-from torchtpu_distributed.errors import PeerLostError
-from torchtpu_distributed.processes import this_process
+from torchtpu_distributed.errors import PeerLostError, ProcessGroupError
+from torchtpu_distributed.processes import Process, this_process
 
 
 def test_ranks_that_do_not_come_are_named():
@@ -35,6 +37,33 @@ def test_world_after_a_restart_has_a_name_of_its_own_on_all_its_ranks(monkeypatc
     first, second, next_world = (stores.generation(store, 2) for _ in range(3))
     assert first == second
     assert len({before, first, next_world}) == 3
+
+
+def test_rank_of_a_process_that_still_runs_is_refused_to_another(monkeypatch) -> None:
+    store = dist.HashStore()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", os.getppid)
+        stores.claim(store, 1)
+    with pytest.raises(ProcessGroupError, match=rf"started twice: rank 1 \(process {os.getppid()}"):
+        stores.claim(store, 1)
+
+
+def test_rank_of_a_process_that_has_ended_is_taken_over() -> None:
+    store = dist.HashStore()
+    ended = replace(this_process(1, ""), started=1)
+    store.set("ranks/0/1", ended.encode())
+    stores.claim(store, 1)
+    assert Process.decode(store.get("ranks/0/1")) == this_process(1, "")
+
+
+def test_processes_that_were_ranks_may_change_their_numbers(monkeypatch) -> None:
+    store = dist.HashStore()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", os.getppid)
+        stores.claim(store, 1)
+    for rank in (0, 0, 1):
+        stores.claim(store, rank)
+    assert Process.decode(store.get("ranks/0/1")) == this_process(1, "")
 
 
 class _Silent:

@@ -15,6 +15,9 @@ from typing import Any
 
 from torch import distributed as dist
 
+from torchtpu_distributed.errors import ProcessGroupError
+from torchtpu_distributed.processes import Process, is_running, this_process
+
 #: Pauses between two looks at keys that are not there yet.
 _FIRST_NAP_S, _NAP_S = 0.001, 0.1
 #: Time between two looks whether a call may still wait for the store's answer.
@@ -167,6 +170,29 @@ class Connections:
             store = self._store.clone()
         yield store
         self._idle.append(store)
+
+
+def claim(store: Answering, rank: int) -> None:
+    """Say that this process is a rank, before it counts itself among those of a world.
+
+    A process may become the rank of one that has ended, and, if it was a rank before, of any.
+
+    Raises:
+        ProcessGroupError: another process of this machine is that rank, and still runs.
+    """
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    key, own = f"ranks/{start}/{rank}", this_process(rank, "")
+    is_new = store.add(f"claims/{start}/{own.host}/{own.pid}/{own.started}", 1) == 1
+    holder = Process.decode(store.compare_set(key, "", own.encode()))
+    if holder == own:
+        return
+    if is_new and is_running(holder):
+        raise ProcessGroupError(
+            f"rank {rank} has been started twice: {holder.name} still runs, and this is process "
+            f"{own.pid}. Give each process a rank of its own (RANK, or the argument rank of "
+            "init_process_group()), and end what is left of an earlier job."
+        )
+    store.set(key, own.encode())
 
 
 def generation(store: Answering, size: int) -> str:

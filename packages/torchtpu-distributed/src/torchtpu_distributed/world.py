@@ -263,6 +263,7 @@ def start(store: dist.Store, rank: int, size: int, timeout_s: float) -> World:
     late_s = time.monotonic() + timeout_s + _STUCK_S
     answering = stores.Answering(store, lambda began_s: time.monotonic() > late_s)
     try:
+        stores.claim(answering, rank)
         name = stores.generation(answering, size)
         first = answering.prefixed(name)
         peers = introduce(first, rank, size, timeout_s)
