@@ -136,6 +136,44 @@ print(sum(place.sizes == (2048, 4096) for place in made.operands), "operands fro
 """
 
 
+READ = """
+import torch
+
+model = torch.nn.Linear(64, 128).to("tpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+right = 0
+for _ in range(3):
+    x, y = torch.randn(8, 64).to("tpu"), torch.randint(0, 128, (8,)).to("tpu")
+    logits = model(x)
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(logits, y).backward()
+    optimizer.step()
+    right += (logits.argmax(-1) == y).sum().item()
+    places = logits.argmin(-1).cpu()
+"""
+READ_CHECK = """
+import sys
+from pathlib import Path
+import torch
+from torchtpu_core.plan import program
+from torchtpu_core.plan.session import record
+from torchtpu_core.targets import parse_target
+
+target = parse_target("v5e:1x1")
+recording = record(Path(sys.argv[1]), [], target.slice_, 1, keep_calls=True)
+made = program.program_of(recording, target)
+print([place.sizes for place in made.results if place.dtype is torch.int64])
+"""
+
+
+def test_values_that_the_host_reads_are_results(tmp_path: Path) -> None:
+    """After the labels. XLA would leave out what makes them, and libtpu ends at such extremes."""
+    script = tmp_path / "step.py"
+    script.write_text(READ)
+    done = warm_python.run([sys.executable, "-c", READ_CHECK, str(script)], timeout=300)
+    assert done.stdout.strip().endswith("[(8,), (), (8,)]"), done.stdout + done.stderr[-2000:]
+
+
 def test_large_tensors_of_the_host_are_operands_and_can_be_sent(tmp_path: Path) -> None:
     """A script's ranks are recorded in processes of their own, which send what they found."""
     script = tmp_path / "step.py"

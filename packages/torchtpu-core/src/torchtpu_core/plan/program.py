@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -45,6 +45,7 @@ from torchtpu_core.xla_tpu import lowering
 _MADE_EMPTY = frozenset(
     ["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"]
 )
+_MATRIX = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,17 @@ def _operands(calls: Sequence[Call], recording: Recording, start: int) -> dict[i
             older = recording.blocks[place.storage].born < start
             known = found.get(place.storage)
             if older and (known is None or _is_better(place, known)):
-                found[place.storage] = whole_of(place)
+                found[place.storage] = _in_rows(whole_of(place))
         for place in places(call.out) if _is_upload(call) else _received(call):
             found.setdefault(place.storage, whole_of(place))
     return found
+
+
+def _in_rows(place: Place) -> Place:
+    """A matrix as its rows lie in memory: a layer reads its weight transposed."""
+    if len(place.sizes) != _MATRIX or is_row_major(place):
+        return place
+    return replace(place, sizes=place.sizes[::-1], strides=place.strides[::-1])
 
 
 def _is_better(place: Place, known: Place) -> bool:
@@ -112,7 +120,9 @@ def _is_better(place: Place, known: Place) -> bool:
 def _results(
     calls: Sequence[Call], recording: Recording, end: int, operands: Sequence[Place]
 ) -> list[Place]:
-    """The storages that the step writes and that are alive after it, shaped as operands are.
+    """The storages that the step writes and that are alive after it or that the host reads.
+
+    They are shaped as operands are.
 
     Those of operands come first, in their order: JAX gives the memory of a donated operand to the
     first result of its shape, which would be a parameter's gradient.
@@ -125,6 +135,10 @@ def _results(
     for place in written:
         died = recording.blocks[place.storage].died
         if died is None or died > end:
+            found.setdefault(place.storage, shapes.get(place.storage, whole_of(place)))
+    made = {place.storage for place in written}
+    for index, place in recording.downloads:
+        if recording.step()[0] < index <= end and place.storage in made:
             found.setdefault(place.storage, shapes.get(place.storage, whole_of(place)))
     for call in calls:
         if network_calls.is_message(call):

@@ -159,27 +159,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _data_read(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The placeholder of a value that the host reads, or `_RUN`."""
         if func is _aten._local_scalar_dense.default:
-            self._note_read("a number (.item(), float(), bool() or an if)")
+            self._note_read("a number (.item(), float(), bool() or an if)", args[0])
             if args[0].dtype is torch.bool and not placeholders.is_known(args[0]):
                 checked = checked_values.harmless(self.lines.asking())
                 return placeholders.of(args[0]) if checked is None else checked
             return placeholders.of(args[0])
         if func is _aten.equal.default:
-            self._note_read("whether two tensors are equal")
+            self._note_read("whether two tensors are equal", *args[:2])
             return True
         if func is _aten.index.Tensor and self.lines.within("torch.nn.modules._functions"):
             return args[0]  # SyncBatchNorm drops ranks without samples, of which there are none.
         if func is _aten._to_copy.default and _to_small_host(args[0], kwargs.get("device")):
-            self._note_read("a tensor (.cpu(), .numpy() or .tolist())")
+            self._note_read("a tensor (.cpu(), .numpy() or .tolist())", args[0])
             value = placeholders.of(args[0]) if placeholders.is_known(args[0]) else 0
             return torch.full(args[0].shape, value, dtype=kwargs.get("dtype") or args[0].dtype)
         if func is _aten.copy_.default and not isinstance(args[0], FakeTensor):
-            self._note_read("a tensor (copy_ into host memory)")
+            self._note_read("a tensor (copy_ into host memory)", args[1])
             return args[0]
         return _RUN
 
-    def _note_read(self, what: str) -> None:
+    def _note_read(self, what: str, *read: Any) -> None:
         line = self.lines.reading()
+        if self.keep_calls:
+            places = calls.placed(read, self._number)
+            found = (place for place in places if isinstance(place, calls.Place))
+            self.recording.downloads += [(len(self.recording.ops), place) for place in found]
         known = self.recording.reads.setdefault(line, HostRead(line, what, 0))
         known.times += 1
         known.last = len(self.recording.ops)

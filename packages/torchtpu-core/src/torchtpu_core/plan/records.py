@@ -199,6 +199,8 @@ class Recording:
         script: the user's script.
         called: the module whose call is the step, in a script without an optimizer.
         calls: the operators with their arguments (`plan.calls.Call`), if they are kept.
+        downloads: how many operators were recorded before the host read a value, and its
+            `plan.calls.Place`, if these are kept.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -213,6 +215,7 @@ class Recording:
     script: str = ""
     called: str = ""
     calls: list[Any] = field(default_factory=list)
+    downloads: list[tuple[int, Any]] = field(default_factory=list)
 
     def step(self) -> tuple[int, int]:
         """The operators of the last whole step, which holds the optimizer's state."""
