@@ -105,7 +105,7 @@ def _operands(calls: Sequence[Call], recording: Recording, start: int) -> dict[i
 
 def _in_rows(place: Place) -> Place:
     """A matrix as its rows lie in memory: a layer reads its weight transposed."""
-    if len(place.sizes) != _MATRIX or is_row_major(place):
+    if len(place.sizes) != _MATRIX or _is_row_major(place):
         return place
     return replace(place, sizes=place.sizes[::-1], strides=place.strides[::-1])
 
@@ -114,7 +114,11 @@ def _is_better(place: Place, known: Place) -> bool:
     """Whether a place says more of the shape in which its storage is kept than the known one."""
     if not is_whole(place):
         return False
-    return len(known.sizes) == 1 or (is_row_major(place) and not is_row_major(known))
+    return len(known.sizes) == 1 or (_is_row_major(place) and not _is_row_major(known))
+
+
+def _is_row_major(place: Place) -> bool:
+    return is_row_major(place.sizes, place.strides)
 
 
 def _results(
@@ -136,9 +140,10 @@ def _results(
         died = recording.blocks[place.storage].died
         if died is None or died > end:
             found.setdefault(place.storage, shapes.get(place.storage, whole_of(place)))
+    start, _ = recording.step()
     made = {place.storage for place in written}
     for index, place in recording.downloads:
-        if recording.step()[0] < index <= end and place.storage in made:
+        if start < index <= end and place.storage in made:
             found.setdefault(place.storage, shapes.get(place.storage, whole_of(place)))
     for call in calls:
         if network_calls.is_message(call):

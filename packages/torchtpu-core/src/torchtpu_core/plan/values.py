@@ -37,8 +37,7 @@ class Kept:
     @property
     def is_row_major(self) -> bool:
         """Whether it lies in memory as its dimensions are numbered."""
-        moving = [d for d in range(self.array.ndim) if self.array.shape[d] != 1]
-        return all(self.strides[a] > self.strides[b] for a, b in itertools.pairwise(moving))
+        return is_row_major(self.array.shape, self.strides)
 
 
 class Values:
@@ -164,10 +163,10 @@ def is_whole(place: Place) -> bool:
     return True
 
 
-def is_row_major(place: Place) -> bool:
-    """Whether a view of a whole storage has its dimensions in the order of memory."""
-    steps = [place.strides[d] for d in range(len(place.sizes)) if place.sizes[d] != 1]
-    return steps == sorted(steps, reverse=True)
+def is_row_major(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the dimensions of a whole storage are numbered in the order of memory."""
+    moving = [step for size, step in zip(sizes, strides, strict=True) if size != 1]
+    return all(a > b for a, b in itertools.pairwise(moving))
 
 
 def _alike(a: Sequence[int], b: Sequence[int], sizes: Sequence[int]) -> bool:
